@@ -1,0 +1,57 @@
+# Each target makes what it needs, starting from Python 3.11 or newer. Another Python: make test PYTHON=python3.12
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-dev.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench docs clean
+
+help:
+	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
+	@echo "make test    install what the tests need, check style and types, run the tests"
+	@echo "make lint    style and types only"
+	@echo "make format  rewrite the code in the project's style"
+	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
+	@echo "make docs    build the documentation into build/docs"
+	@echo "make clean   remove builds and the environment"
+
+demo: $(VENV)/.data
+	@mkdir -p build
+	$(BIN)/coterie data fetch hsb82 --out build/hsb82.csv
+	$(BIN)/coterie fit build/hsb82.csv --formula "mAch ~ cses" --client school --cluster sector --out build/demo
+	@echo "The model is in build/demo, the report is build/demo/report.html"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	@echo "The documentation is build/docs/index.html"
+
+clean:
+	rm -rf build dist $(VENV)
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+	    "coterie needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# Stamps: installed again only when the requirements change.
+$(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
+	$(PIP) --editable ".[$*]"
+	@touch $@

@@ -1,0 +1,47 @@
+"""One model for every client of a federation, using what is known about how the clients are related.
+
+The public names load when they are first used, so that `import coterie` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CoterieError": "coterie.errors",
+    "FitResult": "coterie.results.result",
+    "HierarchicalClassifier": "coterie.estimators",
+    "HierarchicalRegressor": "coterie.estimators",
+    "compare": "coterie.api",
+    "fit": "coterie.api",
+    "load": "coterie.results.result",
+    "read_table": "coterie.data.table",
+}
+
+__all__ = [
+    "CoterieError",
+    "FitResult",
+    "HierarchicalClassifier",
+    "HierarchicalRegressor",
+    "__version__",
+    "compare",
+    "fit",
+    "load",
+    "read_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
