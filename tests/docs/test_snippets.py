@@ -1,0 +1,169 @@
+"""Every example in README.md and docs/ runs as it stands.
+
+Python blocks of a page run in order in one namespace, `$ coterie ...` lines of its console blocks between them, all in
+one fresh folder that holds students.csv (24 schools in 2 sectors; columns school, sector, cses, mAch) and
+new_students.csv (two of these schools and one never seen, no outcome). Put `<!-- no-run: the reason -->` on the line
+above a block that cannot run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+
+page_id = {"ids": lambda page: page.relative_to(ROOT).as_posix()}
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    line: int  # of the first line inside the fence
+    code: str
+    no_run: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Fenced blocks of a Markdown page; a fence that never closes is an error."""
+    lines = iter(enumerate(text.splitlines(), start=1))
+    before = ""
+    for number, line in lines:
+        if not (fence := re.match(r"\s*(```+|~~~+)\s*(\w*)", line)):
+            before = line or before
+            continue
+        body = []
+        for _, inner in lines:
+            if inner.strip() == fence[1]:
+                break
+            body.append(inner[len(line) - len(line.lstrip()) :])
+        else:
+            raise ValueError(f"the block on line {number} does not close")
+        skip = re.fullmatch(r"\s*<!-- no-run: (.+) -->\s*", before)
+        yield Block(fence[2], number + 1, "\n".join(body) + "\n", skip[1] if skip else "")
+        before = ""
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The `$ coterie ...` lines of a console block as arguments; a backslash goes on to the next line."""
+    prompts = re.findall(r"^\$ (.*)$", re.sub(r"\\\n\s*(> )?", "", block.code), flags=re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in prompts if line.split()[:1] == ["coterie"]]
+
+
+def run_python(page: Path, block: Block, namespace: dict[str, object]) -> None:
+    code = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's own line
+    exec(compile(code, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102
+
+
+def run_command(page: Path, block: Block, arguments: list[str]) -> None:
+    run = subprocess.run(
+        [str(Path(sys.executable).with_name("coterie")), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+    )
+    assert run.returncode == 0, f"{page.name}:{block.line}: {shlex.join(arguments)}\n{run.stdout}{run.stderr}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small tables that examples use, in the folder where they run."""
+    rng = np.random.default_rng(1)
+    school = np.repeat(np.arange(24), rng.integers(8, 20, size=24))
+    private = school >= 12
+    cses = rng.normal(0, 0.7, school.size)
+    slope = 2.2 - 1.2 * private + rng.normal(0, 0.3, 24)[school]
+    maths = 11 + 3 * private + rng.normal(0, 2, 24)[school] + slope * cses + rng.normal(0, 5, school.size)
+    names = np.char.add("S", np.char.zfill(school.astype(str), 2))
+    sector = np.where(private, "private", "public")
+    rows = [f"{a},{b},{c:.3f},{d:.3f}" for a, b, c, d in zip(names, sector, cses, maths, strict=True)]
+    (tmp_path / "students.csv").write_text("\n".join(["school,sector,cses,mAch", *rows]) + "\n")
+    new = ["S00,public,0.5", "S00,public,-0.5", "S13,private,0.1", "S99,private,0.0"]
+    (tmp_path / "new_students.csv").write_text("\n".join(["school,sector,cses", *new]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, **page_id)
+def test_examples_run(page: Path, folder: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.no_run:
+            continue
+        if block.language == "python":
+            run_python(page, block, namespace)
+        if block.language == "console":
+            for arguments in commands(block):
+                run_command(page, block, arguments)
+
+
+def test_pages_were_found() -> None:
+    assert ROOT / "docs" / "index.md" in PAGES
+    assert all(page.is_file() for page in LINKED)
+    assert sum(1 for page in PAGES for _ in blocks(page.read_text(encoding="utf-8"))) > 0
+
+
+@pytest.mark.parametrize("page", PAGES, **page_id)
+def test_every_block_says_its_language(page: Path) -> None:
+    known = {"python", "console", "text", "r", "R", "toml", "json", "csv", "math", "html", "mermaid"}
+    found = {block.line: block.language for block in blocks(page.read_text(encoding="utf-8"))}
+    assert {line: language for line, language in found.items() if language not in known} == {}
+
+
+@pytest.mark.parametrize("page", LINKED, **page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s#]+)", text) + re.findall(r"(?:src|href)=\"([^\"#]+)\"", text)
+    local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+PAGE = """
+```python
+x = 1
+```
+<!-- no-run: needs a hospital -->
+```console
+$ coterie fit a.csv
+```
+1. An item
+   ```console
+   $ coterie fit "my table.csv" \\
+       --client school  # a comment
+   the answer
+   $ make demo
+   ```
+"""
+
+
+def test_blocks_of_a_page() -> None:
+    first, second, third = blocks(PAGE)
+    assert (first.language, first.line, first.code, first.no_run) == ("python", 3, "x = 1\n", "")
+    assert (second.language, second.no_run) == ("console", "needs a hospital")
+    assert commands(third) == [["fit", "my table.csv", "--client", "school"]]
+
+
+def test_a_block_that_does_not_close_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 2 does not close"):
+        list(blocks("\n```python\nx = 1\n"))
+
+
+def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    block = Block("python", 7, "y = 1\nraise RuntimeError\n", "")
+    with pytest.raises(RuntimeError) as caught:
+        run_python(page, block, {})
+    assert caught.traceback[-1].lineno == 8 - 1  # pytest counts from 0

