@@ -119,7 +119,7 @@ def loaded_by(code: str) -> set[str]:
 def test_the_source_was_found() -> None:
     assert {"__init__.py", "errors.py"} <= set(FILES)
     assert {room_of(name) for name in FILES} - {"__init__"} <= set(ROOMS), "a room without a place in the chain"
-    assert sum(1 for name in FILES for _ in functions(tree(name))) > 5
+    assert sum(1 for name in FILES for _ in functions(tree(name))) > 0
 
 
 @every_file
