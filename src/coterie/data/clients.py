@@ -1,0 +1,360 @@
+"""Clients: the rows of a table sorted by cluster and client, as contiguous arrays with offsets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.labels import encode, label_ids
+from coterie.errors import CoterieError, listed
+
+if TYPE_CHECKING:
+    from coterie.data.labels import Coded, Labels
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One level of clusters.
+
+    Attributes
+    ----------
+    name : str
+        The cluster column.
+    labels : (k,) array
+        Cluster labels, sorted by coarser cluster, then by label.
+    parent : (k,) int64
+        Index into the next coarser level; all 0 at the coarsest.
+    """
+
+    name: str
+    labels: Labels
+    parent: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """All clients of a table: rows sorted by (coarsest ... finest cluster, client), in table order within a client.
+
+    Attributes
+    ----------
+    X : (n, p) float64, C-contiguous
+        The design matrix.
+    y, offset, weights : (n,) float64
+        Outcome; known part of the linear predictor (zeros); row weights (ones).
+    starts, stops : (m,) int64
+        Rows of client i are ``starts[i]:stops[i]``.
+    terms : tuple of str, (p,)
+        Names of the columns of X; ``"(Intercept)"`` for the intercept.
+    labels : (m,) array
+        Client labels as they were in the table.
+    name : str
+        The client column.
+    ids : (m,) uint64
+        Hashes of the labels: the key of every random number.
+    levels : tuple of Level
+        Fine to coarse; empty without a cluster column.
+    clusters : (m,) int64
+        Finest cluster of each client, sorted; zeros without clusters.
+    order : (n,) int64
+        Position in the table (counted from 0) of each sorted row.
+    notes : tuple of str
+        What a user should know about how the table was read.
+    """
+
+    X: F64
+    y: F64
+    offset: F64
+    weights: F64
+    starts: I64
+    stops: I64
+    terms: tuple[str, ...]
+    labels: Labels
+    name: str
+    ids: npt.NDArray[np.uint64]
+    levels: tuple[Level, ...]
+    clusters: I64
+    order: I64
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def counts(self) -> I64:
+        """Rows of each client, (m,) int64."""
+        return self.stops - self.starts
+
+    @property
+    def codes(self) -> I64:
+        """Client index of each row, (n,) int64."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
+
+    @property
+    def single_rows(self) -> bool:
+        """No client has two rows, so that the variances of clients and rows cannot be told apart."""
+        return bool(np.all(self.counts <= 1))
+
+    def subset(self, mask: Mask) -> Clients:
+        """The same clients with some of their rows.
+
+        Parameters
+        ----------
+        mask : (n,) bool
+            Sorted rows to keep; a client may be left without rows.
+
+        Returns
+        -------
+        Clients
+        """
+        mask = np.asarray(mask, dtype=bool)
+        if mask.shape != self.y.shape:
+            raise CoterieError(f"The mask has {mask.size:,} entries; there are {len(self.y):,} rows.")
+        before = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+        return replace(
+            self,
+            X=self.X[mask],
+            y=self.y[mask],
+            offset=self.offset[mask],
+            weights=self.weights[mask],
+            starts=before[self.starts],
+            stops=before[self.stops],
+            order=self.order[mask],
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        clients: Any,
+        clusters: Any = None,
+        terms: Sequence[str] | None = None,
+        offset: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
+        name: str = "client",
+    ) -> Clients:
+        """Clients from arrays, without a formula.
+
+        X is not copied when it is C-contiguous float64 and its rows are already sorted.
+
+        Parameters
+        ----------
+        X : (n, p) array
+            Design matrix, with its own column of ones if an intercept is wanted.
+        y : (n,) array
+        clients : (n,) labels
+        clusters : (n,) labels or (n, L) labels, fine to coarse, optional
+        terms : sequence of str, optional
+            ``x0, x1, ...`` if not given.
+        offset, weights : (n,) arrays, optional
+        name : str, default "client"
+
+        Returns
+        -------
+        Clients
+
+        Raises
+        ------
+        CoterieError
+            For shapes that do not match, and for missing, infinite or negative values where they cannot be.
+        """
+        design = _matrix(X)
+        n = len(design)
+        vectors = {"y": _vector(y, n, "y")}
+        vectors["offset"] = np.zeros(n) if offset is None else _vector(offset, n, "offset")
+        vectors["weights"] = np.ones(n) if weights is None else _vector(weights, n, "weights")
+        if np.any(vectors["weights"] < 0):
+            raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
+        columns = cluster_columns(clusters)
+        tree = arrange((name, _column(clients, n, "clients")), [(k, _column(v, n, k)) for k, v in columns])
+        names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(design.shape[1]))
+        if len(names) != design.shape[1]:
+            raise CoterieError(f"There are {len(names)} terms for the {design.shape[1]} columns of X.")
+        if not tree.presorted:
+            design = design[tree.order]
+            vectors = {k: v[tree.order] for k, v in vectors.items()}
+        return tree.clients(design, vectors["y"], vectors["offset"], vectors["weights"], names, tree.order)
+
+
+def _matrix(X: npt.ArrayLike) -> F64:
+    try:
+        design = np.ascontiguousarray(X, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError("X must hold numbers only.") from e
+    if design.ndim != 2:
+        raise CoterieError(f"X must have two dimensions (rows, columns), not {design.ndim}.")
+    if len(design) == 0:
+        raise CoterieError("X has no rows.")
+    if not np.isfinite(design.sum()):
+        bad = ~np.isfinite(design).all(axis=1)
+        if bad.any():
+            raise CoterieError(f"X has missing or infinite values in {at_rows(bad)}.")
+    return design
+
+
+def _vector(values: npt.ArrayLike, n: int, what: str) -> F64:
+    try:
+        v = np.ascontiguousarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError(f"{what} must hold numbers only.") from e
+    if v.shape != (n,):
+        raise CoterieError(f"{what} has shape {v.shape}; X has {n:,} rows.")
+    if not np.isfinite(v).all():
+        raise CoterieError(f"{what} has missing or infinite values in {at_rows(~np.isfinite(v))}.")
+    return v
+
+
+def _column(values: Any, n: int, what: str) -> Coded:
+    column = encode(values)
+    if len(column.codes) != n:
+        raise CoterieError(f"{what} has {len(column.codes):,} labels; X has {n:,} rows.")
+    if column.missing.any():
+        raise CoterieError(f"{what} has no label in {at_rows(column.missing)}.")
+    return column
+
+
+def cluster_columns(clusters: Any) -> list[tuple[str, Any]]:
+    """Cluster labels in any accepted form as (name, column) pairs, fine to coarse."""
+    if clusters is None:
+        return []
+    if not hasattr(clusters, "ndim"):
+        clusters = np.array(clusters, dtype=object)
+    if clusters.ndim == 1:
+        return [(str(getattr(clusters, "name", None) or "cluster"), clusters)]
+    if hasattr(clusters, "columns"):
+        return [(str(c), clusters[c]) for c in clusters.columns]
+    return [(f"cluster_{j + 1}", clusters[:, j]) for j in range(clusters.shape[1])]
+
+
+def at_rows(bad: Mask, limit: int = 5) -> str:
+    """Count and first rows, counted from 1, in words: ``"3 rows (first: 2, 5, 9)"``."""
+    rows = np.flatnonzero(bad)
+    if len(rows) == 1:
+        return f"1 row (row {rows[0] + 1})"
+    first = ", ".join(str(r + 1) for r in rows[:limit])
+    return f"{len(rows):,} rows ({'first: ' if len(rows) > limit else 'rows '}{first})"
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Clients and clusters in order, before any number of a row is looked at."""
+
+    name: str
+    labels: Labels
+    levels: tuple[Level, ...]
+    clusters: I64
+    starts: I64
+    stops: I64
+    order: I64
+    presorted: bool
+
+    def clients(self, X: F64, y: F64, offset: F64, weights: F64, terms: tuple[str, ...], order: I64) -> Clients:
+        """Clients on this tree, from arrays whose rows are already sorted."""
+        return Clients(
+            X=X,
+            y=y,
+            offset=offset,
+            weights=weights,
+            starts=self.starts,
+            stops=self.stops,
+            terms=terms,
+            labels=self.labels,
+            name=self.name,
+            ids=label_ids(self.labels),
+            levels=self.levels,
+            clusters=self.clusters,
+            order=order,
+        )
+
+
+def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> Tree:
+    """Sort clients into their tree.
+
+    Parameters
+    ----------
+    client : (column name, labels of the rows)
+    clusters : sequence of (column name, labels of the rows)
+        Fine to coarse.
+
+    Returns
+    -------
+    Tree
+
+    Raises
+    ------
+    CoterieError
+        If a client is in two clusters, or a cluster in two coarser ones.
+    """
+    columns = [client, *clusters]
+    parents = [_parents(*child, *parent) for child, parent in itertools.pairwise(columns)]
+    rank, levels = _rank([(name, column.labels) for name, column in columns], parents)
+    codes = client[1].codes
+    if not np.array_equal(rank, np.arange(len(rank))):
+        codes = rank[codes]
+    counts = np.bincount(codes, minlength=len(rank)).astype(np.int64)
+    stops = np.cumsum(counts)
+    order, presorted = _stable_order(codes)
+    return Tree(
+        name=client[0],
+        labels=levels[0].labels,
+        levels=tuple(levels[1:]),
+        clusters=levels[0].parent,
+        starts=stops - counts,
+        stops=stops,
+        order=order,
+        presorted=presorted,
+    )
+
+
+def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:
+    """The parent of each child, or an error that lists children with two parents."""
+    out = np.zeros(len(child.labels), dtype=np.int64)
+    out[child.codes] = parent.codes
+    torn = out[child.codes] != parent.codes
+    if torn.any():
+        bad = np.unique(child.codes[torn])
+        homes = [parent.labels[np.unique(parent.codes[child.codes == c])] for c in bad[:3]]
+        cases = [f"{child.labels[c]!s} in {listed(map(str, h))}" for c, h in zip(bad, homes, strict=False)]
+        more = f"; and {len(bad) - 3:,} more" if len(bad) > 3 else ""
+        raise CoterieError(
+            f"{len(bad):,} of {len(child.labels):,} labels of '{name}' are in more than one '{parent_name}': "
+            f"{'; '.join(cases)}{more}. Correct them or, if they are different ones that share a label, "
+            f"join '{parent_name}' and '{name}' into a new column and use it instead of '{name}'."
+        )
+    return out
+
+
+def _rank(tables: Sequence[tuple[str, Labels]], parents: Sequence[I64]) -> tuple[I64, list[Level]]:
+    """Sort every level by (parent's place, label), coarsest first; new place of each client, and levels fine to coarse."""
+    name, labels = tables[-1]
+    rank = np.arange(len(labels), dtype=np.int64)
+    levels = [Level(name, labels, np.zeros(len(labels), dtype=np.int64))]
+    for (name, labels), parent in zip(tables[-2::-1], parents[::-1], strict=True):
+        above = rank[parent]
+        by_place = np.argsort(above, kind="stable")
+        rank = np.empty(len(labels), dtype=np.int64)
+        rank[by_place] = np.arange(len(labels))
+        levels.insert(0, Level(name, labels[by_place], above[by_place]))
+    return rank, levels
+
+
+def _stable_order(codes: I64) -> tuple[I64, bool]:
+    """Rows in the order of their codes, ties in table order; and whether they were so already."""
+    n = len(codes)
+    rows = np.arange(n, dtype=np.int64)
+    if n == 0 or bool(np.all(codes[1:] >= codes[:-1])):
+        return rows, True
+    if int(codes.max()) >= 2**62 // n:
+        return np.argsort(codes, kind="stable").astype(np.int64), False
+    key = codes * n + rows  # sorting distinct integers is several times faster than a stable argsort
+    key.sort()
+    return key - key // n * n, False
