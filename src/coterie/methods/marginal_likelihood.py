@@ -1,0 +1,104 @@
+"""Deviance of the tree model of seed 001 (5.1) and its exact gradient by the variances, from sums.
+
+``theta_i = w_c(i) + L_client u``, ``w_j = w + L_cluster u``, ``u ~ N(0, I)``. One sweep up the tree gives the deviance
+(-2 log-likelihood), one sweep down its gradient: a node's score for ``D = LL'`` is ``A1 - A1 C A1 - g g'/sigma^2``
+(``tree_fold.scores``). Gaussian variances are relative to sigma^2, which is profiled out like w. Otherwise w is given,
+and the deviance is Laplace's, ``2 F(u^) + log|H(u^)|``; its gradient follows u^ through the third derivatives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerCluster, Site, work
+from coterie.methods.penalised_tree import Reply, Setup, Solution, per_cluster, solve, strays
+from coterie.numerics import tree_fold
+from coterie.numerics.kernels import Floats, Ints, full
+from coterie.relations.clusters import Positions, own
+
+
+@work
+def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats) -> Reply:
+    """The gradient of log|H| by each client's parameters, its own deviation integrated out."""
+    L, which = strays(site, L, None)
+    A, b = site.state["A"], site.state["b"]
+    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
+    site.state["a"] = site.objective.third(unit, theta, S)
+    return {"a": tree_fold.fold(A, site.state["a"], L, which, z)[1]}
+
+
+@work
+def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, sigma2: float) -> Reply:
+    """Each client's score for the covariance of its deviation, expected and observed part."""
+    L, which = strays(site, L, None)
+    A, b = site.state["A"], site.state["b"]
+    a = b[:0] if site.objective.family == "gaussian" else site.state["a"]
+    expected, observed = tree_fold.scores(A, b, a, L, which, z, w, C, delta, site.clusters, sigma2)
+    return {"expected": expected, "observed": observed, "square": expected**2}
+
+
+def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
+    """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
+    s = solve(fed, setup, L)
+    dof = setup.rows - (setup.p if reml else 0)
+    logdet = s.logdet + (float(np.linalg.slogdet(full(s.swept.A[-1][0]))[1]) if reml else 0.0)
+    return float(dof * (1.0 + np.log(2.0 * np.pi * s.value / dof)) + logdet), s, s.value / dof
+
+
+def laplace(
+    fed: Federation, setup: Setup, L: list[Floats], w: Floats, u: list[Floats]
+) -> tuple[float, Solution, float]:
+    """Laplace's deviance at (L, w), the solved tree, and 1; u are the clusters' first deviations.
+
+    One exchange without clusters, otherwise one for each Newton step.
+    """
+    s = solve(fed, setup, L, root=w, start=setup.tree.place(w, u, L[1:], setup.z))
+    return s.value + s.logdet, s, 1.0
+
+
+Scores = list[tuple[Floats, Floats, Floats, Floats]]
+
+
+def slopes(
+    fed: Federation, setup: Setup, L: list[Floats], s: Solution, sigma2: float, C: Floats
+) -> tuple[Scores, Floats]:
+    """Scores by every level's D, and the gradient by the root (one exchange; two for GLMs).
+
+    Parameters
+    ----------
+    C : (p, p)
+        Covariance of w: the inverse curvature for REML, zeros where w is a parameter.
+
+    Returns
+    -------
+    list of (expected, observed, square of expected, count)
+        Packed sums (groups, Q) and numbers of members: clients by finest cluster, then each level's nodes.
+    (p,) float64
+    """
+    at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
+    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    swept, moved = s.swept, setup.tree.place(np.zeros(setup.p), setup.tree.still(len(setup.z)), L[1:], setup.z)
+    if setup.family != "gaussian":
+        a = fed.total(leverage, by="cluster", unit=setup.unit, **sent)["a"]
+        swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
+        moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
+    sums = fed.total(score, by="cluster", sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent)
+    scores: Scores = [(sums["expected"], sums["observed"], sums["square"], np.asarray(sums.count, dtype=np.float64))]
+    for level in range(len(setup.tree.parents)):
+        e, o = _node_scores(setup, level, L[level + 1], s, swept.b[level], at, moved, sigma2)
+        scores.append((e, o, e**2, np.ones(len(e))))
+    root = full(s.swept.A[-1][0]) @ at.at[-1][0]
+    return scores, swept.b[-1][0] - 2.0 * (s.swept.b[-1][0] - root)
+
+
+def _node_scores(
+    setup: Setup, level: int, L: Floats, s: Solution, a: Floats, at: Positions, moved: Positions, sigma2: float
+) -> tuple[Floats, Floats]:
+    """The same scores for the nodes above the clients, which the coordinator holds."""
+    A, b = s.swept.A[level], s.swept.b[level]
+    L, _, which = own(L, len(A))
+    a = b[:0] if setup.family == "gaussian" else a
+    w, C, delta = at.at[level + 1], at.cov[level + 1], moved.at[level + 1]
+    return tree_fold.scores(A, b, a, L, which, setup.z, w, C, delta, setup.tree.parents[level], sigma2)

@@ -1,0 +1,199 @@
+"""Lyu, Hanzely, Kolar (2022), objective (2.3), minimised exactly by sums (Proposition 2.2 takes (2.1) there).
+
+``min sum_i f_i(theta_i) + gamma_i/2 |theta_i - w_c(i)|^2 + sum_j lambda_j/2 |w_j - w|^2``. Every client minimises over
+its own deviation and sends its Schur contribution into its cluster's sum; the coordinator solves the small tree above
+(one exchange for squares, Newton otherwise); clients finish their own parameters at home. ``L`` holds ``gamma^-1/2 I``
+and ``lambda^-1/2 I``, or any other Cholesky factors of prior covariances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerCluster, Site, Sums, work
+from coterie.numerics import tree_fold
+from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.relations.clusters import Positions, Swept, Tree
+
+Reply = dict[str, Any]
+
+RIDGE = 1e-7  # on the root's coefficients in standard units, so that separated outcomes keep them finite
+
+
+@work
+def describe(site: Site) -> Reply:
+    """Sums that give columns their units and y its origin."""
+    o = site.objective
+    moments = o.moments()
+    return {**moments, "rows": o.counts.astype(np.float64), "constant": o.constants()}
+
+
+@work
+def summarise(site: Site, unit: Floats, shift: float) -> Reply:
+    """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once; these stay at home."""
+    site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
+    return {}
+
+
+def strays(site: Site, L: Floats, strength: Floats | None) -> tuple[Floats, Ints]:
+    """Each client's L: one for all, its cluster's, or scaled by its own strength."""
+    m = len(site.clusters)
+    if strength is not None:
+        return L[0] * strength[:, None, None], np.arange(m, dtype=np.int64)
+    return L, np.zeros(m, dtype=np.int64) if len(L) == 1 else site.clusters
+
+
+@work
+def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, strength: Floats | None = None) -> Reply:
+    """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w."""
+    L, which = strays(site, L, strength)
+    if site.objective.family == "gaussian":
+        value = site.state["c"]
+    else:
+        u = site.state["u"] if "u" in site.state else np.zeros((len(which), len(z)))
+        modes = site.objective.modes(unit, L, which, z, w, site.clusters, u)
+        site.state["A"], site.state["b"], value, site.state["u"] = modes
+    A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
+    if site.objective.family == "gaussian":
+        value = value - drop
+    return {"A": A1, "b": b1, "value": value, "logdet": logdet}
+
+
+@work
+def finish(
+    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, strength: Floats | None = None
+) -> Reply:
+    """Every client solves for its own parameters and their posterior covariance, and keeps them."""
+    L, which = strays(site, L, strength)
+    theta, _, S = tree_fold.unfold(site.state["A"], site.state["b"], L, which, z, w, C, site.clusters)
+    site.state["theta"], site.state["cov"] = theta, S * sigma2
+    return {}
+
+
+@work
+def reveal(site: Site) -> Reply:
+    """A client's parameters, for an owner of all the data who wants them in one table."""
+    return {"theta": site.state["theta"], "cov": site.state["cov"]}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same in a run: the tree, which columns are personal (z), units, and totals over all rows."""
+
+    tree: Tree
+    family: str
+    z: Ints
+    unit: Floats
+    shift: float
+    rows: float
+    constant: float
+
+    @property
+    def p(self) -> int:
+        """Number of columns."""
+        return len(self.unit)
+
+
+def prepare(
+    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, standardise: bool = True
+) -> Setup:
+    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
+    s = fed.total(describe)
+    weight = float(s["w"])
+    mean, square = s["x"] / weight, s["xx"] / weight
+    sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
+    unit = 1.0 / np.where(sd > 1e-5 * np.abs(mean), sd, np.where(square > 0, np.sqrt(square), 1.0))
+    if intercept is not None:
+        unit[intercept] = 1.0
+    shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
+    setup = Setup(
+        tree, family, z, unit if standardise else np.ones_like(unit), shift, float(s["rows"]), float(s["constant"])
+    )
+    if family == "gaussian":
+        fed.total(summarise, unit=setup.unit, shift=setup.shift)
+    return setup
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The tree above the clients, solved.
+
+    Attributes
+    ----------
+    value : float
+        Twice the penalised objective (Gaussian: residual and penalty sums of squares).
+    logdet : float
+        ``log |I + L'AL|`` over all clients and clusters.
+    """
+
+    swept: Swept
+    positions: Positions
+    inverse: Floats
+    value: float
+    logdet: float
+
+
+def per_cluster(L: Floats) -> Floats | PerCluster:
+    """One factor for all travels as it is; one for each cluster as rows of the clusters."""
+    return L if len(L) == 1 else PerCluster(L)
+
+
+def ask_up(fed: Federation, setup: Setup, L: Floats, at: Floats, **extra: Any) -> Sums:
+    """One exchange: the clients' quadratics, added up within the finest clusters."""
+    return fed.total(up, by="cluster", unit=setup.unit, z=setup.z, L=per_cluster(L), w=PerCluster(at), **extra)
+
+
+def solve(
+    fed: Federation,
+    setup: Setup,
+    L: list[Floats],
+    root: Floats | None = None,
+    start: Positions | None = None,
+    **extra: Any,
+) -> Solution:
+    """Minimise over everything above the clients, or over all but the root where ``root`` (p,) is given.
+
+    Parameters
+    ----------
+    L : list of (1 or k_l, q, q)
+        Factors for the clients (one, or one for each finest cluster), then for each level.
+    start : Positions, optional
+        Where Newton's method starts.
+    **extra
+        Goes into the message, e.g. ``strength=PerRow(gamma ** -0.5)``.
+    """
+    here = start or setup.tree.place(
+        np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
+    )
+    best, base, t = np.inf, here, 1.0
+    solution: Solution | None = None
+    while True:
+        sums = ask_up(fed, setup, L[0], here.at[0], **extra)
+        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z)
+        value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
+        if setup.family != "gaussian":
+            value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
+            swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
+            if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-8:
+                t *= 0.5  # the quadratic promised too much: go back part of the way
+                here = base.towards(solution.positions, t)
+                continue
+        minimiser, inverse = swept.root()
+        w = minimiser if root is None else root
+        goal = setup.tree.descend(swept, L[1:], setup.z, w, inverse if root is None else 0.0 * inverse)
+        if setup.family == "gaussian":
+            value -= swept.drop + float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)
+        solution = Solution(swept, goal, inverse, value, logdet)
+        if setup.family == "gaussian" or _close(here, goal):
+            return solution
+        best, base, here, t = value, here, goal, 1.0
+
+
+def _close(here: Positions, goal: Positions) -> bool:
+    """The last step was a millionth of a standard deviation: the next Newton step would be rounding."""
+    p = here.at[0].shape[1]
+    variance = goal.cov[0][:, np.cumsum(np.arange(1, p + 1)) - 1]
+    return bool(np.all(np.abs(goal.at[0] - here.at[0]) <= 1e-6 * np.sqrt(variance) + 1e-12 * np.abs(goal.at[0])))

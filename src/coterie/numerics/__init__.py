@@ -1,0 +1,1 @@
+"""Exact solvers and kernels; imports nothing of coterie but its errors."""

@@ -1,0 +1,66 @@
+"""What the compiled kernels share: the compiler's settings, packed triangles, small Cholesky factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def kernel(function: F) -> F:
+    """Compile on first use, keep on disk, run without the interpreter's lock (engines run blocks in threads)."""
+    return cast(F, njit(cache=True, nogil=True)(function))
+
+
+def full(packed: Floats) -> Floats:
+    """Packed lower triangles (..., P), row by row, as symmetric matrices (..., p, p)."""
+    p = int((np.sqrt(8 * packed.shape[-1] + 1) - 1) / 2)
+    out = np.empty((*packed.shape[:-1], p, p))
+    rows, columns = np.tril_indices(p)
+    out[..., rows, columns] = packed
+    out[..., columns, rows] = packed
+    return out
+
+
+def pack(A: Floats) -> Floats:
+    """The lower triangles of symmetric matrices (..., p, p), packed (..., P)."""
+    rows, columns = np.tril_indices(A.shape[-1])
+    return np.ascontiguousarray(A[..., rows, columns])
+
+
+@kernel
+def unpack(packed: Floats, A: Floats) -> None:
+    """Write one packed lower triangle into the full symmetric matrix A."""
+    c = 0
+    for i in range(A.shape[0]):
+        for j in range(i + 1):
+            A[i, j] = packed[c]
+            A[j, i] = packed[c]
+            c += 1
+
+
+@kernel
+def cholesky(M: Floats) -> bool:
+    """Replace the lower triangle of M by its Cholesky factor; False where M is not positive definite."""
+    n = M.shape[0]
+    for j in range(n):
+        s = M[j, j]
+        for k in range(j):
+            s -= M[j, k] * M[j, k]
+        if not s > 0.0:
+            return False
+        d = np.sqrt(s)
+        M[j, j] = d
+        for i in range(j + 1, n):
+            s = M[i, j]
+            for k in range(j):
+                s -= M[i, k] * M[j, k]
+            M[i, j] = s / d
+    return True

@@ -1,0 +1,78 @@
+"""Random numbers as a function of (seed, stream, client, step), never of order or position.
+
+Every draw is a SplitMix64 output [1]_ from a state hashed out of its key, so any partition of clients into sites,
+in any order, sees the same numbers.
+
+References
+----------
+.. [1] Steele, Lea, Flood (2014), Fast splittable pseudorandom number generators, OOPSLA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(z: U64) -> U64:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+
+
+def keys(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike = 0) -> U64:
+    """64-bit keys, one for each client.
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed.
+    stream : str
+        What the numbers are for ("split", "coins", ...); other streams are independent.
+    ids : (m,) uint64
+        Client ids (64-bit hashes of labels).
+    step : int or (m,) int
+        The method's own step number.
+
+    Returns
+    -------
+    (m,) uint64
+    """
+    text = f"{int(seed)}/{stream}".encode()
+    start = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+    ids = np.atleast_1d(np.asarray(ids, dtype=np.uint64))
+    with np.errstate(over="ignore"):
+        h = _mix(_mix(start ^ ids) + np.asarray(step).astype(np.uint64) * _GOLDEN)
+    return np.broadcast_to(h, np.broadcast_shapes(h.shape, ids.shape))
+
+
+def _uniform(state: U64, counter: U64) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        bits = _mix(state + (counter + np.uint64(1)) * _GOLDEN)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def uniform(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
+    """Uniform numbers in [0, 1), shape (m, n): n for each client."""
+    return _uniform(keys(seed, stream, ids, step)[:, None], np.arange(n, dtype=np.uint64)[None, :])
+
+
+def uniform_rows(
+    seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, counts: npt.ArrayLike
+) -> npt.NDArray[np.float64]:
+    """One uniform number for each row, shape (sum(counts),): client i owns ``counts[i]`` consecutive rows."""
+    counts = np.asarray(counts, dtype=np.int64)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    position = np.arange(int(counts.sum())) - first
+    return _uniform(np.repeat(keys(seed, stream, ids, step), counts), position.astype(np.uint64))
+
+
+def generator(seed: int, stream: str, client: int, step: int) -> np.random.Generator:
+    """A NumPy generator for one client (for shuffles and torch); about 30 microseconds each."""
+    return np.random.Generator(np.random.PCG64(int(keys(seed, stream, [client], step)[0])))

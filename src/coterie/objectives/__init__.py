@@ -1,0 +1,1 @@
+"""Losses of many clients at once, with their derivatives."""

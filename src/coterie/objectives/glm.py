@@ -1,0 +1,380 @@
+"""Generalised linear models of many clients: negative log-likelihoods, their derivatives, and modes under a prior.
+
+Rows are sorted by client; client i owns rows ``starts[i]:stops[i]``. Families: Gaussian (identity), binomial (logit),
+Poisson (log). Every kernel runs through one client at a time, so that its block stays in cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import lgamma
+
+import numpy as np
+
+from coterie.numerics.kernels import Floats, Ints, cholesky, kernel
+
+Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
+
+FAMILIES = ("gaussian", "binomial", "poisson")
+GAUSSIAN, BINOMIAL, POISSON = 0, 1, 2
+
+
+@kernel
+def point(family: int, eta: float, y: float) -> tuple[float, float, float, float]:
+    """Loss (without terms in y alone), score y - mean, curvature and its derivative, at one linear predictor."""
+    if family == GAUSSIAN:
+        return 0.5 * (y - eta) * (y - eta), y - eta, 1.0, 0.0
+    if family == BINOMIAL:
+        e = np.exp(-abs(eta))
+        mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
+        v = e / ((1.0 + e) * (1.0 + e))
+        return max(eta, 0.0) + np.log1p(e) - y * eta, y - mu, v, v * (1.0 - 2.0 * mu)
+    mu = np.exp(eta)
+    return mu - y * eta, y - mu, mu, mu
+
+
+@kernel
+def _moments(
+    X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints
+) -> tuple[Floats, Floats, Floats, Floats]:
+    m, p = starts.shape[0], X.shape[1]
+    w, v, s, ss = np.zeros(m), np.zeros(m), np.zeros((m, p)), np.zeros((m, p))
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            w[i] += weights[r]
+            v[i] += weights[r] * (y[r] - offset[r])
+            for j in range(p):
+                t = weights[r] * X[r, j]
+                s[i, j] += t
+                ss[i, j] += t * X[r, j]
+    return w, v, s, ss
+
+
+@kernel
+def _gram(
+    X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints, unit: Floats, shift: float
+) -> tuple[Floats, Floats, Floats]:
+    """Per client: packed X'WX, X'Wy and y'Wy of the columns in units ``unit``, y less its offset and shift."""
+    m, p = starts.shape[0], X.shape[1]
+    A, b, c = np.zeros((m, p * (p + 1) // 2)), np.zeros((m, p)), np.zeros(m)
+    x = np.empty(p)
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            v = y[r] - offset[r] - shift
+            wt = weights[r]
+            at = 0
+            for j in range(p):
+                x[j] = X[r, j] * unit[j]
+                t = wt * x[j]
+                for k in range(j + 1):
+                    A[i, at] += t * x[k]
+                    at += 1
+                b[i, j] += t * v
+            c[i] += wt * v * v
+    return A, b, c
+
+
+@kernel
+def _derivatives(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    lo: int,
+    hi: int,
+    unit: Floats,
+    theta: Floats,
+    g: Floats,
+    A: Floats,
+    x: Floats,
+) -> float:
+    """Loss of rows lo:hi at theta; g and A (packed) become score sums and curvature."""
+    p = X.shape[1]
+    g[:] = 0.0
+    A[:] = 0.0
+    loss = 0.0
+    for r in range(lo, hi):
+        eta = offset[r]
+        for j in range(p):
+            x[j] = X[r, j] * unit[j]
+            eta += x[j] * theta[j]
+        f, s, v, _ = point(family, eta, y[r])
+        wt = weights[r]
+        loss += wt * f
+        s *= wt
+        v *= wt
+        at = 0
+        for j in range(p):
+            g[j] += s * x[j]
+            t = v * x[j]
+            for k in range(j + 1):
+                A[at] += t * x[k]
+                at += 1
+    return loss
+
+
+@kernel
+def _loss(
+    family: int, X: Floats, y: Floats, offset: Floats, weights: Floats, lo: int, hi: int, unit: Floats, theta: Floats
+) -> float:
+    loss = 0.0
+    for r in range(lo, hi):
+        eta = offset[r]
+        for j in range(X.shape[1]):
+            eta += X[r, j] * unit[j] * theta[j]
+        loss += weights[r] * point(family, eta, y[r])[0]
+    return loss
+
+
+@kernel
+def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Floats) -> float:
+    """d = the Newton step of u for loss(w + L u) + |u|^2 / 2; returns its decrement."""
+    q = z.shape[0]
+    T = np.empty((q, q))
+    for a in range(q):
+        s = -u[a]
+        for k in range(q):
+            s += L[k, a] * g[z[k]]
+            t = 0.0
+            for e in range(q):
+                hi, lo = max(z[k], z[e]), min(z[k], z[e])
+                t += L[e, a] * A[hi * (hi + 1) // 2 + lo]
+            T[a, k] = t
+        d[a] = s
+    decrement = 0.0
+    for a in range(q):
+        for c in range(a + 1):
+            s = 1.0 if a == c else 0.0
+            for k in range(q):
+                s += T[a, k] * L[k, c]
+            M[a, c] = s
+    cholesky(M)
+    for a in range(q):
+        for k in range(a):
+            d[a] -= M[a, k] * d[k]
+        d[a] /= M[a, a]
+        decrement += d[a] * d[a]
+    for a in range(q - 1, -1, -1):
+        for k in range(a + 1, q):
+            d[a] -= M[k, a] * d[k]
+        d[a] /= M[a, a]
+    return decrement
+
+
+@kernel
+def _modes(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    starts: Ints,
+    stops: Ints,
+    unit: Floats,
+    L: Floats,
+    which: Ints,
+    z: Ints,
+    w: Floats,
+    parent: Ints,
+    u0: Floats,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
+    m, p, q = starts.shape[0], X.shape[1], z.shape[0]
+    A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
+    theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
+    for i in range(m):
+        Li, wi, u, g = L[which[i]], w[parent[i]], U[i], b[i]
+        lo, hi = starts[i], stops[i]
+        for start in range(2):
+            _shift(wi, Li, z, u, theta)
+            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
+            if np.isfinite(f):
+                break
+            u[:] = 0.0
+        for _ in range(100):
+            decrement = _step(A[i], g, Li, z, u, M, d)
+            if decrement <= 1e-22 * (1.0 + abs(f)) or not np.isfinite(decrement):
+                break
+            t = 1.0
+            while True:
+                trial[:] = u + t * d
+                _shift(wi, Li, z, trial, theta)
+                if decrement < 1e-9 * (1.0 + abs(f)):
+                    break
+                new = _loss(family, X, y, offset, weights, lo, hi, unit, theta) + 0.5 * np.dot(trial, trial)
+                if new <= f - 1e-4 * t * decrement or t < 1e-10:
+                    break
+                t *= 0.5
+            u[:] = trial
+            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
+            if decrement < 1e-13 * (1.0 + abs(f)):
+                break
+        value[i] = 2.0 * f
+        at = 0
+        for j in range(p):
+            for k in range(j + 1):
+                b[i, j] += A[i, at] * theta[k]
+                if k != j:
+                    b[i, k] += A[i, at] * theta[j]
+                at += 1
+    return A, b, value, U
+
+
+@kernel
+def _shift(w: Floats, L: Floats, z: Ints, u: Floats, theta: Floats) -> None:
+    """theta = w + L u on the personal columns."""
+    theta[:] = w
+    for k in range(z.shape[0]):
+        for a in range(z.shape[0]):
+            theta[z[k]] += L[k, a] * u[a]
+
+
+@kernel
+def _third(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    starts: Ints,
+    stops: Ints,
+    unit: Floats,
+    theta: Floats,
+    S: Floats,
+) -> Floats:
+    """Per client: the sum over rows of (x'Sx) v'(eta) x, half the gradient of log|H| by theta, times 2."""
+    m, p = starts.shape[0], X.shape[1]
+    a, x = np.zeros((m, p)), np.empty(p)
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            eta, h, at = offset[r], 0.0, 0
+            for j in range(p):
+                x[j] = X[r, j] * unit[j]
+                eta += x[j] * theta[i, j]
+                for k in range(j):
+                    h += 2.0 * S[i, at] * x[j] * x[k]
+                    at += 1
+                h += S[i, at] * x[j] * x[j]
+                at += 1
+            t = weights[r] * point(family, eta, y[r])[3] * h
+            for j in range(p):
+                a[i, j] += t * x[j]
+    return a
+
+
+@kernel
+def _losses(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    starts: Ints,
+    stops: Ints,
+    unit: Floats,
+    theta: Floats,
+) -> Floats:
+    out = np.empty(starts.shape[0])
+    for i in range(out.shape[0]):
+        out[i] = _loss(family, X, y, offset, weights, starts[i], stops[i], unit, theta[i])
+    return out
+
+
+@kernel
+def _constants(family: int, y: Floats, weights: Floats, starts: Ints, stops: Ints) -> Floats:
+    out = np.zeros(starts.shape[0])
+    for i in range(out.shape[0]):
+        for r in range(starts[i], stops[i]):
+            if family == GAUSSIAN and weights[r] > 0.0:
+                out[i] += 0.5 * (np.log(2.0 * np.pi) - np.log(weights[r]))
+            elif family == POISSON:
+                out[i] += weights[r] * lgamma(y[r] + 1.0)
+    return out
+
+
+@dataclass(frozen=True)
+class GLM:
+    """The clients' rows and a family: an objective over (clients, p) parameters.
+
+    Parameters
+    ----------
+    X : (n, p); y, offset, weights : (n,)
+        Rows sorted by client.
+    starts, stops : (m,)
+        Row range of every client.
+    family : {"gaussian", "binomial", "poisson"}
+
+    Notes
+    -----
+    Methods take ``unit`` (p,), by which columns are multiplied on the fly; parameters are in those units.
+    """
+
+    X: Floats
+    y: Floats
+    offset: Floats
+    weights: Floats
+    starts: Ints
+    stops: Ints
+    family: str = "gaussian"
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def p(self) -> int:
+        """Number of columns."""
+        return int(self.X.shape[1])
+
+    @property
+    def counts(self) -> Ints:
+        """Rows of every client."""
+        return self.stops - self.starts
+
+    def take(self, rows: slice | Ints) -> GLM:
+        """The same rows seen as other clients: any order, repeats allowed, nothing copied but the row ranges."""
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
+
+    @property
+    def _rows(self) -> Rows:
+        return self.X, self.y, self.offset, self.weights, self.starts, self.stops
+
+    @property
+    def _code(self) -> int:
+        return FAMILIES.index(self.family)
+
+    def moments(self) -> dict[str, Floats]:
+        """Per client sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p), over rows of weight w."""
+        w, y, x, xx = _moments(*self._rows)
+        return {"w": w, "y": y, "x": x, "xx": xx}
+
+    def gram(self, unit: Floats, shift: float = 0.0) -> tuple[Floats, Floats, Floats]:
+        """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
+        return _gram(*self._rows, unit, shift)
+
+    def modes(
+        self, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Minimise ``loss(w[parent] + L u) + |u|^2 / 2`` for every client, started at u0.
+
+        Returns
+        -------
+        A : (m, P), b : (m, p)
+            Curvature at the minimum and ``score + A theta``: the quadratic that ``tree_fold`` takes.
+        value : (m,)
+            Twice the minimum.
+        u : (m, q)
+        """
+        return _modes(self._code, *self._rows, unit, L, which, z, w, parent, u0)
+
+    def third(self, unit: Floats, theta: Floats, S: Floats) -> Floats:
+        """Gradient of log|H| by each client's theta, (m, p), where S (m, P) is theta's covariance under H."""
+        return _third(self._code, *self._rows, unit, theta, S)
+
+    def losses(self, unit: Floats, theta: Floats) -> Floats:
+        """Negative log-likelihood of every client at its theta, without terms in y alone, (m,)."""
+        return _losses(self._code, *self._rows, unit, theta)
+
+    def constants(self) -> Floats:
+        """What ``losses`` leaves out of each client's negative log-likelihood: terms in y alone, (m,)."""
+        return _constants(self._code, self.y, self.weights, self.starts, self.stops)

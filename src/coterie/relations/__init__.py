@@ -1,0 +1,1 @@
+"""How the clients' personal parameters hang together."""

@@ -1,0 +1,107 @@
+"""How far members stray from their parent: the structure of D, as D = LL' with L linear in its parameters.
+
+Being linear in L (standard deviations, not variances) makes the deviance smooth and unbounded in its parameters, and
+a variance of zero an ordinary point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+
+Floats = npt.NDArray[np.float64]
+
+STRUCTURES = ("isotropic", "two", "diagonal", "full")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """``L = sum_a phi_a B_a``.
+
+    Parameters
+    ----------
+    name : str
+        isotropic (one variance), two (intercept, slopes), diagonal, full.
+    basis : (a, q, q)
+        Lower triangular.
+    """
+
+    name: str
+    basis: Floats
+
+    @classmethod
+    def named(cls, name: str, q: int, intercept: int | None) -> Structure:
+        """The structure for q personal columns, of which number ``intercept`` (or None) is the intercept."""
+        if name not in STRUCTURES:
+            raise CoterieError(f"No covariance is called {name!r}; choose from {', '.join(STRUCTURES)}.")
+        eye = np.eye(q)
+        if name == "isotropic" or q <= 1:
+            return cls(name, eye[None][: min(q, 1)])
+        if name == "two" and intercept is not None:
+            here = np.zeros((q, q))
+            here[intercept, intercept] = 1.0
+            return cls(name, np.stack([here, eye - here]))
+        if name == "two":
+            return cls(name, eye[None])
+        pairs = [(i, j) for i in range(q) for j in range(i + 1) if name == "full" or i == j]
+        basis = np.zeros((len(pairs), q, q))
+        for a, (i, j) in enumerate(pairs):
+            basis[a, i, j] = 1.0
+        return cls(name, basis)
+
+    def __len__(self) -> int:
+        return len(self.basis)
+
+    def start(self, sd: float) -> Floats:
+        """Parameters (a,) of ``L = sd I``."""
+        return np.where(np.einsum("aii->a", self.basis) > 0, sd, 0.0)
+
+    def factor(self, phi: Floats) -> Floats:
+        """L (g, q, q) for parameters phi (g, a)."""
+        return np.asarray(np.einsum("ga,aij->gij", phi, self.basis))
+
+    def gradient(self, L: Floats, G: Floats) -> Floats:
+        """Derivative by phi (g, a), where G (g, q, q) is the derivative by D."""
+        return np.asarray(2.0 * np.einsum("aij,gik,gkj->ga", self.basis, G, L))
+
+    def directions(self, L: Floats) -> Floats:
+        """Derivatives of D by phi, (g, a, q, q)."""
+        half = np.einsum("aij,gkj->gaik", self.basis, L)
+        return np.asarray(half + np.swapaxes(half, -1, -2))
+
+
+def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float | None) -> Floats:
+    """Expected second derivatives of the deviance by all variance parameters, finest level first.
+
+    Exact for one level with a diagonal D; a coarser node's curvature is taken to be spread evenly over its members,
+    which is enough to start a quasi-Newton method.
+
+    Parameters
+    ----------
+    levels : list of ((g, a, q, q), (g, q, q), (g, q, q), (g,))
+        Of each level: derivatives of D, sums of V^-1 as seen through the personal columns, sums of its squares
+        (element by element), and numbers of members.
+    dof : float or None
+        Rows over which sigma^2 is profiled out.
+    """
+    at = np.concatenate([[0], np.cumsum([E.shape[0] * E.shape[1] for E, _, _, _ in levels])])
+    H = np.zeros((at[-1], at[-1]))
+    for j, (E, e, square, n) in enumerate(levels):
+        V = np.sign(e) * np.sqrt(square / np.maximum(n, 1.0)[:, None, None])
+        right = np.einsum("gaij,gjk->gaik", E, V)
+        for i, (F, _, _, m) in enumerate(levels[: j + 1]):
+            left = np.einsum("gaij,hjk->gaik", F, V) if len(V) == 1 else np.einsum("gaij,gjk->gaik", F, V)
+            weight = n if i == j else (n.sum() / len(F)) ** 2 / np.maximum(m, 1.0)
+            for g in range(len(F)):
+                here = slice(at[i] + g * F.shape[1], at[i] + (g + 1) * F.shape[1])
+                there = slice(at[j], at[j] + E.shape[1]) if len(E) == 1 else here
+                block = weight[g] * np.einsum("aij,bji->ab", left[g], right[g if len(E) > 1 else 0])
+                H[here, there], H[there, here] = block, block.T
+    if dof is not None:
+        c = np.concatenate([np.einsum("gaij,gji->ga", E, e).ravel() for E, e, _, _ in levels])
+        H -= np.outer(c, c) / dof
+    return H
