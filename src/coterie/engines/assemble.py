@@ -1,0 +1,146 @@
+"""Rows and sums from several blocks or sites, put together in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints, Ragged, Rows, readonly
+
+
+def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
+    """The reply of ``work`` with one row for each of ``size`` clients; a CoterieError that names the culprit."""
+    if not isinstance(reply, Mapping):
+        raise CoterieError(f"{name} must return a dict, not {type(reply).__name__}.")
+    values: dict[str, Any] = {}
+    for key, value in reply.items():
+        array = value if isinstance(value, Ragged | list) else np.asarray(value)
+        if (isinstance(array, np.ndarray) and (array.ndim == 0 or array.dtype.hasobject)) or len(array) != size:
+            shape = getattr(array, "shape", None)
+            raise CoterieError(f"{name} must return {key!r} with one row for each of {size} clients, not {shape}.")
+        values[key] = array
+    return values
+
+
+class Gather:
+    """Rows of replies, written where their requests stand.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows in all.
+    unequal : bool
+        Whether trailing shapes may differ; such a name becomes a list of rows.
+    """
+
+    def __init__(self, n: int, unequal: bool = False) -> None:
+        self._n, self._unequal = n, unequal
+        self._values: dict[str, Any] = {}
+        self._parts: dict[str, list[tuple[Rows, Any]]] = {}
+        self._names: set[str] | None = None
+
+    def add(self, rows: Rows, reply: Mapping[str, Any]) -> None:
+        """Put ``reply`` at positions ``rows``; every reply of an exchange must have the same names and types."""
+        if self._names is None:
+            self._names = set(reply)
+        if self._names != reply.keys():
+            raise CoterieError(f"Work returned {sorted(reply)} for some clients and {sorted(self._names)} for others.")
+        for name, value in reply.items():
+            if self._unequal or isinstance(value, Ragged):
+                self._parts.setdefault(name, []).append((rows, value))
+            elif isinstance(rows, slice) and len(value) == self._n:
+                self._values[name] = value
+            else:
+                self._place(name, rows, value)
+
+    def _place(self, name: str, rows: Rows, value: Array) -> None:
+        whole = self._values.get(name)
+        if whole is None:
+            whole = self._values[name] = np.empty((self._n, *value.shape[1:]), value.dtype)
+        if whole.shape[1:] != value.shape[1:] or whole.dtype != value.dtype:
+            raise CoterieError(
+                f"Work returned {name!r} as {value.dtype} {value.shape[1:]} for some clients "
+                f"and {whole.dtype} {whole.shape[1:]} for others."
+            )
+        whole[rows] = value
+
+    def result(self) -> dict[str, Any]:
+        """All values by name, read-only."""
+        values = {name: readonly(value) for name, value in self._values.items()}
+        for name, parts in self._parts.items():
+            values[name] = self._joined(parts)
+        return values
+
+    def _joined(self, parts: list[tuple[Rows, Any]]) -> Any:
+        order = np.concatenate([np.arange(self._n)[rows] for rows, _ in parts])
+        where = np.empty(self._n, np.int64)
+        where[order] = np.arange(self._n)
+        if isinstance(parts[0][1], Ragged):
+            values = np.concatenate([p.values for _, p in parts])
+            lengths = np.concatenate([np.diff(p.offsets) for _, p in parts])
+            whole = Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+            return whole if np.array_equal(order, where) and order[0] == 0 and len(parts) == 1 else whole.take(where)
+        rows = [row for _, part in parts for row in part]
+        rows = [np.asarray(rows[w]) for w in where]
+        return readonly(np.stack(rows)) if len({r.shape for r in rows}) == 1 else [readonly(r) for r in rows]
+
+
+class Adder:
+    """Sums of blocks or sites, added in the order of the calls.
+
+    Parameters
+    ----------
+    groups : int, optional
+        Length of the leading axis; None: sums have no group axis.
+    lists : bool
+        Whether groups have unequal shapes, so that sums are lists with one array for each group.
+    """
+
+    def __init__(self, groups: int | None, lists: bool = False) -> None:
+        self._groups, self._lists = groups, lists
+        self._sums: dict[str, Any] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+
+    def add(self, present: Rows, sums: Mapping[str, tuple[Array, np.dtype[Any]]]) -> None:
+        """Add sums (leading axis: the groups ``present``) given with the type of what was summed."""
+        if self._sums and self._sums.keys() != sums.keys():
+            raise CoterieError(f"Work returned {sorted(sums)} for some clients and {sorted(self._sums)} for others.")
+        for name, (value, dtype) in sums.items():
+            self._dtypes.setdefault(name, dtype)
+            if self._lists and self._groups is not None:
+                rows = self._sums.setdefault(name, [np.zeros(())] * self._groups)
+                for g, row in zip(np.arange(self._groups)[present], value, strict=True):
+                    rows[g] = rows[g] + row if rows[g].shape else np.array(row)
+                continue
+            if self._groups is None:
+                value = value[0]
+            whole = self._sums.get(name)
+            if whole is None:
+                shape = value.shape if self._groups is None else (self._groups, *value.shape[1:])
+                whole = self._sums[name] = np.zeros(shape, value.dtype)
+            if whole.shape[self._groups is not None :] != value.shape[self._groups is not None :]:
+                raise CoterieError(f"{name!r} has unequal shapes, so it can be added only by='cluster'.")
+            if self._groups is None:
+                whole += value
+            else:
+                whole[present] += value
+
+    def result(self) -> dict[str, Any]:
+        """All sums by name, in the precision of what was summed (integers as 64-bit)."""
+        return {name: self._narrow(value, self._dtypes[name]) for name, value in self._sums.items()}
+
+    @staticmethod
+    def _narrow(value: Any, dtype: np.dtype[Any]) -> Any:
+        if isinstance(value, list):
+            return [Adder._narrow(v, dtype) for v in value]
+        return value.astype(dtype, copy=False) if dtype.kind == "f" else value
+
+
+def counts(labels: Ints | None, groups: int | None, answered: Rows) -> Any:
+    """How many requests were added, in all or by group."""
+    if labels is None or groups is None:
+        return int(answered.stop) - int(answered.start) if isinstance(answered, slice) else len(answered)
+    return np.bincount(labels[answered], minlength=groups)

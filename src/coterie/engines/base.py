@@ -1,0 +1,206 @@
+"""What all engines share: addresses, messages cut to the receiver, and replies put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
+
+_PLAIN = (bool, int, float, str, bytes, np.generic)
+
+
+def roster(m: int, clusters: Any = None, ids: Any = None) -> Roster:
+    """Checked ids and clusters of ``m`` clients; by default one cluster, and positions as ids."""
+    numbers = np.zeros(m, np.int64) if clusters is None else np.asarray(clusters)
+    names = np.arange(m, dtype=np.uint64) if ids is None else np.asarray(ids, dtype=np.uint64)
+    if numbers.shape != (m,) or names.shape != (m,):
+        raise CoterieError(f"clusters {numbers.shape} and ids {names.shape} need one entry for each of {m} clients.")
+    if numbers.dtype.kind not in "iu" or (m and (numbers[0] < 0 or np.any(numbers[1:] < numbers[:-1]))):
+        raise CoterieError("Clusters must be sorted integers from 0: sort the clients by cluster first.")
+    if ids is not None and len(np.unique(names)) < m:
+        raise CoterieError("Two clients have the same id: ids must differ, or their random numbers would be the same.")
+    return Roster(names, numbers.astype(np.int64, copy=False))
+
+
+def addressed(to: To, clients: Roster) -> Ints | None:
+    """Client index of each request; None for all clients.
+
+    Raises
+    ------
+    CoterieError
+        For a mask of the wrong length, or an index that is not a client.
+    """
+    if to is None:
+        return None
+    if isinstance(to, Clusters):
+        mask = np.asarray(to.mask, dtype=bool)
+        if mask.shape != (clients.k,):
+            raise CoterieError(f"Clusters needs a mask over {clients.k} clusters, not {mask.shape}.")
+        return np.flatnonzero(mask[clients.clusters])
+    rows = np.asarray(to)
+    if rows.dtype == bool:
+        if rows.shape != (len(clients),):
+            raise CoterieError(f"A mask needs one entry for each of {len(clients)} clients, not {rows.shape}.")
+        return np.flatnonzero(rows)
+    rows = np.atleast_1d(rows)
+    if rows.size == 0:
+        return np.empty(0, np.int64)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise CoterieError("`to` must be None, client indices, a mask, or Clusters(mask).")
+    if rows.min() < 0 or rows.max() >= len(clients):
+        raise CoterieError(f"`to` names a client outside 0..{len(clients) - 1}.")
+    return rows.astype(np.int64)
+
+
+def grouped(by: By, clusters: Ints, groups: int | None, k: int) -> tuple[Ints, int]:
+    """Group of each request, and the number of groups."""
+    if isinstance(by, str):
+        if by != "cluster":
+            raise CoterieError(f"`by` must be None, 'cluster', or a label for each request, not {by!r}.")
+        labels, size = clusters, k
+    else:
+        labels = np.asarray(by)
+        if labels.shape != clusters.shape or (labels.size and labels.dtype.kind not in "iu"):
+            raise CoterieError(f"`by` needs an integer label for each of {len(clusters)} requests.")
+        labels = labels.astype(np.int64)
+        size = int(labels.max()) + 1 if labels.size else 0
+        if labels.size and labels.min() < 0:
+            raise CoterieError("Labels in `by` must not be negative.")
+    if groups is not None and groups < (labels.max() + 1 if labels.size else 0):
+        raise CoterieError(f"`by` holds label {labels.max()}, outside {groups} groups.")
+    return labels, size if groups is None else groups
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Runs of equal labels: which rows to bring together, where runs start, and whose they are."""
+
+    order: Ints | None
+    starts: Ints
+    present: Rows
+
+    @classmethod
+    def of(cls, labels: Ints) -> Segments:
+        """Segments of a non-empty label array in any order."""
+        order = None
+        if np.any(labels[1:] < labels[:-1]):
+            order = np.argsort(labels, kind="stable")
+            labels = labels[order]
+        starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+        return cls(order, starts, compact(labels[starts]))
+
+    def add(self, values: Array) -> Array:
+        """Sums of ``values`` within segments, narrow floats in double precision."""
+        dtype = np.float64 if values.dtype.kind == "f" else None
+        if len(self.starts) == 1:
+            return np.asarray(values.sum(axis=0, dtype=dtype))[None]
+        if self.order is not None:
+            values = values[self.order]
+        return np.asarray(np.add.reduceat(values, self.starts, axis=0, dtype=dtype))
+
+
+def compact(rows: Ints) -> Rows:
+    """Rising neighbours as a slice, which numpy takes as a view; anything else unchanged."""
+    n = len(rows)
+    if n and rows[-1] - rows[0] == n - 1 and (n < 3 or bool(np.all(rows[1:] - rows[:-1] == 1))):
+        return slice(int(rows[0]), int(rows[0]) + n)
+    return rows
+
+
+def measure(value: Any, n: int, k: int) -> tuple[float, float]:
+    """Check one message value; (bytes sent to every client, bytes sent once because every client has its own).
+
+    Raises
+    ------
+    CoterieError
+        For a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
+    """
+    if value is None or isinstance(value, _PLAIN):
+        return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0
+    if isinstance(value, PerRow | PerCluster):
+        length, what = (n, "request") if isinstance(value, PerRow) else (k, "cluster")
+        size = 0.0
+        for array in value.value.values() if isinstance(value.value, dict) else [value.value]:
+            if getattr(array, "ndim", 1) == 0 or len(array) != length:
+                raise CoterieError(f"{type(value).__name__} needs one row for each {what} ({length}).")
+            size += sum(nbytes(a) for a in array) if isinstance(array, list) else nbytes(array)
+        return (0.0, size) if isinstance(value, PerRow) else (size / max(k, 1), 0.0)
+    if isinstance(value, np.ndarray | Ragged):
+        return float(nbytes(value)), 0.0
+    if isinstance(value, Mapping):
+        parts = [measure(v, n, k) for v in value.values()]
+    elif isinstance(value, list | tuple):
+        parts = [measure(v, n, k) for v in value]
+    else:
+        raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
+    return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+
+def nbytes(value: Array | Ragged) -> int:
+    """Bytes of the numbers in an array or a Ragged (its lengths included)."""
+    if isinstance(value, Ragged):
+        return value.values.nbytes + value.offsets.nbytes - 8
+    if value.dtype.hasobject:
+        raise CoterieError("Arrays of Python objects cannot travel: send numbers or text.")
+    return value.nbytes
+
+
+def localise(value: Any, rows: Rows, present: Rows) -> Any:
+    """A message value as the clients ``rows`` of clusters ``present`` receive it, read-only."""
+    if isinstance(value, np.ndarray):
+        return readonly(value)
+    if isinstance(value, Ragged):
+        return value.take(slice(None))
+    if isinstance(value, PerRow):
+        return _pick(value.value, rows)
+    if isinstance(value, PerCluster):
+        return _pick(value.value, present)
+    if isinstance(value, Mapping):
+        return {name: localise(v, rows, present) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [localise(v, rows, present) for v in value]
+    return value
+
+
+def _pick(value: Any, rows: Rows) -> Any:
+    if isinstance(value, np.ndarray):
+        return readonly(value[rows])
+    if isinstance(value, Ragged):
+        return value.take(rows)
+    if isinstance(value, dict):
+        return {name: _pick(v, rows) for name, v in value.items()}
+    (one,) = value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
+    return readonly(one)[None]
+
+
+def shared_out(value: Any, rows: Rows, present: Rows) -> Any:
+    """A message value with ``PerRow`` and ``PerCluster`` cut to one site's requests, still wrapped."""
+    if isinstance(value, PerRow):
+        return PerRow(_cut(value.value, rows))
+    if isinstance(value, PerCluster):
+        return PerCluster(_cut(value.value, present))
+    if isinstance(value, Mapping):
+        return {name: shared_out(v, rows, present) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [shared_out(v, rows, present) for v in value]
+    return value
+
+
+def _cut(value: Any, rows: Rows) -> Any:
+    if isinstance(value, list):
+        return value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
+    return _pick(value, rows)
+
+
+def unequal(value: Any) -> bool:
+    """Whether a message carries clusters with unequal shapes, so that work is called once for each cluster."""
+    if isinstance(value, PerCluster):
+        return value.unequal
+    if isinstance(value, Mapping):
+        return any(map(unequal, value.values()))
+    return isinstance(value, list | tuple) and any(map(unequal, value))

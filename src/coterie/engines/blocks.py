@@ -1,0 +1,290 @@
+"""Work at one site: clients in memory blocks, blocks in threads, results and state in a fixed order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from coterie.engines.assemble import checked
+from coterie.engines.base import Segments, compact, localise
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
+
+T = TypeVar("T")
+_ALL = Segments(None, np.zeros(1, np.int64), slice(0, 1))
+BLOCK = 4096
+
+
+class Store:
+    """Personal state of a site's clients, one array for each name.
+
+    Parameters
+    ----------
+    m : int
+        Number of clients.
+    tentative : bool
+        Keep what is written aside until :meth:`commit`. Otherwise blocks write in place, and an array whose shape or
+        type changes is swapped in by :meth:`commit`.
+    """
+
+    def __init__(self, m: int, tentative: bool = False) -> None:
+        self.m, self.tentative = m, tentative
+        self.arrays: dict[str, Array] = {}
+        self.staged: dict[str, Array] = {}
+        self._kept: set[str] = set()
+        self._reshaped: dict[str, int] = {}  # clients that have yet to write a name in its new shape
+        self._lock = threading.Lock()
+
+    def write(self, name: str, rows: Rows, value: Array, whole: bool) -> None:
+        """Write ``value`` for the clients ``rows``; ``whole``: this exchange covers all clients."""
+        with self._lock:
+            target = self.staged.get(name)
+            if target is None:
+                target = self._target(name, value, whole)
+            if name in self._reshaped:
+                self._reshaped[name] -= len(value)
+        if target.shape[1:] != value.shape[1:] or not np.can_cast(value.dtype, target.dtype, "same_kind"):
+            raise CoterieError(
+                f"State {name!r} is {target.dtype} {target.shape[1:]} for some clients "
+                f"and {value.dtype} {value.shape[1:]} for others: use one type, and pad to one shape."
+            )
+        target[rows] = value
+
+    def _target(self, name: str, value: Array, whole: bool) -> Array:
+        old = self.arrays.get(name)
+        reshaped = old is not None and (old.shape[1:] != value.shape[1:] or old.dtype != value.dtype)
+        if old is None or (whole and reshaped):
+            new = np.zeros((self.m, *value.shape[1:]), value.dtype)
+            if reshaped:
+                self._reshaped[name] = self.m
+        elif self.tentative or name in self._kept:
+            new = old.copy()
+        else:
+            return old
+        self.staged[name] = new
+        return new
+
+    def close(self) -> None:
+        """End an exchange: what was written becomes the state, or stays aside if this store is tentative."""
+        if any(self._reshaped.values()):
+            name = next(n for n, left in self._reshaped.items() if left)
+            raise CoterieError(f"State {name!r} changed its shape or type for some clients only: write it for all.")
+        self._reshaped.clear()
+        if self.staged and not self.tentative:
+            self.commit()
+
+    def commit(self) -> None:
+        """Make what was written the state."""
+        self.arrays.update(self.staged)
+        self._kept.difference_update(self.staged)
+        self.staged.clear()
+
+    def forget(self) -> None:
+        """Drop what was written aside."""
+        self.staged.clear()
+        self._reshaped.clear()
+
+    def keep(self) -> dict[str, Array]:
+        """The present arrays, which will not be written in place from now on (nothing is copied here)."""
+        self._kept.update(self.arrays)
+        return dict(self.arrays)
+
+    def replace(self, arrays: Mapping[str, Array]) -> None:
+        """Return to arrays that :meth:`keep` gave, or that were read from disk."""
+        self.forget()
+        self.arrays.clear()
+        self.arrays.update(arrays)
+        self._kept = set(arrays)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some clients of a request: their view, positions in the request, clients, and clusters in messages."""
+
+    site: Site
+    at: Rows
+    rows: Rows
+    present: Rows
+
+
+@dataclass
+class Plan:
+    """A request cut into blocks, in client order; kept where the same request comes again."""
+
+    n: int
+    blocks: list[Block]
+    clusters: Ints
+    whole: bool
+    _last: tuple[Ints | None, list[Segments]] | None = None
+    _by_cluster: list[Segments] | None = None
+
+    def by_cluster(self) -> list[Segments]:
+        """Segments of the requests' own clusters in every block."""
+        if self._by_cluster is None:
+            self._by_cluster = [Segments.of(self.clusters[b.at]) for b in self.blocks]
+        return self._by_cluster
+
+    def segmented(self, labels: Ints | None) -> list[Segments]:
+        """Segments of ``labels`` (aligned with the request; None: all are one) in every block; the last are kept."""
+        if self._last is None or not _same(self._last[0], labels):
+            every = [_ALL] * len(self.blocks)
+            found = every if labels is None else [Segments.of(labels[b.at]) for b in self.blocks]
+            self._last = labels, found
+        return self._last[1]
+
+
+def _same(a: Ints | None, b: Ints | None) -> bool:
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))
+
+
+class Runner:
+    """Runs work on one site.
+
+    Parameters
+    ----------
+    site : Site
+        All clients of the site, sorted by cluster; its state must read from ``store.arrays``.
+    store : Store
+        Where state is written.
+    threads : int, optional
+        Blocks run at a time; by default the number of cores.
+    block : int
+        Clients in a block. Results depend on it through the order of sums alone, and on ``threads`` not at all.
+    """
+
+    def __init__(self, site: Site, store: Store, threads: int | None = None, block: int = BLOCK) -> None:
+        self.site, self.store, self.block = site, store, block
+        self.threads = threads or os.cpu_count() or 1
+        self.gradients = 0
+
+    def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False) -> Plan:
+        """Cut a request into blocks.
+
+        Parameters
+        ----------
+        rows : (n,) int64, optional
+            Client of each request, in any order, repeats allowed; None is all.
+        clusters : (n,) int64
+            Row of each request in ``PerCluster`` values.
+        cut : bool
+            Also cut between clusters, so that every block has one.
+        """
+        n = len(clusters)
+        if n == 0:
+            return Plan(0, [], clusters, False)
+        order: Ints | None = None
+        unique = True
+        if rows is not None:
+            if np.any(rows[1:] < rows[:-1]):
+                order = np.argsort(rows, kind="stable")
+                rows = rows[order]
+            unique = not np.any(rows[1:] == rows[:-1])
+        ordered = clusters if order is None else clusters[order]
+        edges = np.arange(0, n, self.block)
+        if cut:
+            edges = np.union1d(edges, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+        blocks = []
+        for lo, hi in zip(edges, [*edges[1:], n], strict=True):
+            at = slice(int(lo), int(hi)) if order is None else order[lo:hi]
+            here = slice(int(lo), int(hi)) if rows is None else compact(rows[lo:hi])
+            blocks.append(self._block(at, here, ordered[lo:hi], unique))
+        return Plan(n, blocks, clusters, unique and n == len(self.site))
+
+    def _block(self, at: Rows, rows: Rows, clusters: Ints, unique: bool) -> Block:
+        view = self.site.take(rows)
+        fresh = np.concatenate([[True], clusters[1:] != clusters[:-1]])
+        view.clusters = readonly(np.cumsum(fresh) - 1)
+        view.ids, view.weights = readonly(view.ids), readonly(view.weights)
+        view.state = State(self.store.arrays, rows, len(view), unique)
+        view._tally = [0]
+        return Block(view, at, rows, compact(clusters[fresh]))
+
+    def run(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
+    ) -> Iterator[T]:
+        """``finish(block number, reply)`` of every block, in block order; state is written as blocks end."""
+        if len(plan.blocks) == 1 or self.threads == 1:
+            for i in range(len(plan.blocks)):
+                yield self._one(plan, i, work, message, finish)
+        elif plan.blocks:
+            yield from self._threaded(plan, work, message, finish)
+        self.store.close()
+
+    def _threaded(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
+    ) -> Iterator[T]:
+        pool = _pool(self.threads)
+        # A context for each block: numpy's error settings are the caller's in every thread.
+        waiting: deque[Future[T]] = deque(
+            pool.submit(copy_context().run, self._one, plan, i, work, message, finish) for i in range(len(plan.blocks))
+        )
+        try:
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)
+
+    def _one(
+        self, plan: Plan, i: int, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
+    ) -> T:
+        block = plan.blocks[i]
+        site, state = block.site, block.site.state
+        state.new.clear()
+        site._tally[0] = 0
+        local = {k: localise(v, block.at, block.present) for k, v in message.items()} if message else message
+        reply = work(site, **local)
+        result = finish(i, checked(reply, len(site), work_name(work)) if reply != {} else {})
+        for name, value in state.new.items():
+            self.store.write(name, block.rows, value, plan.whole)
+        state.new.clear()
+        if site._tally[0]:
+            with self.store._lock:
+                self.gradients += site._tally[0]
+        return result
+
+
+def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:
+    """Rows that no later write can change: a reply may show state, which is about to be written."""
+    return {name: _own(value) for name, value in reply.items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Ragged):
+        return Ragged(_own(value.values), value.offsets)
+    if isinstance(value, list):
+        return [_own(v) for v in value]
+    return value if value.flags.writeable else value.copy()
+
+
+Added = tuple[dict[str, tuple[Array, "np.dtype[Any]"]], int]
+
+
+def summed(segments: list[Segments]) -> Callable[[int, dict[str, Any]], Added]:
+    """A ``finish`` that adds the rows of a block at once: (sums with the type of what was added, bytes of the rows)."""
+
+    def finish(i: int, reply: dict[str, Any]) -> Added:
+        sums, size = {}, 0
+        for name, value in reply.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+                raise CoterieError(f"{name!r} cannot be added up: ask for it, or reply numbers.")
+            sums[name] = segments[i].add(value), value.dtype
+            size += value.nbytes
+        return sums, size
+
+    return finish
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="coterie")

@@ -1,0 +1,164 @@
+"""The reference and default engine: all clients are one site in this process, and nothing is serialised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.engines.assemble import Adder, Gather, counts
+from coterie.engines.base import addressed, grouped, measure, nbytes, roster, unequal
+from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
+from coterie.engines.ledger import Ledger
+from coterie.errors import CoterieError
+from coterie.federation import Array, By, Ints, Replies, Site, State, Sums, To, Work, work_name
+
+_NOBODY = np.empty(0, np.int64)
+
+
+class InProcess:
+    """A federation in one process.
+
+    State is committed as blocks of clients end: when work raises, blocks that had ended keep their new state, so
+    restore a mark before going on.
+
+    Parameters
+    ----------
+    objective : Objective
+        The data of m clients, in cluster order: any object with ``take(rows)`` and ``len()``.
+    clusters : (m,) int, optional
+        Cluster of each client, sorted, from 0; by default one cluster.
+    weights : (m,) float, optional
+        Weight of each client; by default 1.
+    ids : (m,) uint64, optional
+        Hash of each client's label, which keys its random numbers; by default its position.
+    seed : int, default 0
+        Seed of all keyed random numbers.
+    threads : int, optional
+        Blocks that run at a time; by default the number of cores. Results do not depend on it.
+    block : int, default 4096
+        Clients handed to work at a time.
+
+    Attributes
+    ----------
+    clients : Roster
+    ledger : Ledger
+        Bytes are those of the numbers that would travel if every client were a site of its own.
+    """
+
+    def __init__(
+        self,
+        objective: Any,
+        clusters: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
+        ids: npt.ArrayLike | None = None,
+        *,
+        seed: int = 0,
+        threads: int | None = None,
+        block: int = BLOCK,
+    ) -> None:
+        m = len(objective)
+        self.clients = roster(m, clusters, ids)
+        self.ledger = Ledger()
+        shares = np.ones(m) if weights is None else np.asarray(weights, dtype=np.float64)
+        if shares.shape != (m,):
+            raise CoterieError(f"weights {shares.shape} need one entry for each of {m} clients.")
+        store = Store(m)
+        everyone = State(store.arrays, slice(None), m)
+        site = Site(objective, self.clients.clusters, shares, self.clients.ids, everyone, seed)
+        self._run = Runner(site, store, threads, block)
+        self._everyone = np.arange(m)
+        self._everyone.flags.writeable = False
+        self._plans: dict[bool, Plan] = {}
+        self._last: tuple[Ints, bool, Plan] | None = None
+        self._marks: dict[str, dict[str, Array]] = {}
+
+    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+        """A row for each request: see :meth:`coterie.federation.Federation.ask`."""
+        start = perf_counter()
+        work_name(work)
+        own_shapes = bool(message) and unequal(message)
+        rows, plan = self._request(to, own_shapes)
+        down = self._down(message, plan)
+        gather, up = Gather(plan.n, own_shapes), 0
+        for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
+            gather.add(block.at, reply)
+            for value in reply.values():
+                up += sum(map(nbytes, value)) if isinstance(value, list) else nbytes(value)
+        self._book(start, down, up)
+        return Replies(gather.result(), rows, self._positions(plan.n), _NOBODY)
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
+
+        Rows are added block by block as they come, so they never exist all at once.
+        """
+        start = perf_counter()
+        work_name(work)
+        own_shapes = bool(message) and unequal(message)
+        rows, plan = self._request(to, own_shapes)
+        down = self._down(message, plan)
+        labels, size = (None, None) if by is None else grouped(by, plan.clusters, groups, self.clients.k)
+        segments = plan.by_cluster() if isinstance(by, str) else plan.segmented(labels)
+        adder, up = Adder(size, own_shapes and isinstance(by, str)), 0
+        blocks = self._run.run(plan, work, message, summed(segments))
+        for segment, (sums, sent) in zip(segments, blocks, strict=True):
+            adder.add(segment.present, sums)
+            up += sent
+        self._book(start, down, up)
+        count = counts(labels, size, slice(0, plan.n))
+        return Sums(adder.result(), rows, self._positions(plan.n), _NOBODY, count)
+
+    def mark(self, tag: str) -> Ints:
+        """Keep the present state under ``tag``; it is copied only when it is next written."""
+        self._marks[tag] = self._run.store.keep()
+        return _NOBODY
+
+    def restore(self, tag: str) -> Ints:
+        """Return to the state at ``mark(tag)``; a CoterieError if there is no such mark."""
+        if tag not in self._marks:
+            raise CoterieError(f"There is no mark {tag!r} to restore: the marks are {sorted(self._marks)}.")
+        self._run.store.replace(self._marks[tag])
+        return _NOBODY
+
+    def snapshot(self, tag: str) -> dict[str, Any]:
+        """All that :meth:`resume` needs in another process: personal state and the ledger."""
+        return {"ledger": self.ledger.as_dict(), "state": self._run.store.keep()}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from :meth:`snapshot`, taken by a federation of the same clients."""
+        state = dict(snapshot["state"])
+        if any(len(array) != len(self.clients) for array in state.values()):
+            raise CoterieError("The checkpoint has another number of clients: resume it on its own data.")
+        self._run.store.replace(state)
+        self.ledger.load(snapshot["ledger"])
+
+    def _request(self, to: To, cut: bool) -> tuple[Ints, Plan]:
+        """Client of each request, and how it is cut: the plan for everyone and the last other one are kept."""
+        rows = addressed(to, self.clients)
+        if rows is None:
+            if cut not in self._plans:
+                self._plans[cut] = self._run.plan(None, self.clients.clusters, cut)
+            return self._everyone, self._plans[cut]
+        if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
+            self._last = rows, cut, self._run.plan(rows, self.clients.clusters[rows], cut)
+        return self._last[0], self._last[2]
+
+    def _positions(self, n: int) -> Ints:
+        return self._everyone[:n] if n <= len(self._everyone) else np.arange(n)
+
+    def _down(self, message: Mapping[str, Any], plan: Plan) -> float:
+        each, once = measure(message, plan.n, self.clients.k) if message else (0.0, 0.0)
+        return each * plan.n + once
+
+    def _book(self, start: float, down: float, up: float) -> None:
+        book = self.ledger
+        book.exchanges += 1
+        book.bytes_down += int(down)
+        book.bytes_up += int(up)
+        book.gradient_calls += self._run.gradients
+        self._run.gradients = 0
+        book.seconds += perf_counter() - start

@@ -1,0 +1,64 @@
+"""Quadratic losses with a known optimum, for checking methods and engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+
+Floats = npt.NDArray[np.float64]
+
+
+class Quadratic:
+    """``f_i(x) = x' A_i x / 2 - b_i' x`` for each client i.
+
+    Parameters
+    ----------
+    A : (m, d, d) float64
+        Symmetric positive semi-definite matrices.
+    b : (m, d) float64
+        Linear terms.
+    """
+
+    def __init__(self, A: npt.ArrayLike, b: npt.ArrayLike) -> None:
+        self.A: Floats = np.asarray(A, dtype=np.float64)
+        self.b: Floats = np.asarray(b, dtype=np.float64)
+        if self.b.ndim != 2 or self.A.shape != (*self.b.shape, self.b.shape[-1]):
+            raise CoterieError(f"A {self.A.shape} must be (m, d, d) and b {self.b.shape} must be (m, d).")
+        self._rows: Any = slice(None)
+        self._size = len(self.b)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return int(self.b.shape[1])
+
+    def take(self, rows: slice | npt.NDArray[np.int64]) -> Quadratic:
+        """The clients ``rows`` (a slice, or indices in any order with repeats); matrices are not copied."""
+        view = object.__new__(Quadratic)
+        view.A, view.b = self.A, self.b
+        everyone = isinstance(self._rows, slice) and self._rows == slice(None)
+        view._rows = rows if everyone else np.arange(len(self.b))[self._rows][rows]
+        view._size = len(np.arange(self._size)[rows])
+        return view
+
+    def value(self, x: npt.ArrayLike) -> Floats:
+        """Losses (m,) at one ``x`` (d,) or at one for each client (m, d)."""
+        x = np.asarray(x)
+        b = self.b[self._rows]
+        return np.asarray(np.sum((self.gradient(x) - b) * x, axis=1) / 2)
+
+    def gradient(self, x: npt.ArrayLike) -> Floats:
+        """Gradients (m, d) at one ``x`` (d,) or at one for each client (m, d)."""
+        x = np.broadcast_to(np.asarray(x, dtype=np.float64), (len(self), self.dim))
+        return np.asarray(np.einsum("mij,mj->mi", self.A[self._rows], x) - self.b[self._rows])
+
+    def hessian(self) -> Floats:
+        """Hessians (m, d, d)."""
+        return np.asarray(self.A[self._rows])
