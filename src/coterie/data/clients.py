@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
 from coterie.errors import CoterieError, listed
 
@@ -208,8 +209,9 @@ def _vector(values: npt.ArrayLike, n: int, what: str) -> F64:
         raise CoterieError(f"{what} must hold numbers only.") from e
     if v.shape != (n,):
         raise CoterieError(f"{what} has shape {v.shape}; X has {n:,} rows.")
-    if not np.isfinite(v).all():
-        raise CoterieError(f"{what} has missing or infinite values in {at_rows(~np.isfinite(v))}.")
+    bad: Mask = np.logical_not(np.isfinite(v))
+    if bad.any():
+        raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
     return v
 
 
@@ -233,15 +235,6 @@ def cluster_columns(clusters: Any) -> list[tuple[str, Any]]:
     if hasattr(clusters, "columns"):
         return [(str(c), clusters[c]) for c in clusters.columns]
     return [(f"cluster_{j + 1}", clusters[:, j]) for j in range(clusters.shape[1])]
-
-
-def at_rows(bad: Mask, limit: int = 5) -> str:
-    """Count and first rows, counted from 1, in words: ``"3 rows (first: 2, 5, 9)"``."""
-    rows = np.flatnonzero(bad)
-    if len(rows) == 1:
-        return f"1 row (row {rows[0] + 1})"
-    first = ", ".join(str(r + 1) for r in rows[:limit])
-    return f"{len(rows):,} rows ({'first: ' if len(rows) > limit else 'rows '}{first})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +327,7 @@ def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:
 
 
 def _rank(tables: Sequence[tuple[str, Labels]], parents: Sequence[I64]) -> tuple[I64, list[Level]]:
-    """Sort every level by (parent's place, label), coarsest first; new place of each client, and levels fine to coarse."""
+    """The new place of each client, and all levels fine to coarse, each sorted by (parent's place, label)."""
     name, labels = tables[-1]
     rank = np.arange(len(labels), dtype=np.int64)
     levels = [Level(name, labels, np.zeros(len(labels), dtype=np.int64))]

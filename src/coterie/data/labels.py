@@ -96,8 +96,10 @@ def _one_kind(uniques: Any) -> Labels:
         return _whole(distinct)
     kinds = {type(u) for u in distinct}
     if kinds and all(issubclass(k, (int, float, np.integer, np.floating)) and k is not bool for k in kinds):
-        return _whole(distinct.astype(np.float64)) if any(issubclass(k, (float, np.floating)) for k in kinds) else (
-            distinct.astype(np.int64)
+        return (
+            _whole(distinct.astype(np.float64))
+            if any(issubclass(k, (float, np.floating)) for k in kinds)
+            else (distinct.astype(np.int64))
         )
     if kinds and kinds <= {bool, np.bool_}:
         return distinct.astype(bool)

@@ -1,0 +1,160 @@
+"""Columns of a table as numbers or categories, and what is wrong with them."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.labels import encode, label_text
+from coterie.errors import CoterieError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Kind = Literal["number", "category"]
+
+_ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
+
+
+def at_rows(bad: Mask, limit: int = 5) -> str:
+    """Count and first rows, counted from 1, in words: ``"7 rows (first: 2, 5, 9, 11, 12)"``."""
+    return rows_text(np.flatnonzero(bad), limit)
+
+
+def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
+    """The same from row positions counted from 0."""
+    if len(rows) == 1:
+        return f"1 row (row {rows[0] + 1})"
+    first = ", ".join(str(r + 1) for r in rows[:limit])
+    return f"{len(rows):,} rows ({'first: ' if len(rows) > limit else 'rows '}{first})"
+
+
+def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
+    """Raise CoterieError unless the table has these columns."""
+    known = [str(c) for c in df.columns]
+    for name in names:
+        if name not in known:
+            raise CoterieError(f"The {role} column '{name}' is not in the table.{nearest(name, known)}")
+
+
+def kind_of(series: pd.Series[Any], name: str) -> Kind:
+    """How a formula takes a column when the formula does not say.
+
+    Booleans and numbers are numbers; categories and text are categories, except text of which most rows are numbers,
+    which is a column of numbers with faults in it.
+
+    Raises
+    ------
+    CoterieError
+        For dates and other things that are neither.
+    """
+    import pandas as pd
+
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "category"
+    if pd.api.types.is_bool_dtype(dtype) or (
+        pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
+    ):
+        return "number"
+    if isinstance(dtype, pd.StringDtype) or str(dtype) in _ARROW_TEXT:
+        return _kind_of_text(series)
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
+        present = series.dropna()
+        kinds = {type(v) for v in present}
+        if all(issubclass(k, (numbers.Real, Decimal, np.bool_)) for k in kinds):
+            return "number"
+        if all(issubclass(k, (str, numbers.Real, Decimal, np.bool_)) for k in kinds):
+            return _kind_of_text(series)
+    raise CoterieError(
+        f"Column '{name}' holds {_thing(dtype)}, which a formula cannot use; make a column of numbers or text of it."
+    )
+
+
+def _kind_of_text(series: pd.Series[Any]) -> Kind:
+    import pandas as pd
+
+    counts = series.value_counts(sort=False)
+    parsed = pd.to_numeric(pd.Series(counts.index, dtype=object), errors="coerce").notna().to_numpy()
+    readable = int(counts.to_numpy()[parsed].sum())
+    return "number" if parsed.size and not parsed.all() and 2 * readable > int(counts.sum()) else "category"
+
+
+def _thing(dtype: Any) -> str:
+    text = str(dtype)
+    if text.startswith(("datetime", "period", "timestamp", "date")):
+        return "dates"
+    return "durations" if text.startswith(("timedelta", "duration")) else f"values of type {text}"
+
+
+def read_numbers(series: pd.Series[Any]) -> npt.NDArray[Any]:
+    """A column as numbers, not copied if it is plain: NaN for missing values and for text that is not a number."""
+    import pandas as pd
+
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
+        return series.to_numpy()
+    if not pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+        series = pd.to_numeric(series.astype(object), errors="coerce")
+    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def read_levels(series: pd.Series[Any]) -> tuple[I64, tuple[str, ...]]:
+    """Codes (-1 where missing) and texts of a category's levels, in a category's own order or else natural order."""
+    import pandas as pd
+
+    column = encode(series)
+    texts = tuple(label_text(v) for v in column.labels)
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return column.codes, texts
+    used = set(texts)
+    own = [t for t in map(label_text, series.cat.categories) if t in used]
+    own = own if len(own) == len(texts) else list(texts)
+    rank = np.array([own.index(t) for t in texts] + [-1], dtype=np.int64)
+    return rank[column.codes], tuple(own)
+
+
+def find_levels(series: pd.Series[Any], levels: Sequence[str]) -> tuple[I64, Mask, dict[str, int]]:
+    """Codes of a column in known levels (-1 where none), the rows with unseen levels, and how often each occurs."""
+    column = encode(series)
+    place = {t: i for i, t in enumerate(levels)}
+    texts = [label_text(v) for v in column.labels]
+    table = np.array([place.get(t, -2) for t in texts] + [-1], dtype=np.int64)
+    codes = table[column.codes]
+    unseen = codes == -2
+    if not unseen.any():
+        return codes, unseen, {}
+    counts = np.bincount(column.codes[unseen], minlength=len(texts))
+    codes[unseen] = -1
+    return codes, unseen, {texts[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+
+
+def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
+    """What is wrong with a column: (``"missing values"``, rows) and the like; empty for a sound column."""
+    if kind == "category":
+        missing = series.isna().to_numpy(dtype=bool)
+        return [("missing values", missing)] if missing.any() else []
+    values = read_numbers(series)
+    if values.dtype.kind in "iub":
+        return []
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return []
+    nan = np.isnan(values)
+    missing = series.isna().to_numpy(dtype=bool)
+    parts = [("missing values", missing), ("values that are not numbers", nan & ~missing)]
+    parts.append(("infinite values", np.isinf(values)))
+    return [(what, rows) for what, rows in parts if rows.any()]
+
+
+def examples(series: pd.Series[Any], rows: Mask, limit: int = 3) -> str:
+    """The first few distinct values at some rows, quoted."""
+    values = list(dict.fromkeys(str(v) for v in series[rows].head(1000)))
+    return ", ".join(f"'{v}'" for v in values[:limit]) + (", ..." if len(values) > limit else "")

@@ -1,0 +1,103 @@
+"""The one file that asks formulaic to compute columns, and its state as plain JSON values."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.formula import formulaic_terms
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def materialise(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Compute one side of a formula.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Float64 columns, and categoricals with all their levels.
+    side : str
+        A right side, such as ``1 + x + center(z)``.
+    state : dict
+        What stateful terms remember; they learn it from the frame where it is empty.
+
+    Returns
+    -------
+    columns : DataFrame
+    state : dict
+
+    Raises
+    ------
+    CoterieError
+        If a term cannot be computed.
+    """
+    from formulaic import ModelSpec
+    from formulaic.materializers import PandasMaterializer
+
+    aliases = {f"column_{i}_": str(c) for i, c in enumerate(frame.columns) if not str(c).isidentifier()}
+    spec = ModelSpec(
+        formula=formulaic_terms(_replace(side, aliases), side),
+        transform_state=copy.deepcopy(state),
+        na_action="ignore",
+        output="pandas",
+    )
+    context = {"sqrt": np.sqrt, "abs": np.abs}
+    try:
+        with np.errstate(all="ignore"):
+            renamed = frame.rename(columns={name: alias for alias, name in aliases.items()})
+            matrix = PandasMaterializer(renamed, context=context).get_model_matrix(spec)
+    except Exception as e:  # whatever a term raises is about the user's formula and table
+        reason = _restore(str(e), aliases).strip().split("\n")[0].rstrip(".")
+        hint = " Its knots and bounds come from the fitted table." if "extend beyond" in reason else ""
+        raise CoterieError(f"The formula cannot be computed on this table: {reason}.{hint}") from e
+    state = dict(matrix.model_spec.transform_state)
+    columns = matrix.__wrapped__
+    columns.columns = [_restore(str(c), aliases) for c in columns.columns]
+    return columns, state
+
+
+def _replace(side: str, aliases: dict[str, str]) -> str:
+    """Aliases for names that are no identifiers: formulaic would draw random ones where such a name occurs twice."""
+    for alias, name in aliases.items():
+        side = side.replace(f"`{name}`", alias)
+    return side
+
+
+def _restore(text: str, aliases: dict[str, str]) -> str:
+    """The names behind the aliases, in backticks inside functions."""
+    for alias, name in aliases.items():
+        text = re.sub(rf"(?<![^:]){alias}(?![^:\[])", lambda _, name=name: name, text)  # type: ignore[misc]
+        text = text.replace(alias, f"`{name}`")
+    return text
+
+
+def plain(value: Any) -> Any:
+    """Formulaic's state in JSON's types; `unplain` gives it back."""
+    if isinstance(value, dict):
+        return {"dict": [[plain(k), plain(v)] for k, v in value.items()]}
+    if isinstance(value, np.ndarray):
+        return {"array": value.astype(np.float64).tolist()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise CoterieError(f"A term of the formula remembers {type(value).__name__}, which cannot be saved.")
+
+
+def unplain(value: Any) -> Any:
+    """What `plain` was given."""
+    if isinstance(value, dict) and "array" in value:
+        return np.array(value["array"], dtype=np.float64)
+    if isinstance(value, dict):
+        return {unplain(k): unplain(v) for k, v in value["dict"]}
+    if isinstance(value, list):
+        return [unplain(v) for v in value]
+    return value
