@@ -1,170 +1,138 @@
-"""The tree model of seed 001 (5.1) with its variances learned: (restricted) maximum likelihood, Laplace's for GLMs.
+"""Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned or given strengths.
 
-Replaces the grid search of section 6.2. BFGS on standard deviations, whose signs do not matter, so that a variance of
-zero is an ordinary point; every quantity comes from sums (``marginal_likelihood``).
+Learned variances replace the grid search of section 6.2. Given strengths are those of objective (2.3), or of (2.1)
+through Proposition 2.2: ``lambda_j = alpha_j Gamma_j / (1 - alpha_j)`` with ``Gamma_j`` the cluster's sum of gamma_i.
+The minimiser is Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from scipy.linalg import block_diag
+import numpy.typing as npt
 
-from coterie.federation import Federation
-from coterie.methods import marginal_likelihood
-from coterie.methods.penalised_tree import Setup, Solution, solve
-from coterie.numerics import quasi_newton
-from coterie.numerics.kernels import Floats, full
-from coterie.relations.covariance import Structure, information
-
-
-@dataclass(frozen=True)
-class State:
-    """A point of the search: all that a resumed run needs.
-
-    Attributes
-    ----------
-    x : (a,) float64
-        Standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out.
-    deviance : float
-    gradient : (a,) float64
-    H, fisher : (a, a) float64
-        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x.
-    u : list of (k_l, q) float64
-        The clusters' deviations: where Newton's method starts.
-    iteration : int
-    status : str
-        "running", "converged", or "stopped" where no step along the gradient decreases the deviance.
-    """
-
-    x: Floats
-    deviance: float
-    gradient: Floats
-    H: Floats
-    fisher: Floats
-    u: list[Floats]
-    iteration: int = 0
-    status: str = "running"
+from coterie.federation import Federation, PerRow
+from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.penalised_tree import solve
+from coterie.methods.setup import Setup, prepare
+from coterie.methods.variances import State, Variances
+from coterie.numerics.kernels import Floats
+from coterie.relations.covariance import STRUCTURES, Structure
 
 
-@dataclass(frozen=True)
-class Hierarchical:
-    """Learn the variances of a tree.
+def fit(fed: Federation, problem: Problem, covariance: str = "auto", reml: bool = True, own: bool = False) -> Fitted:
+    """Learn the variances and solve the tree under them.
 
     Parameters
     ----------
-    setup : Setup
-    structures : tuple of Structure
-        Of the clients, then of each level; an empty basis keeps a level at its parent.
-    own : bool, default False
-        Each finest cluster has its own client variances (the paper's sigma_j^2).
+    covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
+        Structure of D, in standard units of the columns. "auto" takes the smallest deviance plus ``log(clients)`` for
+        each variance parameter.
     reml : bool, default True
-        Restricted likelihood (Gaussian only).
-    tolerance : float, default 1e-8
-        Stop when the predicted decrease of the deviance is below it.
-    scoring : int, default 3
-        So many first steps are Fisher scoring; then BFGS.
+        Restricted likelihood, for a Gaussian outcome.
+    own : bool, default False
+        Every finest cluster has its own client variances.
     """
+    reml = reml and problem.family == "gaussian"
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    tried: dict[str, float] = {}
+    best: tuple[Variances, State] | None = None
+    for name in candidates(covariance, problem, len(fed.clients)):
+        search = Variances(setup, structures(name, problem, automatic=covariance == "auto"), own, reml)
+        *_, state = search.run(fed)
+        state = snap(fed, search, state)
+        parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
+        tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))
+        if best is None or tried[name] <= min(tried.values()):
+            best = search, state
+    if best is None:
+        raise AssertionError
+    search, state = best
+    deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
+    fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
+    units = float(np.log(setup.unit).sum()) if reml else 0.0
+    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
+    info = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
+    info |= {"iterations": state.iteration, "reml": reml, "own": own}
+    return replace(fitted, log_likelihood=-0.5 * deviance + units - constant, info=info)
 
-    setup: Setup
-    structures: tuple[Structure, ...]
-    own: bool = False
-    reml: bool = True
-    tolerance: float = 1e-8
-    scoring: int = 3
 
-    @property
-    def groups(self) -> list[int]:
-        """How many factors each level has."""
-        return [self.setup.tree.sizes[0] if self.own else 1] + [1] * len(self.setup.tree.parents)
+def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
+    """Structures to try: one that was asked for, or all that the number of clients can carry."""
+    if covariance != "auto":
+        return [covariance]
+    q = len(problem.personal)
+    if q <= 1:
+        return ["diagonal"]
+    names = [n for n in STRUCTURES if n != "two" or (problem.intercept in problem.personal and q > 2)]
+    return [n for n in names if n != "full" or (q <= 8 and clients >= 5 * q * (q + 1))]
 
-    def factors(self, x: Floats) -> tuple[list[Floats], Floats]:
-        """L of the clients and of each level (groups, q, q), and what is left of x: w, or nothing."""
-        L, at = [], 0
-        for structure, groups in zip(self.structures, self.groups, strict=True):
-            stop = at + groups * len(structure)
-            L.append(structure.factor(x[at:stop].reshape(groups, -1)))
-            at = stop
-        return L, x[at:]
 
-    def evaluate(self, fed: Federation, x: Floats, u: list[Floats]) -> tuple[float, Solution, float]:
-        """Deviance at x, the solved tree, and sigma^2."""
-        L, w = self.factors(x)
-        if self.setup.family == "gaussian":
-            return marginal_likelihood.gaussian(fed, self.setup, L, self.reml)
-        return marginal_likelihood.laplace(fed, self.setup, L, w, u)
+def structures(name: str, problem: Problem, automatic: bool = False) -> tuple[Structure, ...]:
+    """The structure of every level; one with a single node has no variance, and "auto" keeps small levels simple."""
+    q = len(problem.personal)
+    at = np.flatnonzero(problem.personal == problem.intercept)
+    intercept = int(at[0]) if len(at) else None
+    out = [Structure.named(name, q, intercept)]
+    for nodes in problem.tree.sizes[:-1]:
+        simple = "two" if automatic and nodes < 5 * q else "diagonal" if automatic and name == "full" else name
+        level = Structure.named(simple if name != "isotropic" else name, q, intercept)
+        out.append(level if nodes > 1 else Structure(name, level.basis[:0]))
+    return tuple(out)
 
-    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats]:
-        """Gradient of the deviance at x (a,), and the inverse of its expected second derivatives, by blocks."""
-        profiled = self.setup.family == "gaussian"
-        L, _ = self.factors(x)
-        C = s.inverse if profiled and self.reml else 0.0 * s.inverse
-        scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)
-        gradient, curvatures = [], []
-        for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
-            e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
-            gradient.append(structure.gradient(Ll, full(e - o)).ravel())
-            curvatures.append((structure.directions(Ll), full(e), full(square), n))
-        dof = self.setup.rows - (self.setup.p if self.reml else 0)
-        H = information(curvatures, dof if profiled else None)
-        if not profiled:
-            gradient.append(by_root)
-            H = block_diag(H, 2.0 * full(s.swept.A[-1][0]))
-        return np.concatenate(gradient), quasi_newton.inverse(H)
 
-    def init(self, fed: Federation, sd: float = 0.5) -> State:
-        """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
-        x = np.concatenate([np.tile(s.start(sd), g) for s, g in zip(self.structures, self.groups, strict=True)])
-        u = self.setup.tree.still(len(self.setup.z))
-        if self.setup.family != "gaussian":
-            joint = solve(fed, self.setup, self.factors(x)[0])
-            x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
-        deviance, s, sigma2 = self.evaluate(fed, x, u)
-        gradient, fisher = self.slopes(fed, x, s, sigma2)
-        return State(x, deviance, gradient, fisher, fisher, s.positions.u)
+def snap(fed: Federation, search: Variances, state: State) -> State:
+    """Standard deviations that might as well be zero are zero: an answer, not a failure to converge."""
+    a = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
+    small = np.zeros(len(state.x), dtype=bool)
+    small[:a] = np.abs(state.x[:a]) < 0.02
+    if not small.any() or any(s.name == "full" for s in search.structures):
+        return state
+    x = np.where(small, 0.0, state.x)
+    deviance, s, _ = search.evaluate(fed, x, state.u)
+    if deviance <= state.deviance + 1e-6 + 1e-11 * abs(state.deviance):
+        return replace(state, x=x, deviance=deviance, u=s.positions.u)
+    return state
 
-    def step(self, fed: Federation, state: State) -> State:
-        """One quasi-Newton step with backtracking: the unit of resume."""
-        d = -state.H @ state.gradient
-        slope = float(state.gradient @ d)
-        if -slope <= self.tolerance:  # believed only if the expected Hessian says so too
-            d = -state.fisher @ state.gradient
-            slope = float(state.gradient @ d)
-            state = replace(state, H=state.fisher)
-        if -slope <= self.tolerance:
-            return replace(state, status="converged")
-        t = 1.0
-        while True:
-            x = self.move(state, t * d)
-            deviance, s, sigma2 = self.evaluate(fed, x, state.u)
-            excess = deviance - state.deviance - t * slope
-            if excess <= (1e-4 - 1.0) * t * slope:
-                break
-            if t < 1e-6:
-                return replace(state, status="stopped")
-            t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
-        gradient, fisher = self.slopes(fed, x, s, sigma2)
-        H = fisher
-        if state.iteration >= self.scoring:
-            H = quasi_newton.update(state.H, x - state.x, gradient - state.gradient)
-        return State(x, deviance, gradient, H, fisher, s.positions.u, state.iteration + 1)
 
-    def move(self, state: State, d: Floats) -> Floats:
-        """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""
-        x = state.x + d
-        if state.iteration < self.scoring:
-            a = sum(g * len(s) for g, s in zip(self.groups, self.structures, strict=True))
-            sd = state.x[:a]
-            ratio = np.divide(d[:a], sd, out=np.zeros(a), where=sd != 0.0)
-            x[:a] = np.where(sd != 0.0, sd * np.sqrt(np.clip(1.0 + 2.0 * ratio, 0.04, 25.0)), x[:a])
-        return x
+Strength = float | npt.NDArray[np.float64]
 
-    def run(self, fed: Federation, state: State | None = None) -> Iterator[State]:
-        """States from the start, or from a saved one, until the status is no longer "running"."""
-        state = state or self.init(fed)
-        yield state
-        while state.status == "running":
-            state = self.step(fed, state)
-            yield state
+
+def given(
+    fed: Federation, problem: Problem, gamma: Strength, lam: Strength | None = None, alpha: Strength | None = None
+) -> Fitted:
+    """Solve (2.3), or (2.1) where alpha is given, with ``f_i`` the negative log-likelihood (``|y - X theta|^2 / 2``).
+
+    Parameters
+    ----------
+    gamma : float or (m,)
+        How strongly each client is tied to its cluster; 0 leaves it alone.
+    lam : float or (k,), optional
+        How strongly each cluster is tied to the root, at the finest level; coarser levels take a number.
+    alpha : float or (k,), optional
+        The same in the form (2.1), 0 (clusters apart) to 1 (no clusters).
+    """
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    gamma = np.broadcast_to(np.asarray(gamma, dtype=np.float64), (len(fed.clients),))
+    if alpha is not None:
+        total = np.bincount(fed.clients.clusters, gamma, minlength=problem.tree.sizes[0])
+        with np.errstate(divide="ignore"):
+            lam = np.asarray(alpha) * total / (1.0 - np.asarray(alpha))
+    L = [_factor(setup, np.ones(1))]
+    for nodes in problem.tree.sizes[:-1]:
+        L.append(
+            _factor(setup, np.broadcast_to(np.asarray(np.inf if lam is None else lam, dtype=np.float64), (nodes,)))
+        )
+    with np.errstate(divide="ignore"):
+        strength = PerRow(gamma**-0.5)
+    s = solve(fed, setup, L, strength=strength)
+    sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
+    return collect(fed, setup, s, L, sigma2, strength=strength)
+
+
+def _factor(setup: Setup, strength: Floats) -> Floats:
+    """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units: ``strength^-1/2 / unit``."""
+    with np.errstate(divide="ignore"):
+        size = strength[:, None] ** -0.5 / setup.unit[setup.z]
+    return np.where(np.isinf(size)[:, :, None], np.inf, size[:, :, None] * np.eye(len(setup.z)))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.penalised_tree import Reply, Setup, Solution, per_cluster, solve, strays
+from coterie.methods.penalised_tree import Solution, per_cluster, solve, strays
+from coterie.methods.setup import Reply, Setup
 from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.relations.clusters import Positions, own

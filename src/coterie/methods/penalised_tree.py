@@ -14,28 +14,12 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, Sums, work
+from coterie.methods.setup import Reply, Setup
 from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full, pack
-from coterie.relations.clusters import Positions, Swept, Tree
-
-Reply = dict[str, Any]
+from coterie.relations.clusters import Positions, Swept
 
 RIDGE = 1e-7  # on the root's coefficients in standard units, so that separated outcomes keep them finite
-
-
-@work
-def describe(site: Site) -> Reply:
-    """Sums that give columns their units and y its origin."""
-    o = site.objective
-    moments = o.moments()
-    return {**moments, "rows": o.counts.astype(np.float64), "constant": o.constants()}
-
-
-@work
-def summarise(site: Site, unit: Floats, shift: float) -> Reply:
-    """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once; these stay at home."""
-    site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
-    return {}
 
 
 def strays(site: Site, L: Floats, strength: Floats | None) -> tuple[Floats, Ints]:
@@ -53,8 +37,7 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, strength: Floats
     if site.objective.family == "gaussian":
         value = site.state["c"]
     else:
-        u = site.state["u"] if "u" in site.state else np.zeros((len(which), len(z)))
-        modes = site.objective.modes(unit, L, which, z, w, site.clusters, u)
+        modes = site.objective.modes(unit, L, which, z, w, site.clusters, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
     A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
     if site.objective.family == "gaussian":
@@ -77,44 +60,6 @@ def finish(
 def reveal(site: Site) -> Reply:
     """A client's parameters, for an owner of all the data who wants them in one table."""
     return {"theta": site.state["theta"], "cov": site.state["cov"]}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What stays the same in a run: the tree, which columns are personal (z), units, and totals over all rows."""
-
-    tree: Tree
-    family: str
-    z: Ints
-    unit: Floats
-    shift: float
-    rows: float
-    constant: float
-
-    @property
-    def p(self) -> int:
-        """Number of columns."""
-        return len(self.unit)
-
-
-def prepare(
-    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, standardise: bool = True
-) -> Setup:
-    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
-    s = fed.total(describe)
-    weight = float(s["w"])
-    mean, square = s["x"] / weight, s["xx"] / weight
-    sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
-    unit = 1.0 / np.where(sd > 1e-5 * np.abs(mean), sd, np.where(square > 0, np.sqrt(square), 1.0))
-    if intercept is not None:
-        unit[intercept] = 1.0
-    shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
-    setup = Setup(
-        tree, family, z, unit if standardise else np.ones_like(unit), shift, float(s["rows"]), float(s["constant"])
-    )
-    if family == "gaussian":
-        fed.total(summarise, unit=setup.unit, shift=setup.shift)
-    return setup
 
 
 @dataclass(frozen=True)

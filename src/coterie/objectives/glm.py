@@ -186,29 +186,28 @@ def _modes(
     for i in range(m):
         Li, wi, u, g = L[which[i]], w[parent[i]], U[i], b[i]
         lo, hi = starts[i], stops[i]
-        for start in range(2):
-            _shift(wi, Li, z, u, theta)
-            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
-            if np.isfinite(f):
-                break
+        _shift(wi, Li, z, u, theta)
+        f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
+        if not np.isfinite(f):
             u[:] = 0.0
+            _shift(wi, Li, z, u, theta)
+            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x)
         for _ in range(100):
             decrement = _step(A[i], g, Li, z, u, M, d)
-            if decrement <= 1e-22 * (1.0 + abs(f)) or not np.isfinite(decrement):
+            if not decrement > 1e-22:
                 break
             t = 1.0
             while True:
                 trial[:] = u + t * d
                 _shift(wi, Li, z, trial, theta)
-                if decrement < 1e-9 * (1.0 + abs(f)):
-                    break
-                new = _loss(family, X, y, offset, weights, lo, hi, unit, theta) + 0.5 * np.dot(trial, trial)
-                if new <= f - 1e-4 * t * decrement or t < 1e-10:
+                new = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x)
+                new += 0.5 * np.dot(trial, trial)
+                if new <= f - 1e-4 * t * decrement or t * decrement < 1e-11 * (1.0 + abs(f)):
                     break
                 t *= 0.5
             u[:] = trial
-            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
-            if decrement < 1e-13 * (1.0 + abs(f)):
+            f = new
+            if decrement < 1e-8:  # Newton squares it: what is left is rounding
                 break
         value[i] = 2.0 * f
         at = 0

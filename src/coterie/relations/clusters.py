@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from coterie.data.clients import Clients
 from coterie.numerics import tree_fold
@@ -35,9 +35,12 @@ class Swept:
 
     def root(self) -> tuple[Floats, Floats]:
         """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
-        factor = cho_factor(full(self.A[-1][0]), lower=True)
-        inverse = cho_solve(factor, np.eye(self.b[-1].shape[1]))
-        return cho_solve(factor, self.b[-1][0]), (inverse + inverse.T) / 2
+        A, b = full(self.A[-1][0]), self.b[-1][0]
+        try:
+            inverse = cho_solve(cho_factor(A, lower=True), np.eye(len(b)))
+        except LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
+            inverse = np.linalg.pinv(A, hermitian=True)
+        return inverse @ b, (inverse + inverse.T) / 2
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,15 @@ class Tree:
         """Fold the clients' sums, A (k, P) and b (k, p) at the finest level, up to the root.
 
         ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone and
-        sends nothing.
+        sends nothing but what its own minimum takes off the constant.
         """
         As, bs, drop, logdet = [A], [b], 0.0, 0.0
         for level in range(len(self.parents)):
             Ll, alone, which = own(L[level], len(A))
             A1, b1, dropped, logs = tree_fold.fold(A, b, Ll, which, z)
-            A1[alone], b1[alone], dropped[alone], logs[alone] = 0.0, 0.0, 0.0, 0.0
+            if alone.any():
+                A1[alone], b1[alone], logs[alone] = 0.0, 0.0, 0.0
+                dropped[alone] = np.einsum("mi,mij,mj->m", b[alone], _pinv(A[alone]), b[alone])
             drop += float(dropped.sum())
             logdet += float(logs.sum())
             A, b = self.up(level, A1), self.up(level, b1)
@@ -137,9 +142,9 @@ class Tree:
             A, b = swept.A[level], swept.b[level]
             Ll, alone, which = own(L[level], len(A))
             theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], self.parents[level])
-            for j in np.flatnonzero(alone):
-                inverse = np.linalg.pinv(full(A[j]), hermitian=True)
-                theta[j], S[j] = inverse @ b[j], pack(inverse)
+            if alone.any():
+                inverse = _pinv(A[alone])
+                theta[alone], S[alone] = np.einsum("mij,mj->mi", inverse, b[alone]), pack(inverse)
             at.insert(0, theta)
             cov.insert(0, S)
             u.insert(0, ul)
@@ -151,3 +156,7 @@ def own(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
     which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
     infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
+
+
+def _pinv(packed: Floats) -> Floats:
+    return np.asarray(np.linalg.pinv(full(packed), hermitian=True))

@@ -73,3 +73,8 @@ class Model:
     def varies(self) -> bool:
         """Whether clients have coefficients of their own."""
         return bool(np.any(self.client != self.root))
+
+    @property
+    def has_variances(self) -> bool:
+        """Whether the method says how far clients and clusters stray from their parents."""
+        return self.method in ("hierarchical", "single-cluster")

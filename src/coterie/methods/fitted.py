@@ -1,0 +1,94 @@
+"""What a method returns: a value and a covariance at every node, in the units of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerCluster
+from coterie.methods.penalised_tree import Solution, finish, per_cluster, reveal
+from coterie.methods.setup import Setup
+from coterie.numerics.kernels import Floats, Ints, pack
+from coterie.relations.clusters import Tree
+
+WEAK = 2.5
+"""Prior standard deviation, in standard units, that keeps a GLM finite where a client or cluster stands alone."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be fitted, beside the rows that the sites hold.
+
+    Attributes
+    ----------
+    tree : Tree
+    family : str
+    personal : (q,) int64
+        Columns that may differ between clients.
+    intercept : int or None
+        The intercept's column.
+    """
+
+    tree: Tree
+    family: str
+    personal: Ints
+    intercept: int | None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Coefficients in the units of the table; the attributes are those of ``results.model.Model``."""
+
+    root: Floats
+    root_cov: Floats
+    nodes: tuple[Floats, ...]
+    node_cov: tuple[Floats, ...]
+    client: Floats
+    client_cov: Floats | None
+    D_client: Floats
+    D_levels: tuple[Floats, ...]
+    sigma2: float
+    log_likelihood: float | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def collect(
+    fed: Federation, setup: Setup, s: Solution, L: list[Floats], sigma2: float, C: Floats | None = None, **extra: Any
+) -> Fitted:
+    """Let every client finish its own parameters, and bring all that may be shown into the units of the table.
+
+    Parameters
+    ----------
+    C : (p, p), optional
+        Covariance of the root, relative to sigma2; by default the inverse of its curvature.
+    **extra
+        What ``solve`` was given.
+    """
+    root = s.positions.at[-1][0]
+    at = setup.tree.descend(s.swept, L[1:], setup.z, root, s.inverse if C is None else C)
+    here = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    fed.ask(finish, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here, **extra)
+    own = fed.ask(reveal)
+    scale = pack(np.outer(setup.unit, setup.unit))
+    spread = [_spread(setup, Ll, sigma2) for Ll in L]
+    return Fitted(
+        root=setup.raw(root),
+        root_cov=(s.inverse if C is None else C) * np.outer(setup.unit, setup.unit) * sigma2,
+        nodes=tuple(setup.raw(a) for a in at.at[:-1]),
+        node_cov=tuple(c * scale * sigma2 for c in at.cov[:-1]),
+        client=setup.raw(own["theta"]),
+        client_cov=own["cov"] * scale,
+        D_client=spread[0],
+        D_levels=tuple(d[0] for d in spread[1:]),
+        sigma2=sigma2,
+    )
+
+
+def _spread(setup: Setup, L: Floats, sigma2: float) -> Floats:
+    """Covariances (g, p, p) of deviations L u, in the units of the table; zero where L is infinite."""
+    L = np.where(np.isfinite(L), L, 0.0)
+    D = np.zeros((len(L), setup.p, setup.p))
+    D[:, setup.z[:, None], setup.z] = np.einsum("gij,gkj->gik", L, L) * sigma2
+    return D * np.outer(setup.unit, setup.unit)

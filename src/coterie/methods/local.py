@@ -1,0 +1,75 @@
+"""Every client alone, nothing shared: the baseline that a client can always have at home."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.federation import Federation, Site, work
+from coterie.methods import pooled
+from coterie.methods.fitted import WEAK, Fitted, Problem, collect
+from coterie.methods.penalised_tree import reveal, solve
+from coterie.methods.setup import Reply, prepare
+from coterie.numerics.kernels import Floats, full, pack
+
+
+@work
+def least_squares(site: Site, unit: Floats, origin: Floats) -> Reply:
+    """Least squares of minimum norm (in the table's units) from a client's own sums."""
+    theta, inverse, rank = minimum_norm(site.state["A"], site.state["b"], unit, origin)
+    fit = 2.0 * np.einsum("mi,mi->m", site.state["b"], theta) - np.einsum(
+        "mi,mij,mj->m", theta, full(site.state["A"]), theta
+    )
+    site.state["theta"], site.state["cov"] = theta, pack(inverse)
+    return {"sse": np.maximum(site.state["c"] - fit, 0.0), "rank": rank}
+
+
+def minimum_norm(A: Floats, b: Floats, unit: Floats, origin: Floats) -> tuple[Floats, Floats, Floats]:
+    """Solve ``A theta = b`` for many clients, A (m, P) packed and b (m, p).
+
+    Where A is singular, the solution whose ``origin + unit * theta`` is shortest. Returns theta (m, p), a generalised
+    inverse (m, p, p) and the rank (m,).
+    """
+    size = np.sqrt(np.maximum(np.einsum("mii->mi", full(A)), 1e-300))
+    values, vectors = np.linalg.eigh(full(A) / (size[:, :, None] * size[:, None, :]))
+    kept = values > 1e-10 * len(unit)
+    inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)
+    inverse /= size[:, :, None] * size[:, None, :]
+    theta = np.einsum("mij,mj->mi", inverse, b)
+    short = np.flatnonzero(~kept.all(axis=1))
+    if len(short):
+        null = np.where(kept[short, None, :], 0.0, vectors[short]) * unit[:, None] / size[short, :, None]
+        far = origin + unit * theta[short]
+        theta[short] -= np.einsum("mij,mjk,mk->mi", null, np.linalg.pinv(null), far) / unit
+    return theta, inverse, kept.sum(axis=1).astype(np.float64)
+
+
+def fit(fed: Federation, problem: Problem) -> Fitted:
+    """Least squares (Gaussian), or maximum likelihood held by a weak prior, at every client.
+
+    Clients never seen get the pooled model.
+    """
+    everyone = pooled.fit(fed, problem)
+    p = len(everyone.root)
+    setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept)
+    if problem.family == "gaussian":
+        origin = setup.raw(np.zeros(p))
+        sums = fed.total(least_squares, unit=setup.unit, origin=origin)
+        own, sigma2 = fed.ask(reveal), float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
+        client = setup.raw(own["theta"])
+        cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
+    else:
+        L = [WEAK * np.eye(p)[None]] + [np.zeros((1, p, p))] * len(problem.tree.parents)
+        s = solve(fed, setup, L, root=np.zeros(p))
+        alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
+        client, cov = alone.client, alone.client_cov
+    return Fitted(
+        root=everyone.root,
+        root_cov=everyone.root_cov,
+        nodes=everyone.nodes,
+        node_cov=everyone.node_cov,
+        client=client,
+        client_cov=cov,
+        D_client=everyone.D_client,
+        D_levels=everyone.D_levels,
+        sigma2=sigma2,
+    )

@@ -1,0 +1,25 @@
+"""One model for all clients: the baseline that ignores who a row belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coterie.federation import Federation
+from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.penalised_tree import solve
+from coterie.methods.setup import prepare
+
+
+def fit(fed: Federation, problem: Problem) -> Fitted:
+    """Least squares or maximum likelihood over all rows, with classical standard errors."""
+    nobody = np.empty(0, dtype=np.int64)
+    setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept)
+    L = [np.zeros((1, 0, 0))] * (1 + len(problem.tree.parents))
+    s = solve(fed, setup, L)
+    gaussian = problem.family == "gaussian"
+    sigma2 = s.value / max(setup.rows - setup.p, 1.0) if gaussian else 1.0
+    spread = setup.rows * np.log(2.0 * np.pi * s.value / setup.rows) + setup.rows if gaussian else s.value
+    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if gaussian else 0.0)
+    return replace(collect(fed, setup, s, L, sigma2), log_likelihood=float(-0.5 * spread - constant))

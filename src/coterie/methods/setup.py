@@ -1,0 +1,85 @@
+"""What every exact method agrees on first: the units of the columns, and Gaussian clients' sums of squares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, Site, work
+from coterie.numerics.kernels import Floats, Ints
+from coterie.relations.clusters import Tree
+
+Reply = dict[str, Any]
+
+
+@work
+def describe(site: Site) -> Reply:
+    """Sums that give columns their units and y its origin."""
+    o = site.objective
+    moments = o.moments()
+    return {**moments, "rows": o.counts.astype(np.float64), "constant": o.constants()}
+
+
+@work
+def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
+    """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home."""
+    if site.objective.family == "gaussian":
+        site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
+    else:
+        site.state["u"] = np.zeros((len(site), personal))
+    return {}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same in a run: the tree, which columns are personal (z), units, and totals over all rows."""
+
+    tree: Tree
+    family: str
+    z: Ints
+    unit: Floats
+    shift: float
+    rows: float
+    constant: float
+
+    intercept: int | None = None
+
+    @property
+    def p(self) -> int:
+        """Number of columns."""
+        return len(self.unit)
+
+    def raw(self, theta: Floats) -> Floats:
+        """Coefficients (..., p) in the units of the table."""
+        out = theta * self.unit
+        if self.intercept is not None:
+            out[..., self.intercept] += self.shift
+        return out
+
+
+def prepare(
+    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, standardise: bool = True
+) -> Setup:
+    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
+    s = fed.total(describe)
+    weight = float(s["w"])
+    mean, square = s["x"] / weight, s["xx"] / weight
+    sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
+    unit = 1.0 / np.where(sd > 1e-5 * np.abs(mean), sd, np.where(square > 0, np.sqrt(square), 1.0))
+    if intercept is not None:
+        unit[intercept] = 1.0
+    shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
+    setup = Setup(
+        tree,
+        family,
+        z,
+        unit if standardise else np.ones_like(unit),
+        shift,
+        float(s["rows"]),
+        float(s["constant"]),
+        intercept,
+    )
+    fed.total(summarise, unit=setup.unit, shift=setup.shift, personal=len(z))
+    return setup

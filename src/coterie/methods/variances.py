@@ -1,0 +1,171 @@
+"""The search for the variances of a tree: (restricted) maximum likelihood, Laplace's for GLMs.
+
+BFGS on standard deviations, whose signs do not matter, so that a variance of
+zero is an ordinary point; every quantity comes from sums (``marginal_likelihood``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import block_diag
+
+from coterie.federation import Federation
+from coterie.methods import marginal_likelihood
+from coterie.methods.penalised_tree import Solution, solve
+from coterie.methods.setup import Setup
+from coterie.numerics import quasi_newton
+from coterie.numerics.kernels import Floats, full
+from coterie.relations.covariance import Structure, information
+
+
+@dataclass(frozen=True)
+class State:
+    """A point of the search: all that a resumed run needs.
+
+    Attributes
+    ----------
+    x : (a,) float64
+        Standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out.
+    deviance : float
+    gradient : (a,) float64
+    H, fisher : (a, a) float64
+        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x.
+    u : list of (k_l, q) float64
+        The clusters' deviations: where Newton's method starts.
+    iteration : int
+    status : str
+        "running", "converged", or "stopped" where no step along the gradient decreases the deviance.
+    """
+
+    x: Floats
+    deviance: float
+    gradient: Floats
+    H: Floats
+    fisher: Floats
+    u: list[Floats]
+    iteration: int = 0
+    status: str = "running"
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Learn the variances of a tree.
+
+    Parameters
+    ----------
+    setup : Setup
+    structures : tuple of Structure
+        Of the clients, then of each level; an empty basis keeps a level at its parent.
+    own : bool, default False
+        Each finest cluster has its own client variances (the paper's sigma_j^2).
+    reml : bool, default True
+        Restricted likelihood (Gaussian only).
+    tolerance : float, default 1e-8
+        Stop when the predicted decrease of the deviance is below it.
+    scoring : int, default 3
+        So many first steps are Fisher scoring; then BFGS.
+    """
+
+    setup: Setup
+    structures: tuple[Structure, ...]
+    own: bool = False
+    reml: bool = True
+    tolerance: float = 1e-8
+    scoring: int = 3
+
+    @property
+    def groups(self) -> list[int]:
+        """How many factors each level has."""
+        return [self.setup.tree.sizes[0] if self.own else 1] + [1] * len(self.setup.tree.parents)
+
+    def factors(self, x: Floats) -> tuple[list[Floats], Floats]:
+        """L of the clients and of each level (groups, q, q), and what is left of x: w, or nothing."""
+        L, at = [], 0
+        for structure, groups in zip(self.structures, self.groups, strict=True):
+            stop = at + groups * len(structure)
+            L.append(structure.factor(x[at:stop].reshape(groups, -1)))
+            at = stop
+        return L, x[at:]
+
+    def evaluate(self, fed: Federation, x: Floats, u: list[Floats]) -> tuple[float, Solution, float]:
+        """Deviance at x, the solved tree, and sigma^2."""
+        L, w = self.factors(x)
+        if self.setup.family == "gaussian":
+            return marginal_likelihood.gaussian(fed, self.setup, L, self.reml)
+        return marginal_likelihood.laplace(fed, self.setup, L, w, u)
+
+    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats]:
+        """Gradient of the deviance at x (a,), and the inverse of its expected second derivatives, by blocks."""
+        profiled = self.setup.family == "gaussian"
+        L, _ = self.factors(x)
+        C = s.inverse if profiled and self.reml else 0.0 * s.inverse
+        scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)
+        gradient, curvatures = [], []
+        for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
+            e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
+            gradient.append(structure.gradient(Ll, full(e - o)).ravel())
+            curvatures.append((structure.directions(Ll), full(e), full(square), n))
+        dof = self.setup.rows - (self.setup.p if self.reml else 0)
+        H = information(curvatures, dof if profiled else None)
+        if not profiled:
+            gradient.append(by_root)
+            H = block_diag(H, 2.0 * full(s.swept.A[-1][0]))
+        return np.concatenate(gradient), quasi_newton.inverse(H)
+
+    def init(self, fed: Federation, sd: float = 0.5) -> State:
+        """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
+        x = np.concatenate([np.tile(s.start(sd), g) for s, g in zip(self.structures, self.groups, strict=True)])
+        u = self.setup.tree.still(len(self.setup.z))
+        if self.setup.family != "gaussian":
+            joint = solve(fed, self.setup, self.factors(x)[0])
+            x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
+        deviance, s, sigma2 = self.evaluate(fed, x, u)
+        gradient, fisher = self.slopes(fed, x, s, sigma2)
+        return State(x, deviance, gradient, fisher, fisher, s.positions.u)
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One quasi-Newton step with backtracking: the unit of resume."""
+        d = -state.H @ state.gradient
+        slope = float(state.gradient @ d)
+        if -slope <= self.tolerance:  # believed only if the expected Hessian says so too
+            d = -state.fisher @ state.gradient
+            slope = float(state.gradient @ d)
+            state = replace(state, H=state.fisher)
+        if -slope <= self.tolerance:
+            return replace(state, status="converged")
+        t = 1.0
+        while True:
+            x = self.move(state, t * d)
+            deviance, s, sigma2 = self.evaluate(fed, x, state.u)
+            excess = deviance - state.deviance - t * slope
+            if excess <= (1e-4 - 1.0) * t * slope:
+                break
+            if t < 1e-6:
+                return replace(state, status="stopped")
+            t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
+        gradient, fisher = self.slopes(fed, x, s, sigma2)
+        H = fisher
+        if state.iteration >= self.scoring:
+            H = quasi_newton.update(state.H, x - state.x, gradient - state.gradient)
+        return State(x, deviance, gradient, H, fisher, s.positions.u, state.iteration + 1)
+
+    def move(self, state: State, d: Floats) -> Floats:
+        """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""
+        x = state.x + d
+        if state.iteration < self.scoring:
+            a = sum(g * len(s) for g, s in zip(self.groups, self.structures, strict=True))
+            sd = state.x[:a]
+            ratio = np.divide(d[:a], sd, out=np.zeros(a), where=sd != 0.0)
+            x[:a] = np.where(sd != 0.0, sd * np.sqrt(np.clip(1.0 + 2.0 * ratio, 0.04, 25.0)), x[:a])
+        return x
+
+    def run(self, fed: Federation, state: State | None = None) -> Iterator[State]:
+        """States from the start, or from a saved one, until the status is no longer "running"."""
+        state = state or self.init(fed)
+        yield state
+        while state.status == "running":
+            state = self.step(fed, state)
+            yield state

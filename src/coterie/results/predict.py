@@ -1,0 +1,240 @@
+"""Predictions: each row is answered by its client's coefficients, or by the finest ancestor that the model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.labels import find_labels
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Floats, Ints, pack
+from coterie.results.model import Model
+
+Scale = Literal["response", "link"]
+
+_BLOCK = 1 << 15  # rows at a time, so that gathered coefficients stay in cache
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """A model's tree, level by level: 0 the clients, then the clusters fine to coarse, last the root.
+
+    Attributes
+    ----------
+    model : Model
+    """
+
+    model: Model
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What answers at each level: "client", "cluster" (or the columns' names if there are several), "global"."""
+        levels = self.model.levels
+        return ("client", *(("cluster",) if len(levels) == 1 else (v.name for v in levels)), "global")
+
+    @cached_property
+    def parents(self) -> tuple[Ints, ...]:
+        """Each node's place in the next coarser level; the root has none."""
+        m = self.model
+        return (m.clusters if m.levels else np.zeros(len(m.labels), dtype=np.int64), *(v.parent for v in m.levels))
+
+    @cached_property
+    def coefficients(self) -> tuple[Floats, ...]:
+        """(k, p) for each level."""
+        m = self.model
+        return (m.client, *m.nodes[: len(m.levels)], m.root[None])
+
+    @cached_property
+    def covariances(self) -> tuple[Floats | None, ...]:
+        """Packed (k, P) for each level."""
+        m = self.model
+        return (m.client_cov, *m.node_cov[: len(m.levels)], pack(m.root_cov)[None])
+
+    @cached_property
+    def varies(self) -> tuple[bool, ...]:
+        """Whether any node of a level differs from its parent; True for the root."""
+        pairs = zip(self.coefficients, self.coefficients[1:], self.parents, strict=False)
+        return (*(not np.array_equal(own, above[parent]) for own, above, parent in pairs), True)
+
+    def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
+        """The level and the place in it that answers each row.
+
+        A level whose nodes all equal their parents answers nothing: its parents do.
+
+        Parameters
+        ----------
+        clients : (n,) labels
+        clusters : dict of (n,) labels, by level name
+
+        Returns
+        -------
+        level, place : (n,) int64
+        moved : int
+            Rows whose client was in another cluster when the model was fitted; the client's own model answers them.
+        """
+        place = find_labels(self.model.labels, clients)
+        level = np.where(place >= 0, 0, len(self.names) - 1)
+        moved = np.zeros(len(place), dtype=bool)
+        above = np.where(place >= 0, self.parents[0][place], -1)
+        for at, known in enumerate(self.model.levels, start=1):
+            if known.name in clusters:
+                found = find_labels(known.labels, clusters[known.name])
+                moved |= (level == 0) & (found >= 0) & (found != above)
+                use = (level > at) & (found >= 0)
+                level[use], place[use] = at, found[use]
+            above = np.where(above >= 0, known.parent[above], -1)
+        place[level == len(self.names) - 1] = 0
+        for at, parent in enumerate(self.parents):
+            if not self.varies[at]:
+                here = level == at
+                place[here] = parent[place[here]]
+                level[here] = at + 1
+        return level, place, int(moved.sum())
+
+    def below(self, level: int) -> Floats | None:
+        """Packed covariance (1 or k, P) of an unknown client around a node of this level; None where nothing is known.
+
+        Methods without variances (local models, for one) do not say how far the next client may stray.
+        """
+        m = self.model
+        spreads = [m.D_client, *(D[None] for D in m.D_levels)]
+        if any(self.varies[j] and not spreads[j].any() for j in range(level)):
+            return None
+        if level == 0:
+            return np.zeros((1, pack(m.root_cov).size))
+        D = m.D_client
+        if len(D) > 1 and level > 1:
+            sizes = np.bincount(self.parents[0], minlength=len(D))
+            D = np.average(D, axis=0, weights=sizes)[None]
+        for upper in m.D_levels[: level - 1]:
+            D = D + upper
+        return pack(D)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Predictions of n rows.
+
+    Attributes
+    ----------
+    prediction : (n,) float64
+    level : (n,) int64
+        Which of `names` answered.
+    names : tuple of str
+    lower, upper : (n,) float64 or None
+        NaN for rows of unseen clients where the method does not say how clients differ.
+    moved : int
+        Rows whose client was in another cluster when the model was fitted.
+    """
+
+    prediction: Floats
+    level: Ints
+    names: tuple[str, ...]
+    lower: Floats | None
+    upper: Floats | None
+    moved: int
+
+
+def predict_rows(
+    model: Model,
+    X: Floats,
+    clients: Any,
+    clusters: Mapping[str, Any] | None = None,
+    offset: Floats | None = None,
+    interval: float | None = None,
+    scale: Scale = "response",
+) -> Answers:
+    """Predict rows of a design matrix.
+
+    Parameters
+    ----------
+    model : Model
+    X : (n, p) float64
+        In the order of ``model.terms``.
+    clients : (n,) labels
+        Missing ones count as never seen.
+    clusters : dict of (n,) labels by level name, optional
+        Used for clients never seen: the finest known cluster answers.
+    offset : (n,) float64, optional
+        Added to the linear predictor.
+    interval : float, optional
+        Probability inside, such as 0.9. Gaussian: of a new outcome; binomial and Poisson: of the mean.
+    scale : {"response", "link"}, default "response"
+
+    Returns
+    -------
+    Answers
+
+    Raises
+    ------
+    CoterieError
+        For an interval that is no probability, an unknown scale, and intervals of a model without covariances.
+    """
+    if scale not in ("response", "link"):
+        raise CoterieError(f"type must be 'response' or 'link', not {scale!r}.")
+    nodes = Nodes(model)
+    level, place, moved = nodes.locate(clients, clusters or {})
+    eta = np.empty(len(X))
+    variance = None if interval is None else np.empty(len(X))
+    z = 0.0 if interval is None else _quantile(interval)
+    for at in range(len(nodes.names)):
+        here = np.flatnonzero(level == at)
+        if len(here):
+            _fill(nodes, at, X, here, place, eta, variance)
+    if offset is not None:
+        eta += offset
+    lower = upper = None
+    if variance is not None:
+        half = z * np.sqrt(variance + (model.sigma2 if model.family == "gaussian" else 0.0))
+        lower, upper = eta - half, eta + half
+        if scale == "response":
+            lower, upper = mean(model.family, lower), mean(model.family, upper)
+    if scale == "response":
+        eta = mean(model.family, eta)
+    return Answers(eta, level, nodes.names, lower, upper, moved)
+
+
+def mean(family: str, eta: Floats) -> Floats:
+    """The mean outcome at a linear predictor."""
+    if family == "gaussian":
+        return eta
+    if family == "poisson":
+        with np.errstate(over="ignore"):
+            return np.exp(eta)
+    from scipy.special import expit
+
+    return np.asarray(expit(eta), dtype=np.float64)
+
+
+def _quantile(interval: float) -> float:
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0.0 < interval < 1.0:
+        raise CoterieError(f"interval must be a probability between 0 and 1, such as 0.9, not {interval!r}.")
+    return NormalDist().inv_cdf(0.5 + float(interval) / 2.0)
+
+
+def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats, variance: Floats | None) -> None:
+    """Linear predictor, and its variance, of the rows that one level answers."""
+    table, packed, below = nodes.coefficients[at], nodes.covariances[at], None
+    if variance is not None:
+        if packed is None:
+            raise CoterieError(f"The method '{nodes.model.method}' has no intervals for its clients.")
+        below = nodes.below(at)
+    i, j = np.tril_indices(X.shape[1])
+    twice = np.where(i == j, 1.0, 2.0)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        x, node = X[block], place[block]
+        eta[block] = np.einsum("np,np->n", x, table[node])
+        if variance is None or packed is None:
+            continue
+        if below is None:
+            variance[block] = np.nan
+            continue
+        V = packed[node] + (below if len(below) == 1 else below[node])
+        variance[block] = np.maximum(np.einsum("np,np->n", x[:, i] * x[:, j] * twice, V), 0.0)

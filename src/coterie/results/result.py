@@ -1,0 +1,326 @@
+"""The result of a fit: what a user reads, predicts with, saves and loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.design import INTERCEPT, Design
+from coterie.errors import CoterieError, nearest
+from coterie.numerics.kernels import Floats
+from coterie.results.model import Model
+from coterie.results.predict import Nodes, Scale, predict_rows
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FitResult:
+    """A fitted model, the evidence for it, and what it cost.
+
+    Attributes
+    ----------
+    model : Model
+        The fitted model: of the recommended method, or of the one that was asked for.
+    design : Design or None
+        Turns tables into the model's columns; None for models of arrays, which read columns named like their terms.
+    formula : str
+    log_likelihood : float
+        NaN for methods without one.
+    reml : bool
+        Whether it is the restricted likelihood.
+    comparison : DataFrame, index "method"
+        Held-out loss of every method and its paired gains; empty where nothing was compared.
+    client_gains : DataFrame, index = client label
+        Held-out loss of each client, and its gains over the local and the pooled model (positive: better off).
+    recommended, reason : str
+        The best method, and one sentence why.
+    loss : str
+        Name of the loss: "squared error", "log loss" or "Poisson deviance".
+    notes : list of str
+        Findings in plain words.
+    ledger : dict
+        exchanges, bytes_down, bytes_up, gradient_calls, seconds.
+    settings : dict
+        Everything that was chosen, and why.
+    data_fingerprint : str
+    versions : dict of str
+    offset : str or None
+        Column that is added to the linear predictor.
+    local_coefficients : DataFrame or None
+        Each client's coefficients from its own rows alone, like `client_coefficients`.
+    """
+
+    model: Model
+    design: Design | None
+    formula: str
+    log_likelihood: float
+    reml: bool
+    comparison: pd.DataFrame
+    client_gains: pd.DataFrame
+    recommended: str
+    reason: str
+    loss: str
+    notes: list[str] = field(default_factory=list)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    data_fingerprint: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    offset: str | None = None
+    local_coefficients: pd.DataFrame | None = None
+
+    @property
+    def family(self) -> str:
+        """ "gaussian", "binomial" or "poisson"."""
+        return self.model.family
+
+    @property
+    def method(self) -> str:
+        """The method of the fitted model."""
+        return self.model.method
+
+    @cached_property
+    def global_coefficients(self) -> pd.DataFrame:
+        """Columns term, estimate, std_error: the root, and the columns that all clients share."""
+        import pandas as pd
+
+        sd = np.sqrt(np.maximum(np.diag(self.model.root_cov), 0.0))
+        return pd.DataFrame({"term": list(self.model.terms), "estimate": self.model.root, "std_error": sd})
+
+    @cached_property
+    def cluster_coefficients(self) -> pd.DataFrame:
+        """Coefficients of every cluster; indexed by (level, cluster) where there are several levels."""
+        import pandas as pd
+
+        levels = self.model.levels
+        frames = [
+            pd.DataFrame(nodes, index=pd.Index(level.labels, name=level.name), columns=list(self.model.terms))
+            for level, nodes in zip(levels, self.model.nodes, strict=False)
+        ]
+        if not frames:
+            return pd.DataFrame(columns=list(self.model.terms), index=pd.Index([], name="cluster"), dtype=np.float64)
+        if len(frames) == 1:
+            return frames[0]
+        return pd.concat(frames, keys=[level.name for level in levels], names=["level", "cluster"])
+
+    @cached_property
+    def client_coefficients(self) -> pd.DataFrame:
+        """Coefficients of every client, indexed by its label."""
+        return self._by_client(self.model.client)
+
+    @cached_property
+    def client_std_errors(self) -> pd.DataFrame | None:
+        """Posterior standard deviations like `client_coefficients`; None for methods without."""
+        if self.model.client_cov is None:
+            return None
+        diagonal = np.cumsum(np.arange(1, len(self.model.terms) + 1)) - 1
+        return self._by_client(np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0)))
+
+    def _by_client(self, values: Floats) -> pd.DataFrame:
+        import pandas as pd
+
+        index = pd.Index(self.model.labels, name=self.model.client_name)
+        return pd.DataFrame(values, index=index, columns=list(self.model.terms))
+
+    @cached_property
+    def variance_components(self) -> pd.DataFrame:
+        """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
+
+        ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
+        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual.
+        """
+        import pandas as pd
+
+        m = self.model
+        rows: list[dict[str, Any]] = []
+        own = len(m.D_client) > 1
+        if m.has_variances:
+            for k, D in enumerate(m.D_client):
+                rows += _components("client", D, m, {"cluster": m.levels[0].labels[k]} if own else {})
+            for name, level, D in zip(Nodes(m).names[1:], m.levels, m.D_levels, strict=False):
+                if len(level.labels) > 1:
+                    rows += _components(name, D, m, {"cluster": ""} if own else {})
+        if m.family == "gaussian":
+            rows.append({"level": "residual", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
+            rows[-1] |= {"cluster": ""} if own else {}
+        columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov"]
+        return pd.DataFrame(rows, columns=columns).astype({"sd": np.float64, "cov": np.float64})
+
+    def predict(self, df: Any, interval: float | None = None, type: Scale = "response") -> pd.DataFrame:
+        """Predict the rows of a table.
+
+        A client that the fit has seen is answered by its own coefficients, even if the table puts it into another
+        cluster; a client never seen, or without a label, by its cluster's, then by the coarser clusters', at last by
+        the global ones. Cluster columns may be missing, and so may the outcome.
+
+        Parameters
+        ----------
+        df : DataFrame
+            pandas or polars.
+        interval : float, optional
+            Probability that the interval holds, such as 0.9. Gaussian: an interval for a new outcome, from the
+            uncertainty of the coefficients, the residual variance and, for clients never seen, the variances of the
+            levels that are not known. Binomial and Poisson: for the mean, without the outcome's own noise.
+        type : {"response", "link"}, default "response"
+            Means, or linear predictors.
+
+        Returns
+        -------
+        DataFrame
+            Indexed like `df`: ``prediction``; ``source``, a category that says what answered: "client", "cluster" (the
+            column's name if there are several levels) or "global"; with `interval` also ``lower`` and ``upper``.
+            They are NaN for clients never seen where the method does not say how clients differ.
+            ``.attrs["notes"]`` says in words what a reader should know.
+
+        Raises
+        ------
+        CoterieError
+            For columns that are missing or hold missing, infinite or non-numeric values, for category levels the fit
+            has not seen, and for an interval that is no probability.
+        """
+        import pandas as pd
+
+        from coterie.data.table import to_pandas
+
+        df = to_pandas(df)
+        m = self.model
+        if m.client_name not in df.columns:
+            raise CoterieError(
+                f"The client column '{m.client_name}' is not in the table.{nearest(m.client_name, df.columns)} "
+                "Leave its cells empty to predict for clients never seen."
+            )
+        X = self._matrix(df)
+        clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
+        offset = None if self.offset is None else _numbers(df, self.offset)
+        a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
+        out = pd.DataFrame(
+            {"prediction": a.prediction, "source": pd.Categorical.from_codes(a.level, categories=list(a.names))},
+            index=df.index,
+        )
+        if a.lower is not None:
+            out["lower"], out["upper"] = a.lower, a.upper
+        out.attrs["notes"] = _prediction_notes(m, a.moved, bool(a.lower is not None and np.isnan(a.lower).any()))
+        return out
+
+    def _matrix(self, df: pd.DataFrame) -> Floats:
+        if self.design is not None:
+            return self.design.matrices(df, outcome=False)[0]
+        X = np.ones((len(df), len(self.model.terms)))
+        for j, term in enumerate(self.model.terms):
+            if term != INTERCEPT:
+                X[:, j] = _numbers(df, term)
+        return X
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result into a directory, as ``model.json`` and a safetensors file.
+
+        A crash at any moment leaves the model that was there before, or the new one.
+
+        Parameters
+        ----------
+        path : path
+            A new directory, or one that may hold other files; a coterie model in it is replaced.
+
+        Raises
+        ------
+        CoterieError
+            If the path is a file, holds a ``model.json`` of something else, or cannot be written.
+        """
+        from coterie.results.store import save
+
+        save(self, Path(path))
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {text}" if name else text for name, text in self._summary())
+
+    def _repr_html_(self) -> str:
+        (_, title), *rest = self._summary()
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rest)
+        return f"<p><strong>{escape(title)}</strong></p><table>{rows}</table>"
+
+    def _summary(self) -> list[tuple[str, str]]:
+        m = self.model
+        sizes = [f"{len(m.labels):,} clients ({m.client_name})"]
+        sizes += [f"{len(v.labels):,} clusters ({v.name})" for v in m.levels]
+        lines = [("", f"{m.method} model of {self.formula}, {m.family}"), ("fitted for", ", ".join(sizes))]
+        if self.reason:
+            lines.append(("recommended", f"{self.recommended}. {self.reason}"))
+        shown = [f"{t} {v:.4g}" for t, v in zip(m.terms[:8], m.root[:8], strict=True)]
+        more = f", and {len(m.terms) - 8:,} more" if len(m.terms) > 8 else ""
+        lines.append(("global coefficients", ", ".join(shown) + more))
+        if np.isfinite(self.log_likelihood):
+            lines.append(("log-likelihood", f"{self.log_likelihood:,.6g}{' (REML)' if self.reml else ''}"))
+        return lines
+
+
+def load(path: str | os.PathLike[str]) -> FitResult:
+    """Read a result that :meth:`FitResult.save` wrote.
+
+    Parameters
+    ----------
+    path : path
+        The directory.
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    CoterieError
+        If there is no model, if it is damaged, or if a newer coterie wrote it.
+    """
+    from coterie.results.store import load as read
+
+    return read(Path(path))
+
+
+def _components(level: str, D: Floats, m: Model, more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the variance table for one covariance matrix: variances, then pairs where there are any."""
+    sd = np.sqrt(np.maximum(np.diag(D), 0.0))
+    q = [int(j) for j in m.personal]
+    rows = [
+        {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])} for j in q
+    ]
+    block = D[np.ix_(q, q)]
+    if np.any(block != np.diag(np.diag(block))):
+        for b, j in enumerate(q):
+            for i in q[:b]:
+                r = float(D[i, j] / (sd[i] * sd[j])) if sd[i] * sd[j] > 0 else float("nan")
+                rows.append(
+                    {"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": float(D[i, j])}
+                )
+    return rows
+
+
+def _numbers(df: pd.DataFrame, column: str) -> Floats:
+    """A column of finite numbers."""
+    from coterie.data.columns import at_rows, faults, need, read_numbers
+
+    need(df, [column], "model's")
+    for what, rows in faults(df[column], "number"):
+        raise CoterieError(f"Column '{column}' has {what} in {at_rows(rows)}.")
+    return np.asarray(read_numbers(df[column]), dtype=np.float64)
+
+
+def _prediction_notes(m: Model, moved: int, silent: bool) -> list[str]:
+    notes = []
+    if moved:
+        rows = "1 row is" if moved == 1 else f"{moved:,} rows are"
+        notes.append(
+            f"{rows} of a {m.client_name} that was in another cluster when the model was fitted; "
+            "its own model answered."
+        )
+    if silent:
+        notes.append(
+            f"The method '{m.method}' does not say how clients differ, so clients never seen have no interval."
+        )
+    return notes
