@@ -8,10 +8,10 @@ message, so an engine may call it on any block of clients. Anything across clien
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -71,8 +71,9 @@ def find_work(name: str) -> Work:
     no message can make a site import code.
     """
     module = name.partition(":")[0]
-    if name not in _WORK and module.split(".")[0] == "coterie" and find_spec(module) is not None:
-        import_module(module)
+    if module.split(".")[0] == "coterie":
+        with suppress(ModuleNotFoundError):
+            import_module(module)
     if name not in _WORK:
         raise CoterieError(f"Work {name!r} is not known here: import its module at this site first.")
     return _WORK[name]
@@ -132,7 +133,7 @@ class Ragged:
         return Ragged(self.values[where], offsets)
 
     def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows, {len(self.values)} values of {self.values.dtype})"
+        return f"Ragged({len(self)} rows of {self.values.dtype})"
 
 
 class PerRow:
@@ -224,7 +225,7 @@ class State(Mapping[str, Array]):
         return iter(dict.fromkeys([*self._source, *self.new]))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len({*self._source, *self.new})
 
 
 class Site:
@@ -267,14 +268,8 @@ class Site:
             index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         ids = self.ids[index]
         unique = isinstance(index, slice) or len(np.unique(index)) == len(index)
-        view = Site(
-            self.objective.take(index),
-            self.clusters[index],
-            self.weights[index],
-            ids,
-            State(self.state, index, len(ids), unique),
-            self.seed,
-        )
+        state = State(self.state, index, len(ids), unique)
+        view = Site(self.objective.take(index), self.clusters[index], self.weights[index], ids, state, self.seed)
         view._tally = self._tally
         return view
 

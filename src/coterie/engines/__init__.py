@@ -1,5 +1,6 @@
 """Engines: where client work runs. Methods never import this room."""
 
 from coterie.engines.inprocess import InProcess
+from coterie.engines.loopback import Faults, Loopback
 
-__all__ = ["InProcess"]
+__all__ = ["Faults", "InProcess", "Loopback"]

@@ -104,29 +104,36 @@ class Adder:
         self._sums: dict[str, Any] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
-    def add(self, present: Rows, sums: Mapping[str, tuple[Array, np.dtype[Any]]]) -> None:
+    def add(self, present: Rows, sums: Mapping[str, tuple[Any, np.dtype[Any]]]) -> None:
         """Add sums (leading axis: the groups ``present``) given with the type of what was summed."""
         if self._sums and self._sums.keys() != sums.keys():
             raise CoterieError(f"Work returned {sorted(sums)} for some clients and {sorted(self._sums)} for others.")
         for name, (value, dtype) in sums.items():
             self._dtypes.setdefault(name, dtype)
-            if self._lists and self._groups is not None:
-                rows = self._sums.setdefault(name, [np.zeros(())] * self._groups)
+            if self._groups is None:
+                self._sums[name] = self._plus(name, self._sums.get(name), _wide(value[0]))
+            elif self._lists:
+                rows = self._sums.setdefault(name, [None] * self._groups)
                 for g, row in zip(np.arange(self._groups)[present], value, strict=True):
-                    rows[g] = rows[g] + row if rows[g].shape else np.array(row)
-                continue
-            if self._groups is None:
-                value = value[0]
-            whole = self._sums.get(name)
-            if whole is None:
-                shape = value.shape if self._groups is None else (self._groups, *value.shape[1:])
-                whole = self._sums[name] = np.zeros(shape, value.dtype)
-            if whole.shape[self._groups is not None :] != value.shape[self._groups is not None :]:
-                raise CoterieError(f"{name!r} has unequal shapes, so it can be added only by='cluster'.")
-            if self._groups is None:
-                whole += value
+                    rows[g] = self._plus(name, rows[g], _wide(row))
             else:
+                whole = self._sums.get(name)
+                if whole is None:
+                    whole = self._sums[name] = np.zeros((self._groups, *value.shape[1:]), _wide(value).dtype)
+                self._same(name, whole.shape[1:], value.shape[1:])
                 whole[present] += value
+
+    def _plus(self, name: str, whole: Array | None, value: Array) -> Array:
+        if whole is None:
+            return np.array(value)
+        self._same(name, whole.shape, value.shape)
+        whole += value
+        return whole
+
+    @staticmethod
+    def _same(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+        if a != b:
+            raise CoterieError(f"{name!r} has shapes {a} and {b}: clusters that differ are added by='cluster' only.")
 
     def result(self) -> dict[str, Any]:
         """All sums by name, in the precision of what was summed (integers as 64-bit)."""
@@ -135,8 +142,13 @@ class Adder:
     @staticmethod
     def _narrow(value: Any, dtype: np.dtype[Any]) -> Any:
         if isinstance(value, list):
-            return [Adder._narrow(v, dtype) for v in value]
+            return [np.zeros((), dtype) if v is None else Adder._narrow(v, dtype) for v in value]
         return value.astype(dtype, copy=False) if dtype.kind == "f" else value
+
+
+def _wide(value: Any) -> Array:
+    array = np.asarray(value)
+    return array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
 
 
 def counts(labels: Ints | None, groups: int | None, answered: Rows) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
@@ -27,16 +28,26 @@ def roster(m: int, clusters: Any = None, ids: Any = None) -> Roster:
     return Roster(names, numbers.astype(np.int64, copy=False))
 
 
+def shares(m: int, weights: Any = None) -> Array:
+    """Checked weights of ``m`` clients; by default 1."""
+    array = np.ones(m) if weights is None else np.asarray(weights, dtype=np.float64)
+    if array.shape != (m,):
+        raise CoterieError(f"weights {array.shape} need one entry for each of {m} clients.")
+    return array
+
+
 def addressed(to: To, clients: Roster) -> Ints | None:
-    """Client index of each request; None for all clients.
+    """Client index of each request, read-only; None for all clients.
 
     Raises
     ------
     CoterieError
         For a mask of the wrong length, or an index that is not a client.
     """
-    if to is None:
-        return None
+    return None if to is None else readonly(_clients(to, clients))
+
+
+def _clients(to: npt.ArrayLike | Clusters, clients: Roster) -> Ints:
     if isinstance(to, Clusters):
         mask = np.asarray(to.mask, dtype=bool)
         if mask.shape != (clients.k,):

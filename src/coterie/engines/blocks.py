@@ -165,6 +165,28 @@ class Runner:
         self.site, self.store, self.block = site, store, block
         self.threads = threads or os.cpu_count() or 1
         self.gradients = 0
+        self._plans: dict[bool, Plan] = {}
+        self._last: tuple[Ints, bool, Plan] | None = None
+
+    def planned(self, rows: Ints | None, cut: bool, renumber: bool = False) -> Plan:
+        """The plan of a request; the one for everyone and the last other one are kept.
+
+        Parameters
+        ----------
+        rows, cut
+            As in :meth:`plan`; ``rows`` is kept, so nobody may change it.
+        renumber : bool
+            Whether ``PerCluster`` values have rows for the clusters of this request only, not for all of the site.
+        """
+        clusters = self.site.clusters
+        if rows is None:
+            if cut not in self._plans:
+                self._plans[cut] = self.plan(None, clusters, cut)
+            return self._plans[cut]
+        if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
+            numbers = np.unique(clusters[rows], return_inverse=True)[1] if renumber else clusters[rows]
+            self._last = rows, cut, self.plan(rows, numbers, cut)
+        return self._last[2]
 
     def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False) -> Plan:
         """Cut a request into blocks.
@@ -212,12 +234,17 @@ class Runner:
         self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
     ) -> Iterator[T]:
         """``finish(block number, reply)`` of every block, in block order; state is written as blocks end."""
-        if len(plan.blocks) == 1 or self.threads == 1:
-            for i in range(len(plan.blocks)):
-                yield self._one(plan, i, work, message, finish)
-        elif plan.blocks:
-            yield from self._threaded(plan, work, message, finish)
-        self.store.close()
+        self.gradients = 0
+        try:
+            if len(plan.blocks) == 1 or self.threads == 1:
+                for i in range(len(plan.blocks)):
+                    yield self._one(plan, i, work, message, finish)
+            else:
+                yield from self._threaded(plan, work, message, finish)
+            self.store.close()
+        except BaseException:
+            self.store.forget()
+            raise
 
     def _threaded(
         self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]

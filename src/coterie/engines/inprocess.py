@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.engines.assemble import Adder, Gather, counts
-from coterie.engines.base import addressed, grouped, measure, nbytes, roster, unequal
+from coterie.engines.base import addressed, grouped, measure, nbytes, roster, shares, unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.ledger import Ledger
 from coterie.errors import CoterieError
@@ -63,17 +63,12 @@ class InProcess:
         m = len(objective)
         self.clients = roster(m, clusters, ids)
         self.ledger = Ledger()
-        shares = np.ones(m) if weights is None else np.asarray(weights, dtype=np.float64)
-        if shares.shape != (m,):
-            raise CoterieError(f"weights {shares.shape} need one entry for each of {m} clients.")
         store = Store(m)
         everyone = State(store.arrays, slice(None), m)
-        site = Site(objective, self.clients.clusters, shares, self.clients.ids, everyone, seed)
+        site = Site(objective, self.clients.clusters, shares(m, weights), self.clients.ids, everyone, seed)
         self._run = Runner(site, store, threads, block)
         self._everyone = np.arange(m)
         self._everyone.flags.writeable = False
-        self._plans: dict[bool, Plan] = {}
-        self._last: tuple[Ints, bool, Plan] | None = None
         self._marks: dict[str, dict[str, Array]] = {}
 
     def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
@@ -81,7 +76,8 @@ class InProcess:
         start = perf_counter()
         work_name(work)
         own_shapes = bool(message) and unequal(message)
-        rows, plan = self._request(to, own_shapes)
+        rows = addressed(to, self.clients)
+        plan = self._run.planned(rows, own_shapes)
         down = self._down(message, plan)
         gather, up = Gather(plan.n, own_shapes), 0
         for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
@@ -89,7 +85,7 @@ class InProcess:
             for value in reply.values():
                 up += sum(map(nbytes, value)) if isinstance(value, list) else nbytes(value)
         self._book(start, down, up)
-        return Replies(gather.result(), rows, self._positions(plan.n), _NOBODY)
+        return Replies(gather.result(), self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY)
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
         """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
@@ -99,7 +95,8 @@ class InProcess:
         start = perf_counter()
         work_name(work)
         own_shapes = bool(message) and unequal(message)
-        rows, plan = self._request(to, own_shapes)
+        rows = addressed(to, self.clients)
+        plan = self._run.planned(rows, own_shapes)
         down = self._down(message, plan)
         labels, size = (None, None) if by is None else grouped(by, plan.clusters, groups, self.clients.k)
         segments = plan.by_cluster() if isinstance(by, str) else plan.segmented(labels)
@@ -110,7 +107,7 @@ class InProcess:
             up += sent
         self._book(start, down, up)
         count = counts(labels, size, slice(0, plan.n))
-        return Sums(adder.result(), rows, self._positions(plan.n), _NOBODY, count)
+        return Sums(adder.result(), self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY, count)
 
     def mark(self, tag: str) -> Ints:
         """Keep the present state under ``tag``; it is copied only when it is next written."""
@@ -136,17 +133,6 @@ class InProcess:
         self._run.store.replace(state)
         self.ledger.load(snapshot["ledger"])
 
-    def _request(self, to: To, cut: bool) -> tuple[Ints, Plan]:
-        """Client of each request, and how it is cut: the plan for everyone and the last other one are kept."""
-        rows = addressed(to, self.clients)
-        if rows is None:
-            if cut not in self._plans:
-                self._plans[cut] = self._run.plan(None, self.clients.clusters, cut)
-            return self._everyone, self._plans[cut]
-        if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
-            self._last = rows, cut, self._run.plan(rows, self.clients.clusters[rows], cut)
-        return self._last[0], self._last[2]
-
     def _positions(self, n: int) -> Ints:
         return self._everyone[:n] if n <= len(self._everyone) else np.arange(n)
 
@@ -160,5 +146,4 @@ class InProcess:
         book.bytes_down += int(down)
         book.bytes_up += int(up)
         book.gradient_calls += self._run.gradients
-        self._run.gradients = 0
         book.seconds += perf_counter() - start

@@ -1,0 +1,185 @@
+"""The site's half of an exchange: bytes in, bytes out. Any transport can carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.engines import wire
+from coterie.engines.assemble import Adder, Gather
+from coterie.engines.base import unequal
+from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
+from coterie.engines.checkpoint import Folder
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints, Site, State, find_work
+
+Exchange = list[int]  # [life of the coordinator, number within it]
+
+
+def _quiet(moment: str) -> None:
+    """Nothing happens at any moment of a call."""
+
+
+class Node:
+    """One site: it runs work on its clients and keeps their state.
+
+    An exchange has happened here if and only if its reply was counted. New state is tentative until the next call
+    tells the number of the last counted exchange; then it is committed or forgotten. The same exchange again returns
+    the stored reply. With a folder, state and reply are durable before the reply leaves.
+
+    Parameters
+    ----------
+    name : str
+        How the site is called in refusals.
+    objective : Objective
+        Data of the site's m clients, in cluster order.
+    clusters : (m,) int64
+        Cluster of each client, 0 to the number of clusters here less 1, sorted.
+    weights : (m,) float64
+    ids : (m,) uint64
+    seed : int
+        Seed of the run, the same at all sites.
+    folder : path, optional
+        Where state survives a fault; None keeps it in memory.
+    block, threads : int
+        As for the in-process engine.
+    at : callable
+        Called with "received", "ran" and "saved" on the way through an exchange; tests raise there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        objective: Any,
+        clusters: Ints,
+        weights: Array,
+        ids: np.ndarray[Any, np.dtype[np.uint64]],
+        *,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        block: int = BLOCK,
+        threads: int = 1,
+        at: Callable[[str], None] = _quiet,
+    ) -> None:
+        self._name, self._at = name, at
+        m = len(ids)
+        self._store = Store(m, tentative=True)
+        site = Site(objective, clusters, weights, ids, State(self._store.arrays, slice(None), m), seed)
+        self._run = Runner(site, self._store, threads, block)
+        self._committed: Exchange = [0, 0]
+        self._pending: tuple[Exchange, bytes] | None = None
+        self._marks: dict[str, dict[str, Array]] = {}
+        self._owner = blake2b(np.ascontiguousarray(ids).tobytes(), digest_size=8).hexdigest()
+        self._folder = None if folder is None else Folder(folder)
+        self._load()
+
+    def receive(self, data: bytes) -> bytes:
+        """Answer one message. What goes wrong here is an answer too: the coordinator decides what it means."""
+        self._at("received")
+        try:
+            request = wire.decode(data)
+        except CoterieError as problem:
+            return wire.encode({"garbled": str(problem)})
+        try:
+            return self._answer(request)
+        except _Refusal as problem:
+            return wire.encode({"refused": str(problem)})
+        except Exception as problem:
+            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        kind = request["kind"]
+        if kind in ("ask", "total"):
+            if self._pending is not None and self._pending[0] == request["exchange"]:
+                return self._pending[1]
+            self._settle(request["counted"])
+            reply = self._work(request, kind == "total")
+            self._at("ran")
+            self._pending = request["exchange"], reply
+            try:
+                self._save()
+            except OSError:
+                self._pending = None
+                self._store.forget()
+                raise
+            self._at("saved")
+            return reply
+        if kind == "mark":
+            self._settle(request["counted"])
+            self._marks[request["tag"]] = self._store.keep()
+        elif kind == "restore":
+            if request["tag"] not in self._marks:
+                raise _Refusal(f"{self._name} has no mark {request['tag']!r}, only {sorted(self._marks)}.")
+            self._store.replace(self._marks[request["tag"]])
+            self._pending, self._committed = None, request["exchange"]
+        else:
+            raise _Refusal(f"{self._name} does not know the request {kind!r}: use one version at all sites.")
+        self._save()
+        return wire.encode({"done": kind})
+
+    def _settle(self, counted: Exchange) -> None:
+        """Commit or forget the tentative state, by the last exchange that the coordinator counted."""
+        if self._pending is not None and counted == self._pending[0]:
+            self._store.commit()
+            self._committed, self._pending = counted, None
+        elif counted == self._committed:
+            self._store.forget()
+            self._pending = None
+        else:
+            raise _Refusal(
+                f"{self._name} stands at exchange {self._committed[1]} and the coordinator counted {counted[1]} "
+                "of another course: restore a mark, or begin with empty folders."
+            )
+
+    def _work(self, request: dict[str, Any], total: bool) -> bytes:
+        work, message = find_work(request["work"]), request["message"]
+        rows = request["rows"]
+        cut = unequal(message)
+        plan = self._run.planned(None if rows is None else rows.astype(np.int64), cut, renumber=True)
+        if total:
+            values = self._sums(plan, work, message, request["by"], cut)
+        else:
+            gather = Gather(plan.n, cut)
+            for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
+                gather.add(block.at, reply)
+            values = gather.result()
+        return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
+
+    def _sums(self, plan: Plan, work: Any, message: dict[str, Any], by: Any, cut: bool) -> dict[str, Any]:
+        by_cluster = isinstance(by, str)
+        labels = plan.clusters if by_cluster else None if by is None else by.astype(np.int64)
+        segments = plan.by_cluster() if by_cluster else plan.segmented(labels)
+        adder = Adder(None if labels is None else int(labels.max()) + 1, cut and by_cluster)
+        blocks = self._run.run(plan, work, message, summed(segments))
+        for segment, (sums, _) in zip(segments, blocks, strict=True):
+            adder.add(segment.present, sums)
+        return adder.result()
+
+    def _save(self) -> None:
+        if self._folder is None:
+            return
+        pending = None if self._pending is None else {"exchange": self._pending[0], "reply": self._pending[1]}
+        sets = {f"mark {tag}": arrays for tag, arrays in self._marks.items()}
+        sets |= {"state": self._store.arrays, "staged": self._store.staged}
+        self._folder.save({"owner": self._owner, "committed": self._committed, "pending": pending}, sets)
+
+    def _load(self) -> None:
+        saved = None if self._folder is None else self._folder.load()
+        if saved is None:
+            return
+        head, sets = saved
+        if head["owner"] != self._owner:
+            raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
+        self._committed, pending = head["committed"], head["pending"]
+        self._pending = None if pending is None else (pending["exchange"], pending["reply"])
+        self._store.replace(sets.pop("state"))
+        self._store.staged.update(sets.pop("staged"))
+        self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}
+
+
+class _Refusal(CoterieError):
+    """The site and the coordinator disagree on what has happened."""

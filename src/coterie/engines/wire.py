@@ -1,0 +1,244 @@
+"""Messages as bytes: versioned, checksummed, and without pickle, so nothing that arrives can run.
+
+A message is ``magic, version, length of the body, body, BLAKE2b checksum``. The body is a tree of tagged values: None,
+bool, int, float, str, bytes, numpy scalars and arrays, :class:`Ragged`, :class:`PerRow`, :class:`PerCluster`, lists and
+dicts with text keys. Tuples arrive as lists, arrays as read-only arrays in C order.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import PerCluster, PerRow, Ragged
+
+MAGIC = b"cotr"
+VERSION = 1
+_HEAD = struct.Struct("<4sBQ")
+_CHECK = 16
+_DEPTH = 64
+Buffer = bytes | memoryview
+_DTYPE = re.compile(r"[<|](b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,9})")
+
+
+def encode(value: Any) -> bytes:
+    """``value`` as a message.
+
+    Raises
+    ------
+    CoterieError
+        For a value of a type that cannot travel, or one nested more than 64 deep.
+    """
+    return b"".join(pieces(value))
+
+
+def pieces(value: Any) -> list[Buffer]:
+    """The message of ``value`` in pieces, for files too big to be copied once more; arrays are not copied."""
+    body: list[Buffer] = []
+    _write(value, body, 0)
+    head = _HEAD.pack(MAGIC, VERSION, sum(map(len, body)))
+    return [head, *body, _checksum(head, *body)]
+
+
+def decode(data: bytes, writable: bool = False) -> Any:
+    """The value of a message.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole message.
+    writable : bool, default False
+        Whether the arrays may be written.
+
+    Raises
+    ------
+    CoterieError
+        If the bytes are no message, a message of another version, cut short, or changed on the way.
+    """
+    if len(data) < _HEAD.size + _CHECK:
+        raise CoterieError(f"A message of {len(data)} bytes is cut short: send it again.")
+    magic, version, size = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise CoterieError("These bytes are not a coterie message.")
+    if version != VERSION:
+        raise CoterieError(f"The message has format {version}, not {VERSION}: use one version of coterie at all sites.")
+    if len(data) != _HEAD.size + size + _CHECK:
+        raise CoterieError(f"A message of {size} bytes arrived with {len(data)} bytes: send it again.")
+    body = memoryview(data)[_HEAD.size : -_CHECK]
+    if _checksum(data[:-_CHECK]) != data[-_CHECK:]:
+        raise CoterieError("A message was changed on the way (its checksum differs): send it again.")
+    try:
+        reader = _Reader(body, writable)
+        value = reader.value(0)
+        if reader.at != len(body):
+            raise CoterieError("A message holds more than its value.")
+    except CoterieError:
+        raise
+    except (ValueError, TypeError, OverflowError, struct.error, MemoryError) as problem:
+        raise CoterieError(f"A message cannot be read: {problem}.") from problem
+    return value
+
+
+def _checksum(*parts: Buffer) -> bytes:
+    digest = blake2b(digest_size=_CHECK)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _number(n: int) -> bytes:
+    """A count in 7-bit groups, lowest first."""
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _write(value: Any, parts: list[Buffer], depth: int) -> None:
+    if depth > _DEPTH:
+        raise CoterieError(f"A message is nested more than {_DEPTH} deep: flatten it.")
+    if value is None or value is True or value is False:
+        parts.append({None: b"N", True: b"T", False: b"F"}[value])
+    elif isinstance(value, np.generic):
+        parts.append(b"g")
+        _write_array(np.asarray(value), parts)
+    elif isinstance(value, int):
+        _write_text(b"i", f"{value:x}".encode(), parts)
+    elif isinstance(value, float):
+        parts.append(b"f" + struct.pack("<d", value))
+    elif isinstance(value, str):
+        _write_text(b"s", value.encode(errors="surrogatepass"), parts)
+    elif isinstance(value, bytes):
+        _write_text(b"b", value, parts)
+    elif isinstance(value, np.ndarray):
+        parts.append(b"a")
+        _write_array(value, parts)
+    elif isinstance(value, Ragged):
+        parts.append(b"R")
+        _write_array(value.values, parts)
+        _write_array(value.offsets, parts)
+    elif isinstance(value, PerRow | PerCluster):
+        parts.append(b"P" if isinstance(value, PerRow) else b"C")
+        _write(value.value, parts, depth + 1)
+    else:
+        _write_tree(value, parts, depth)
+
+
+def _write_tree(value: Any, parts: list[Buffer], depth: int) -> None:
+    if isinstance(value, list | tuple):
+        parts.append(b"l" + _number(len(value)))
+        for item in value:
+            _write(item, parts, depth + 1)
+    elif isinstance(value, Mapping):
+        parts.append(b"d" + _number(len(value)))
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CoterieError(f"A dict in a message needs text keys, not {key!r}.")
+            _write_text(b"", key.encode(errors="surrogatepass"), parts)
+            _write(item, parts, depth + 1)
+    else:
+        raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
+
+
+def _write_text(tag: bytes, data: bytes, parts: list[Buffer]) -> None:
+    parts.append(tag + _number(len(data)))
+    parts.append(data)
+
+
+def _write_array(array: np.ndarray[Any, Any], parts: list[Buffer]) -> None:
+    little = array.dtype.newbyteorder("<")
+    if not _DTYPE.fullmatch(little.str):
+        raise CoterieError(f"An array of {array.dtype} cannot travel: send numbers or text.")
+    _write_text(b"", little.str.encode(), parts)
+    parts.append(_number(array.ndim) + b"".join(map(_number, array.shape)))
+    if array.nbytes:
+        flat = np.ascontiguousarray(array, dtype=little).reshape(-1)
+        parts.append(flat.view(np.uint8).data)
+
+
+class _Reader:
+    """Reads tagged values, never past the end."""
+
+    def __init__(self, data: memoryview, writable: bool) -> None:
+        self._data, self._writable = data, writable
+        self.at = 0
+
+    def value(self, depth: int) -> Any:
+        if depth > _DEPTH:
+            raise CoterieError("A message is nested too deep to be read.")
+        tag = bytes(self._take(1))
+        if tag in _LEAVES:
+            return _LEAVES[tag](self)
+        if tag == b"P":
+            return PerRow(self.value(depth + 1))
+        if tag == b"C":
+            return PerCluster(self.value(depth + 1))
+        if tag == b"l":
+            return [self.value(depth + 1) for _ in range(self._count())]
+        if tag == b"d":
+            return {self._text(): self.value(depth + 1) for _ in range(self._count())}
+        raise CoterieError(f"A message holds an unknown kind of value ({tag!r}).")
+
+    def _take(self, n: int) -> memoryview:
+        part = self._data[self.at : self.at + n]
+        if len(part) != n:
+            raise CoterieError("A message ends inside a value.")
+        self.at += n
+        return part
+
+    def _count(self) -> int:
+        n = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            n |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return n
+            if shift > 63:
+                raise CoterieError("A message holds an impossible length.")
+
+    def _bytes(self) -> bytes:
+        return bytes(self._take(self._count()))
+
+    def _text(self) -> str:
+        return self._bytes().decode(errors="surrogatepass")
+
+    def _float(self) -> float:
+        return float(struct.unpack("<d", self._take(8))[0])
+
+    def array(self) -> np.ndarray[Any, Any]:
+        name = self._text()
+        if not _DTYPE.fullmatch(name):
+            raise CoterieError(f"A message holds an array of unknown type {name!r}.")
+        dtype = np.dtype(name)
+        shape = tuple(self._count() for _ in range(self._count()))
+        raw = self._take(math.prod(shape) * dtype.itemsize)
+        # A copy: bytes are not aligned, and compiled kernels would have to be built again for unaligned arrays.
+        array = np.empty(shape, dtype.newbyteorder("="))
+        if array.size and dtype.itemsize:
+            array[...] = np.frombuffer(raw, dtype).reshape(shape)
+        array.flags.writeable = self._writable
+        return array
+
+
+_LEAVES: dict[bytes, Callable[[_Reader], Any]] = {
+    b"N": lambda r: None,
+    b"T": lambda r: True,
+    b"F": lambda r: False,
+    b"i": lambda r: int(r._text(), 16),
+    b"f": _Reader._float,
+    b"s": _Reader._text,
+    b"b": _Reader._bytes,
+    b"g": lambda r: r.array()[()],
+    b"a": _Reader.array,
+    b"R": lambda r: Ragged(r.array(), r.array()),
+}
