@@ -1,1 +1,20 @@
 """Tables in, clients out."""
+
+from coterie.data.clients import Clients, Level
+from coterie.data.design import Design
+from coterie.data.labels import find_labels
+from coterie.data.reading import check_outcome, prepare
+from coterie.data.table import fingerprint, read_table, to_pandas, write_table
+
+__all__ = [
+    "Clients",
+    "Design",
+    "Level",
+    "check_outcome",
+    "find_labels",
+    "fingerprint",
+    "prepare",
+    "read_table",
+    "to_pandas",
+    "write_table",
+]

@@ -196,7 +196,7 @@ def _matrix(X: npt.ArrayLike) -> F64:
     if len(design) == 0:
         raise CoterieError("X has no rows.")
     if not np.isfinite(design.sum()):
-        bad = ~np.isfinite(design).all(axis=1)
+        bad: Mask = np.logical_not(np.isfinite(design).all(axis=1))
         if bad.any():
             raise CoterieError(f"X has missing or infinite values in {at_rows(bad)}.")
     return design

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -11,16 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.labels import encode, label_text
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.data.formula import Parsed
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Kind = Literal["number", "category"]
 
+LEVELS = 1000
+"""Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
+COLUMNS = 2000
+"""Most columns of a design matrix."""
+
+_NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
 
@@ -121,19 +130,15 @@ def read_levels(series: pd.Series[Any]) -> tuple[I64, tuple[str, ...]]:
     return rank[column.codes], tuple(own)
 
 
-def find_levels(series: pd.Series[Any], levels: Sequence[str]) -> tuple[I64, Mask, dict[str, int]]:
-    """Codes of a column in known levels (-1 where none), the rows with unseen levels, and how often each occurs."""
+def find_levels(series: pd.Series[Any], levels: Sequence[str]) -> tuple[I64, Mask]:
+    """Codes of a column in known levels (-1 where none), and the rows with levels that are not known."""
     column = encode(series)
     place = {t: i for i, t in enumerate(levels)}
-    texts = [label_text(v) for v in column.labels]
-    table = np.array([place.get(t, -2) for t in texts] + [-1], dtype=np.int64)
+    table = np.array([place.get(label_text(v), -2) for v in column.labels] + [-1], dtype=np.int64)
     codes = table[column.codes]
     unseen = codes == -2
-    if not unseen.any():
-        return codes, unseen, {}
-    counts = np.bincount(column.codes[unseen], minlength=len(texts))
     codes[unseen] = -1
-    return codes, unseen, {texts[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+    return codes, unseen
 
 
 def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
@@ -149,12 +154,75 @@ def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
             return []
     nan = np.isnan(values)
     missing = series.isna().to_numpy(dtype=bool)
-    parts = [("missing values", missing), ("values that are not numbers", nan & ~missing)]
+    parts = [("missing values", missing), (_NOT_NUMBERS, nan & ~missing)]
     parts.append(("infinite values", np.isinf(values)))
     return [(what, rows) for what, rows in parts if rows.any()]
 
 
-def examples(series: pd.Series[Any], rows: Mask, limit: int = 3) -> str:
-    """The first few distinct values at some rows, quoted."""
-    values = list(dict.fromkeys(str(v) for v in series[rows].head(1000)))
-    return ", ".join(f"'{v}'" for v in values[:limit]) + (", ..." if len(values) > limit else "")
+def fault_text(column: str, what: str, bad: Mask, series: pd.Series[Any]) -> str:
+    """One fault in words, without a full stop."""
+    if what != _NOT_NUMBERS:
+        return f"column '{column}' has {what} in {at_rows(bad)}"
+    values = list(dict.fromkeys(series[bad].astype(str)))
+    return (
+        f"column '{column}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} "
+        f"(if '{column}' is a category, write C({column}) in the formula)"
+    )
+
+
+def at(series: pd.Series[Any], rows: I64 | None) -> pd.Series[Any]:
+    """Some rows of a column, by position; all of them for None."""
+    return series if rows is None else series.iloc[rows]
+
+
+def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
+    """How a formula takes each column it uses, outcome included.
+
+    Raises
+    ------
+    CoterieError
+        For columns that a formula cannot use, or that it uses in two ways.
+    """
+    kinds: dict[str, Kind] = {}
+    for column in (*parsed.outcome_columns, *parsed.columns):
+        kinds[column] = "category" if column in parsed.categories else kind_of(df[column], column)
+        twice = column in parsed.numeric or (column in parsed.bare and kind_of(df[column], column) == "number")
+        if column in parsed.categories and twice:
+            raise CoterieError(
+                f"The formula uses '{column}' both as a category and as a number; "
+                "make a copy of the column under another name for one of them."
+            )
+    return kinds
+
+
+def limit_columns(parsed: Parsed, levels: dict[str, tuple[str, ...]]) -> None:
+    """Raise CoterieError where categories would make a matrix too wide."""
+    for column, known in levels.items():
+        if len(known) > LEVELS:
+            raise CoterieError(
+                f"Column '{column}' has {len(known):,} different values, too many for a formula (at most {LEVELS:,}): "
+                "if these are groups of rows, make it the client or the cluster column instead."
+            )
+    width = sum(math.prod(len(levels.get(c, " ")) for c in term) for term in parsed.factors)
+    if width > COLUMNS:
+        raise CoterieError(
+            f"The formula '{parsed.formula}' makes about {width:,} columns, more than {COLUMNS:,}: "
+            "leave out interactions of categories with many levels."
+        )
+
+
+def outcome_levels(
+    df: pd.DataFrame, parsed: Parsed, kinds: dict[str, Kind], rows: I64 | None
+) -> tuple[str, str] | None:
+    """What counts as 0 and as 1 where the outcome is text of two values; None where it is a number."""
+    if not parsed.plain_outcome or kinds[parsed.outcome] == "number":
+        return None
+    texts = read_levels(at(df[parsed.outcome], rows))[1]
+    if len(texts) == 1:
+        raise CoterieError(f"The outcome '{parsed.outcome}' is constant: {texts[0]!r} in every row.")
+    if len(texts) != 2:
+        raise CoterieError(
+            f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
+            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values."
+        )
+    return texts[0], texts[1]

@@ -7,9 +7,8 @@ blocks of rows, so that neither needs much more memory than the matrix itself.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +17,16 @@ import numpy.typing as npt
 
 from coterie.data.columns import (
     Kind,
+    at,
     at_rows,
+    column_kinds,
+    fault_text,
     faults,
     find_levels,
     kind_of,
+    limit_columns,
     need,
+    outcome_levels,
     read_levels,
     read_numbers,
     rows_text,
@@ -40,10 +44,6 @@ Mask = npt.NDArray[np.bool_]
 Choice = Literal["error", "nan"]
 
 INTERCEPT = "(Intercept)"
-LEVELS = 1000
-"""Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
-COLUMNS = 2000
-"""Most columns of a design matrix."""
 _BLOCK = 1 << 13
 _FORMULAIC_BLOCK = 1 << 17
 _VERSION = 1
@@ -74,17 +74,18 @@ class Design:
     state: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def fit(cls, df: pd.DataFrame, formula: str, exclude: tuple[str, ...] = ()) -> Design:
+    def fit(cls, df: pd.DataFrame, formula: str, exclude: tuple[str, ...] = (), rows: I64 | None = None) -> Design:
         """Learn levels and stateful terms from a table.
 
         Parameters
         ----------
         df : DataFrame
-            Without faults in the columns that the formula uses.
         formula : str
             ``outcome ~ columns``.
         exclude : tuple of str
             Columns that a ``.`` in the formula leaves out besides the outcome.
+        rows : (n,) int64, optional
+            Rows to learn from, which must be without faults; all rows by default.
 
         Returns
         -------
@@ -97,26 +98,23 @@ class Design:
         """
         parsed = parse(formula, df.columns, exclude)
         kinds = column_kinds(df, parsed)
-        levels = {c: read_levels(df[c])[1] for c in parsed.columns if kinds[c] == "category"}
-        _limit_columns(parsed, levels)
-        outcome_levels = _outcome_levels(df, parsed, kinds)
+        levels = {c: read_levels(at(df[c], rows))[1] for c in parsed.columns if kinds[c] == "category"}
+        limit_columns(parsed, levels)
+        draft = cls(parsed.formula, (), levels, outcome_levels(df, parsed, kinds, rows))
+        state: dict[str, Any] = {}
         if parsed.simple is not None and not levels:
             terms = ((INTERCEPT,) if parsed.intercept else ()) + parsed.simple
-            if not terms:
-                raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
-            return cls(parsed.formula, terms, outcome_levels=outcome_levels)
-        if "Intercept" in parsed.columns:
+        elif "Intercept" in parsed.columns:
             raise CoterieError("Rename the column 'Intercept': the formula makes one of that name.")
-        draft = cls(parsed.formula, (), levels, outcome_levels)
-        state: dict[str, Any] = {}
-        if parsed.stateful:
-            side = "0 + " + " + ".join(parsed.stateful)
-            state = materialise(draft._frame(df, None, "error", "error")[0], side, state)[1]
-        sample = draft._frame(df.head(8), None, "error", "error")[0]
-        names = [str(c) for c in materialise(sample, parsed.right, state)[0].columns]
-        if not names:
+        else:
+            if parsed.stateful:
+                side = "0 + " + " + ".join(parsed.stateful)
+                state = materialise(draft._frame(df, rows, "error", "error")[0], side, state)[1]
+            few = np.arange(min(8, len(df))) if rows is None else rows[:8]
+            terms = _named(materialise(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
+        if not terms:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
-        return cls(parsed.formula, _named(names), levels, outcome_levels, state)
+        return replace(draft, terms=terms, state=state)
 
     @cached_property
     def parsed(self) -> Parsed:
@@ -184,13 +182,14 @@ class Design:
         """The outcome of a table, (n,) float64; two-valued text as 0 and 1."""
         need(df, self.parsed.outcome_columns, "outcome's")
         if self.outcome_levels is not None:
-            codes, unseen, counts = find_levels(df[self.outcome], self.outcome_levels)
+            codes, unseen = find_levels(at(df[self.outcome], rows), self.outcome_levels)
             if unseen.any():
+                other = at(df[self.outcome], rows)[unseen].astype(str).unique()
                 known = " and ".join(repr(v) for v in self.outcome_levels)
-                raise CoterieError(f"The outcome '{self.outcome}' is {known}, not {listed(map(repr, counts))}.")
-            y: npt.NDArray[Any] = codes.astype(np.float64)
-            y[codes < 0] = np.nan
-        elif self.parsed.plain_outcome:
+                raise CoterieError(f"The outcome '{self.outcome}' is {known}, not {listed(map(repr, other), 3)}.")
+            return np.where(codes < 0, np.nan, codes.astype(np.float64))
+        y: npt.NDArray[Any]
+        if self.parsed.plain_outcome:
             y = read_numbers(df[self.outcome])
         else:
             y = self._computed_outcome(df)
@@ -256,7 +255,7 @@ class Design:
     def _numpy(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> F64:
         """A plain sum of numeric columns, filled in blocks that stay in cache."""
         columns = [read_numbers(df[c]) for c in self.parsed.simple or ()]
-        bad = self._faults(df, on_missing)
+        bad = self._faults(df, rows, on_missing)
         n = len(df) if rows is None else len(rows)
         X = np.empty((n, len(self.terms)))
         first = len(self.terms) - len(columns)
@@ -278,7 +277,7 @@ class Design:
         for start in range(0, len(places), _FORMULAIC_BLOCK):
             place = places[start : start + _FORMULAIC_BLOCK]
             values, _ = materialise(frame.iloc[place], self.parsed.right, self.state)
-            if _named([str(c) for c in values.columns]) != self.terms:
+            if _named(values.columns) != self.terms:
                 raise CoterieError(
                     f"The formula '{self.formula}' makes other columns here ({listed(values.columns)}) than in the "
                     f"table it was fitted on ({listed(self.terms)}); fit the model again."
@@ -299,13 +298,16 @@ class Design:
                 table_rows = np.sort(at if rows is None else rows[at])
                 raise CoterieError(f"The term '{term}' is not a finite number in {rows_text(table_rows)}.")
 
-    def _faults(self, df: pd.DataFrame, on_missing: Choice) -> Mask | None:
+    def _faults(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> Mask | None:
+        """Table rows that cannot be computed, or None."""
         bad: Mask | None = None
         for column in self.columns:
-            for what, at in faults(df[column], self.kind(column)):
-                if on_missing == "error":
-                    raise CoterieError(f"Column '{column}' has {what} in {at_rows(at)}.")
-                bad = at if bad is None else bad | at
+            for what, found in faults(df[column], self.kind(column)):
+                here = found & _used(rows, len(df))
+                if on_missing == "error" and here.any():
+                    text = fault_text(column, what, here, df[column])
+                    raise CoterieError(f"{text[0].upper()}{text[1:]}.")
+                bad = here if bad is None else bad | here
         return bad
 
     def _frame(
@@ -314,75 +316,35 @@ class Design:
         """The columns that formulaic sees, and the rows that it cannot be asked about (by position in the frame)."""
         import pandas as pd
 
-        bad = self._faults(df, on_missing)
+        bad = self._faults(df, rows, on_missing)
         data: dict[str, Any] = {}
         for column in self.columns:
             if column not in self.levels:
                 values = _floats(df[column])
                 data[column] = values if rows is None else values[rows]
                 continue
-            codes, unseen, counts = find_levels(df[column], self.levels[column])
-            if unseen.any() and on_unseen == "error":
-                raise CoterieError(
-                    f"Column '{column}' has levels that the fitted table did not have: "
-                    f"{listed([f'{k!r} ({v:,} rows)' if v > 1 else f'{k!r} (1 row)' for k, v in counts.items()], 3)}, "
-                    f"in {at_rows(unseen)}."
-                )
-            bad = unseen if bad is None else bad | unseen
+            codes, unseen = find_levels(df[column], self.levels[column])
+            if unseen.any():
+                unseen &= _used(rows, len(df))
+                if on_unseen == "error" and unseen.any():
+                    counts = df[column][unseen].astype(str).value_counts()
+                    cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
+                    raise CoterieError(
+                        f"Column '{column}' has levels that the fitted table did not have: {listed(cases, 3)}, "
+                        f"in {at_rows(unseen)}."
+                    )
+                bad = unseen if bad is None else bad | unseen
             codes = codes if rows is None else codes[rows]
             data[column] = pd.Categorical.from_codes(codes, categories=pd.Index(self.levels[column]))
         index = pd.RangeIndex(len(df) if rows is None else len(rows))
-        frame = pd.DataFrame(data, index=index)
-        return frame, bad if bad is None or rows is None else bad[rows]
+        return pd.DataFrame(data, index=index), bad if bad is None or rows is None else bad[rows]
 
 
-def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
-    """How a formula takes each column it uses, outcome included.
-
-    Raises
-    ------
-    CoterieError
-        For columns that a formula cannot use, or that it uses in two ways.
-    """
-    kinds: dict[str, Kind] = {}
-    for column in (*parsed.outcome_columns, *parsed.columns):
-        kinds[column] = "category" if column in parsed.categories else kind_of(df[column], column)
-        twice = column in parsed.numeric or (column in parsed.bare and kind_of(df[column], column) == "number")
-        if column in parsed.categories and twice:
-            raise CoterieError(
-                f"The formula uses '{column}' both as a category and as a number; "
-                "make a copy of the column under another name for one of them."
-            )
-    return kinds
-
-
-def _limit_columns(parsed: Parsed, levels: dict[str, tuple[str, ...]]) -> None:
-    for column, known in levels.items():
-        if len(known) > LEVELS:
-            raise CoterieError(
-                f"Column '{column}' has {len(known):,} different values, too many for a formula (at most {LEVELS:,}): "
-                "if these are groups of rows, make it the client or the cluster column instead."
-            )
-    width = sum(math.prod(len(levels.get(c, " ")) for c in term) for term in parsed.factors)
-    if width > COLUMNS:
-        raise CoterieError(
-            f"The formula '{parsed.formula}' makes about {width:,} columns, more than {COLUMNS:,}: "
-            "leave out interactions of categories with many levels."
-        )
-
-
-def _outcome_levels(df: pd.DataFrame, parsed: Parsed, kinds: dict[str, Kind]) -> tuple[str, str] | None:
-    if not parsed.plain_outcome or kinds[parsed.outcome] == "number":
-        return None
-    texts = read_levels(df[parsed.outcome])[1]
-    if len(texts) == 1:
-        raise CoterieError(f"The outcome '{parsed.outcome}' is constant: {texts[0]!r} in every row.")
-    if len(texts) != 2:
-        raise CoterieError(
-            f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
-            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values."
-        )
-    return texts[0], texts[1]
+def _used(rows: I64 | None, n: int) -> Mask:
+    used = np.full(n, rows is None)
+    if rows is not None:
+        used[rows] = True
+    return used
 
 
 def _floats(series: pd.Series[Any]) -> F64:
@@ -390,5 +352,5 @@ def _floats(series: pd.Series[Any]) -> F64:
     return np.asarray(read_numbers(series), dtype=np.float64)
 
 
-def _named(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(INTERCEPT if name == "Intercept" else name for name in names)
+def _named(names: Iterable[object]) -> tuple[str, ...]:
+    return tuple(INTERCEPT if name == "Intercept" else str(name) for name in names)

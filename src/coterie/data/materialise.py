@@ -40,7 +40,8 @@ def materialise(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[
     from formulaic import ModelSpec
     from formulaic.materializers import PandasMaterializer
 
-    aliases = {f"column_{i}_": str(c) for i, c in enumerate(frame.columns) if not str(c).isidentifier()}
+    quoted = [c for c in map(str, frame.columns) if f"`{c}`" in side and not c.isidentifier()]
+    aliases = {f"column_{list(frame.columns).index(c)}_": c for c in quoted}
     spec = ModelSpec(
         formula=formulaic_terms(_replace(side, aliases), side),
         transform_state=copy.deepcopy(state),

@@ -1,0 +1,282 @@
+"""From a table to clients, with every check of the table that a user should hear of before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.clients import Clients, Tree, arrange
+from coterie.data.columns import at_rows, column_kinds, fault_text, faults, kind_of, need, read_numbers, rows_text
+from coterie.data.design import Design
+from coterie.data.formula import Parsed, parse
+from coterie.data.labels import Coded, encode
+from coterie.data.table import to_pandas
+from coterie.errors import CoterieError, listed, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+FAMILIES = ("gaussian", "binomial", "poisson")
+
+
+def prepare(
+    df: Any,
+    formula: str,
+    client: str,
+    cluster: str | Sequence[str] = (),
+    family: str = "gaussian",
+    offset: str | None = None,
+    weights: str | None = None,
+    missing: Literal["error", "drop"] = "error",
+    design: Design | None = None,
+) -> tuple[Clients, Design]:
+    """Read the clients of a table.
+
+    Parameters
+    ----------
+    df : DataFrame
+        pandas, polars or another frame that narwhals knows; one row for each observation.
+    formula : str
+        ``outcome ~ columns``.
+    client : str
+        The column that says whose row it is.
+    cluster : str or sequence of str, optional
+        Columns of known clusters of clients, fine to coarse.
+    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    offset : str, optional
+        A column that is added to the linear predictor as it is.
+    weights : str, optional
+        A column of row weights, not negative.
+    missing : {"error", "drop"}, default "error"
+        What to do with rows that have missing, infinite or non-numeric values in a column that is used.
+    design : Design, optional
+        A design fitted before, to be used instead of fitting the formula to this table.
+
+    Returns
+    -------
+    clients : Clients
+        With `notes` for what was left out and how the outcome was read.
+    design : Design
+
+    Raises
+    ------
+    CoterieError
+        For whatever is wrong with the table, naming the column, the client or the row (counted from 1).
+    """
+    table = to_pandas(df)
+    if len(table) == 0:
+        raise CoterieError("The table has no rows.")
+    if family not in FAMILIES:
+        raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    if missing not in ("error", "drop"):
+        raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
+    levels = (cluster,) if isinstance(cluster, str) else tuple(cluster)
+    extra = {"offset": offset, "weights": weights}
+    roles = {role: name for role, name in extra.items() if name is not None}
+    parsed = _roles(table, formula, client, levels, roles, design)
+    labels = {name: encode(table[name]) for name in (client, *levels)}
+    rows, notes = _sound_rows(table, parsed, labels, roles, design, missing)
+    if rows is not None:
+        labels = {name: column.take(rows) for name, column in labels.items()}
+    tree, more = _tree(client, levels, labels)
+    del labels
+    rows = tree.order if rows is None else rows[tree.order]
+    take = None if tree.presorted and len(rows) == len(table) else rows
+    if design is None:
+        design = Design.fit(table, parsed.formula, rows=take)
+    X, _ = design.matrices(table, outcome=False, rows=take)
+    y = design.read_outcome(table, take)
+    notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels)
+    clients = tree.clients(
+        X,
+        y,
+        np.zeros(len(y)) if offset is None else _numbers(table, offset, rows),
+        np.ones(len(y)) if weights is None else _weights(table, weights, rows),
+        design.terms,
+        rows,
+    )
+    return replace(clients, notes=tuple(notes)), design
+
+
+def _roles(
+    table: pd.DataFrame,
+    formula: str,
+    client: str,
+    levels: tuple[str, ...],
+    roles: dict[str, str],
+    design: Design | None,
+) -> Parsed:
+    """Each column has one role; the formula, read."""
+    need(table, [client], "client")
+    need(table, levels, "cluster")
+    for role, name in roles.items():
+        need(table, [name], role)
+    if client in levels:
+        raise CoterieError(f"Column '{client}' is both the client and a cluster column; leave it out of the clusters.")
+    given = [client, *levels, *roles.values()]
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise CoterieError(f"Column '{twice}' is named twice among the client, cluster, offset and weights columns.")
+    if design is not None:
+        parsed = design.parsed
+        need(table, (*parsed.outcome_columns, *parsed.columns), "formula's")
+    else:
+        parsed = parse(formula, table.columns, exclude=given)
+    if client in parsed.columns:
+        raise CoterieError(
+            f"Column '{client}' is the client column and is also in the formula; take it out of the formula, "
+            "because every client has its own coefficients already."
+        )
+    for role, name in {"client": client, **roles, **dict.fromkeys(levels, "")}.items():
+        if name in parsed.outcome_columns or (role in levels and role in parsed.outcome_columns):
+            raise CoterieError(f"Column '{name or role}' is the outcome and cannot be another column too.")
+    if roles.get("offset") in parsed.columns:
+        raise CoterieError(f"Column '{roles['offset']}' is the offset and is also in the formula; keep one of them.")
+    return parsed
+
+
+def _sound_rows(
+    table: pd.DataFrame,
+    parsed: Parsed,
+    labels: dict[str, Coded],
+    roles: dict[str, str],
+    design: Design | None,
+    missing: str,
+) -> tuple[I64 | None, list[str]]:
+    """Rows without faults in any column that is used (None for all of them), and what to say of the others."""
+    found: list[tuple[str, Mask]] = []
+    for place, (name, column) in enumerate(labels.items()):
+        if (column.codes < 0).any():
+            what = "client" if place == 0 else "cluster"
+            found.append((f"{what} column '{name}' has no label in {at_rows(column.missing)}", column.missing))
+    kinds = column_kinds(table, parsed)
+    if design is not None:
+        kinds |= {c: design.kind(c) for c in design.columns}
+    for role, name in roles.items():
+        if kind_of(table[name], name) != "number":
+            raise CoterieError(f"The {role} column '{name}' must hold numbers.")
+        kinds[name] = "number"
+    for name, kind in kinds.items():
+        for what, bad in faults(table[name], kind):
+            found.append((fault_text(name, what, bad, table[name]), bad))
+    if not found:
+        return None, []
+    texts = [text for text, _ in found]
+    sentence = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
+    if missing == "error":
+        raise CoterieError(
+            f"{sentence[0].upper()}{sentence[1:]}. Correct these rows, or leave them out with missing='drop' "
+            "(--missing drop)."
+        )
+    bad = np.logical_or.reduce([mask for _, mask in found])
+    rows = np.flatnonzero(~bad).astype(np.int64)
+    if len(rows) == 0:
+        raise CoterieError(f"No row is left without missing values: {sentence}.")
+    return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}."]
+
+
+def _tree(client: str, levels: tuple[str, ...], labels: dict[str, Coded]) -> tuple[Tree, list[str]]:
+    """The tree of the clients; levels that tell nothing are left out, and a note says so."""
+    clients = labels[client]
+    if len(clients.labels) == 1:
+        raise CoterieError(
+            f"There is only one client: '{client}' is {clients.labels[0]!s} in every row. "
+            "Name the column that tells clients apart."
+        )
+    notes = []
+    kept = []
+    for name in levels:
+        if len(labels[name].labels) == 1:
+            notes.append(
+                f"There is only one cluster: '{name}' is {labels[name].labels[0]!s} in every row. How clusters differ "
+                "cannot be learned from one, so it is left out."
+            )
+        else:
+            kept.append(name)
+    tree = arrange((client, clients), [(name, labels[name]) for name in kept])
+    finer, own = client, []
+    for name in kept:
+        if len(labels[name].labels) == len(labels[finer].labels):
+            notes.append(
+                f"Every '{name}' holds one '{finer}', so that the two cannot be told apart; '{name}' is left out."
+            )
+        else:
+            own.append(name)
+            finer = name
+    if own != kept:
+        tree = arrange((client, clients), [(name, labels[name]) for name in own])
+    return tree, notes
+
+
+def check_outcome(
+    y: F64, family: str, name: str, rows: I64 | None = None, levels: tuple[str, str] | None = None
+) -> list[str]:
+    """Raise CoterieError if an outcome does not fit its family.
+
+    Parameters
+    ----------
+    y : (n,) float64
+        Finite values.
+    family : str
+    name : str
+        The outcome, for messages.
+    rows : (n,) int64, optional
+        Table position of each value, counted from 0; 0, 1, ... by default.
+    levels : (str, str), optional
+        What was text in the table and is 0 and 1 in `y`.
+
+    Returns
+    -------
+    list of str
+        How the outcome was read, where that needs saying.
+    """
+
+    def where(bad: Mask) -> str:
+        return rows_text(np.flatnonzero(bad) if rows is None else np.sort(rows[bad]))
+
+    if not np.isfinite(y).all():
+        raise CoterieError(f"The outcome '{name}' is not a finite number in {where(~np.isfinite(y))}.")
+    if family == "binomial":
+        bad = (y != 0) & (y != 1)
+        if bad.any():
+            raise CoterieError(
+                f"Family binomial needs an outcome of 0 and 1, or text with two values; '{name}' has "
+                f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}. "
+                "Recode it, or use another family."
+            )
+    elif levels is not None:
+        raise CoterieError(
+            f"The outcome '{name}' is text ({levels[0]!r} and {levels[1]!r}); family {family} needs numbers. "
+            "Use family binomial."
+        )
+    if family == "poisson":
+        bad = (y < 0) | (y != np.floor(y))
+        if bad.any():
+            raise CoterieError(
+                f"Family poisson needs counts (0, 1, 2, ...); '{name}' has "
+                f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}."
+            )
+    if y.min() == y.max():
+        value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"
+        raise CoterieError(f"The outcome '{name}' is constant: {value} in every row, so there is nothing to explain.")
+    return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else []
+
+
+def _numbers(table: pd.DataFrame, name: str, rows: I64) -> F64:
+    return np.ascontiguousarray(read_numbers(table[name])[rows], dtype=np.float64)
+
+
+def _weights(table: pd.DataFrame, name: str, rows: I64) -> F64:
+    weights = _numbers(table, name, rows)
+    if (weights < 0).any():
+        raise CoterieError(f"The weights column '{name}' is negative in {rows_text(np.sort(rows[weights < 0]))}.")
+    if not weights.any():
+        raise CoterieError(f"The weights column '{name}' is 0 in every row.")
+    return weights

@@ -1,0 +1,259 @@
+"""Tables on disk and in memory: CSV, Parquet, Feather, NPZ; pandas, polars and anything else narwhals knows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
+_WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
+
+
+def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read a table from a file.
+
+    Parameters
+    ----------
+    path : path
+        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. In an NPZ
+        file every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in
+        an array ``columns`` where it has one name for each.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    CoterieError
+        For a missing or damaged file, an unknown extension, columns of the same name, a table without rows.
+    """
+    file = Path(path)
+    suffix = _suffix(file, _READ)
+    if not file.exists():
+        here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
+    if file.is_dir():
+        raise CoterieError(f"'{file}' is a folder, not a table.")
+    with _readable(file):
+        df = {".csv": _csv, ".csv.gz": _csv, ".parquet": _parquet, ".feather": _feather, ".npz": _npz}[suffix](file)
+    if len(df) == 0:
+        raise CoterieError(f"The table '{file}' has no rows.")
+    return df
+
+
+def write_table(df: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table to ``.csv``, ``.csv.gz``, ``.parquet`` or ``.feather``; a file is there whole or not at all.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Written without its index.
+    path : path
+
+    Raises
+    ------
+    CoterieError
+        For an unknown extension or a folder that is not there.
+    """
+    file = Path(path)
+    suffix = _suffix(file, _WRITE)
+    if not file.parent.is_dir():
+        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
+    frame = to_pandas(df).reset_index(drop=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        if suffix == ".parquet":
+            frame.to_parquet(draft, index=False)
+        elif suffix == ".feather":
+            frame.to_feather(draft)
+        elif suffix == ".csv.gz":
+            frame.to_csv(draft, index=False, compression={"method": "gzip", "mtime": 0})
+        else:
+            frame.to_csv(draft, index=False)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def to_pandas(df: Any) -> pd.DataFrame:
+    """Any data frame as a pandas one, with text for column names; a pandas frame is not copied.
+
+    Parameters
+    ----------
+    df : pandas, polars or another frame that narwhals knows, or a dict of columns
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    CoterieError
+        For other things, and for columns of the same name.
+    """
+    import pandas as pd
+
+    if isinstance(df, pd.DataFrame):
+        frame = df
+    elif isinstance(df, dict):
+        try:
+            frame = pd.DataFrame(df)
+        except ValueError as e:
+            raise CoterieError("The columns of the table do not have the same length.") from e
+    else:
+        import narwhals as nw
+
+        try:
+            native = nw.from_native(df)
+        except TypeError as e:
+            raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}.") from e
+        frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
+    names = [str(c) for c in frame.columns]
+    _distinct(names)
+    return frame if all(isinstance(c, str) for c in frame.columns) else frame.set_axis(names, axis=1)
+
+
+def fingerprint(df: Any) -> str:
+    """A hash of a table's column names, types and values, in their order.
+
+    Parameters
+    ----------
+    df : DataFrame
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits; the same for a table that went through any file format that keeps its types.
+    """
+    frame = to_pandas(df)
+    total = hashlib.sha256(f"{len(frame)}".encode())
+    for name in frame.columns:
+        kind, values = _bytes_of(frame[name])
+        total.update(f"\n{len(name)} {name} {kind}\n".encode())
+        total.update(np.ascontiguousarray(values).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _bytes_of(series: pd.Series[Any]) -> tuple[str, npt.NDArray[Any]]:
+    import pandas as pd
+
+    from coterie.data.labels import encode, label_ids
+
+    dtype = series.dtype
+    if pd.api.types.is_datetime64_any_dtype(dtype):
+        stamps = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
+        return "date", stamps.to_numpy(dtype="datetime64[us]").view(np.int64)
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        if not series.hasnans:
+            kind = {"b": "truth", "i": "integer", "u": "integer"}.get(series.to_numpy().dtype.kind)
+            if kind is not None:
+                return kind, series.to_numpy().astype("<i8", copy=False)
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return "number", values.astype("<f8", copy=False)
+    column = encode(series)
+    return "text", np.append(label_ids(column.labels), np.uint64(0))[column.codes].astype("<u8", copy=False)
+
+
+def _suffix(file: Path, known: tuple[str, ...]) -> str:
+    name = file.name.lower()
+    for suffix in sorted(known, key=len, reverse=True):
+        if name.endswith(suffix):
+            return suffix
+    raise CoterieError(f"'{file.name}' has none of the extensions {', '.join(known)}.")
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Turn what the readers raise into one sentence."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except CoterieError:
+        raise
+    except PermissionError as e:
+        raise CoterieError(f"'{file}' may not be read: permission denied.") from e
+    except UnicodeDecodeError as e:
+        raise CoterieError(f"'{file}' is not UTF-8 text; save it again as UTF-8.") from e
+    except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
+        reason = " ".join(str(e).split("\n")[0].split())[:200].rstrip(". ")
+        raise CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.") from e
+
+
+def _distinct(names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise CoterieError(f"The table has more than one column named '{twice[0]}'; rename one of them.")
+
+
+def _csv(file: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        head = pd.read_csv(file, header=None, nrows=1, dtype=str, encoding="utf-8-sig", keep_default_na=False)
+    except pd.errors.EmptyDataError as e:
+        raise CoterieError(f"The table '{file}' has no rows.") from e
+    names = [str(v) for v in head.iloc[0]]
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
+        raise CoterieError(f"'{file}' does not have commas between its columns; save it with commas.")
+    _distinct(n for n in names if n)
+    return pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
+
+
+def _parquet(file: Path) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    _distinct(pq.read_schema(file).names)
+    return pd.read_parquet(file)
+
+
+def _feather(file: Path) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    with pa.memory_map(str(file)) as source:
+        _distinct(pa.ipc.open_file(source).schema.names)
+    return pd.read_feather(file)
+
+
+def _npz(file: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    given = arrays.pop("columns", None)
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            parts = {name: array}
+        elif array.ndim == 2:
+            own = given is not None and len(given) == array.shape[1]
+            titles = [str(v) for v in given] if own else [f"{name}_{j}" for j in range(array.shape[1])]
+            _distinct(titles)
+            parts = dict(zip(titles, array.T, strict=True))
+        else:
+            raise CoterieError(f"The array '{name}' in '{file}' has {array.ndim} dimensions; a table has one or two.")
+        _distinct([*columns, *parts])
+        columns |= parts
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{k}: {v:,}" for k, v in list(lengths.items())[:4])
+        raise CoterieError(f"The arrays in '{file}' do not have the same length ({shown}).")
+    return pd.DataFrame(columns)
