@@ -9,7 +9,6 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.data.labels import find_labels
 from coterie.errors import CoterieError
@@ -36,7 +35,10 @@ class Nodes:
     def names(self) -> tuple[str, ...]:
         """What answers at each level: "client", "cluster" (or the columns' names if there are several), "global"."""
         levels = self.model.levels
-        return ("client", *(("cluster",) if len(levels) == 1 else (v.name for v in levels)), "global")
+        if len(levels) == 1:
+            return ("client", "cluster", "global")
+        taken = ("client", "global")
+        return ("client", *(f"{v.name} (cluster)" if v.name in taken else v.name for v in levels), "global")
 
     @cached_property
     def parents(self) -> tuple[Ints, ...]:
@@ -60,7 +62,7 @@ class Nodes:
     def varies(self) -> tuple[bool, ...]:
         """Whether any node of a level differs from its parent; True for the root."""
         pairs = zip(self.coefficients, self.coefficients[1:], self.parents, strict=False)
-        return (*(not np.array_equal(own, above[parent]) for own, above, parent in pairs), True)
+        return (*(not np.allclose(own, above[parent], rtol=1e-10, atol=0.0) for own, above, parent in pairs), True)
 
     def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
         """The level and the place in it that answers each row.

@@ -79,7 +79,7 @@ class FitResult:
 
     @property
     def family(self) -> str:
-        """ "gaussian", "binomial" or "poisson"."""
+        """Of the model: "gaussian", "binomial" or "poisson"."""
         return self.model.family
 
     @property
@@ -202,7 +202,7 @@ class FitResult:
         offset = None if self.offset is None else _numbers(df, self.offset)
         a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
         out = pd.DataFrame(
-            {"prediction": a.prediction, "source": pd.Categorical.from_codes(a.level, categories=list(a.names))},
+            {"prediction": a.prediction, "source": pd.Categorical.from_codes(a.level, categories=pd.Index(a.names))},
             index=df.index,
         )
         if a.lower is not None:

@@ -1,0 +1,293 @@
+"""Results on disk: ``model.json`` and, beside it, the arrays in a safetensors file that it names. Never pickle.
+
+The arrays' file is named after its content and written first; replacing ``model.json`` then switches from the old
+model to the new one at once, so no crash leaves half a model, and other files in the directory are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import __version__
+from coterie.data.clients import Level
+from coterie.data.design import Design
+from coterie.errors import CoterieError
+from coterie.results.model import Model
+from coterie.results.plain import plain, unplain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.results.result import FitResult
+
+Array = npt.NDArray[Any]
+
+SCHEMA = 1
+FORMAT = "coterie model"
+
+_TENSORS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
+_FRAMES = ("comparison", "client_gains", "local_coefficients")
+_VALUES = (
+    *("formula", "log_likelihood", "reml", "recommended", "reason", "loss", "notes", "ledger", "settings"),
+    *("data_fingerprint", "versions", "offset"),
+)
+_MODEL_VALUES = ("method", "family", "terms", "client_name", "sigma2", "info")
+_MODEL_ARRAYS = ("clusters", "personal", "root", "root_cov", "client", "client_cov", "D_client")
+_MODEL_LISTS = ("nodes", "node_cov", "D_levels")
+
+
+def save(result: FitResult, path: Path) -> None:
+    """Write a result into the directory `path`; see :meth:`FitResult.save`."""
+    try:
+        _refuse_others(path)
+        shelf = Shelf()
+        document = _document(result, shelf)
+        path.mkdir(parents=True, exist_ok=True)
+        data = shelf.to_bytes()
+        name = f"model-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
+        document["arrays"] = {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
+        _write(path / name, data)
+        _write(path / "model.json", json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1).encode())
+        for old in path.iterdir():
+            if _TENSORS.fullmatch(old.name) and old.name != name:
+                old.unlink()
+    except OSError as e:
+        raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
+
+
+def load(path: Path) -> FitResult:
+    """Read a result from the directory `path`; see :func:`coterie.load`."""
+    from safetensors import SafetensorError
+
+    try:
+        document = _read_json(path)
+        file = str(document["arrays"]["file"])
+        if not _TENSORS.fullmatch(file):
+            raise ValueError("the arrays' file has another name")
+        data = (path / file).read_bytes()
+        if hashlib.sha256(data).hexdigest() != document["arrays"]["sha256"]:
+            raise ValueError(f"'{file}' is not what was saved")
+        return _result(document, Shelf.from_bytes(data))
+    except CoterieError:
+        raise
+    except OSError as e:
+        raise CoterieError(f"The model in '{path}' cannot be read: {e.strerror or e} ('{e.filename}').") from e
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, SafetensorError) as e:
+        reason = str(e) if type(e) is ValueError else "its parts do not fit together"
+        raise CoterieError(f"The model in '{path}' is damaged: {reason}. Save it again.") from e
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """``model.json``, once it is sure that this version can read it."""
+    if not (path / "model.json").is_file():
+        what = "has no model.json" if path.is_dir() else "is not a directory" if path.exists() else "does not exist"
+        raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
+    try:
+        document = json.loads((path / "model.json").read_bytes())
+    except (ValueError, RecursionError) as e:
+        raise CoterieError(f"The model in '{path}' is damaged: model.json is cut off or changed.") from e
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CoterieError(f"'{path / 'model.json'}' is not a coterie model.")
+    schema = document.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise ValueError("its schema version is missing")
+    if schema > SCHEMA:
+        raise CoterieError(
+            f"The model in '{path}' was saved by coterie {document.get('version', '?')} in a newer format "
+            f"({schema}; this is coterie {__version__}, which reads up to {SCHEMA}). Update coterie."
+        )
+    return document
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise rather than overwrite something that is not a coterie model."""
+    if path.exists() and not path.is_dir():
+        raise CoterieError(f"'{path}' is a file; a model is saved into a directory.")
+    target = path / "model.json"
+    if not target.exists():
+        return
+    try:
+        document = json.loads(target.read_bytes())
+    except (ValueError, OSError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CoterieError(f"'{target}' is not a coterie model and is left alone; choose another directory.")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file at once: the new content is on disk before it takes the name."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class Shelf:
+    """Arrays of any kind, as the plain ones that safetensors holds."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def to_bytes(self) -> bytes:
+        """All arrays."""
+        from safetensors.numpy import save as to_bytes
+
+        return to_bytes({k: np.ascontiguousarray(v) for k, v in self.arrays.items()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Shelf:
+        """The arrays that `to_bytes` wrote."""
+        from safetensors.numpy import load as from_bytes
+
+        shelf = cls()
+        shelf.arrays = from_bytes(data)
+        return shelf
+
+    def put(self, name: str, values: Array) -> Any:
+        """Keep an array; what is returned goes into the JSON."""
+        kind = values.dtype.kind
+        if kind in "fiub":
+            self.arrays[name] = values
+            return {"kind": "numbers", "array": name}
+        if kind == "M":
+            self.arrays[name] = values.astype(np.int64)
+            return {"kind": "dates", "array": name, "dtype": values.dtype.str}
+        if kind == "U" or all(type(v) is str for v in values):
+            texts = [str(v).encode("utf-8", "surrogatepass") for v in values]
+            self.arrays[name] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+            self.arrays[f"{name}.stops"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
+            return {"kind": "texts", "array": name, "dtype": values.dtype.str}
+        return {"kind": "mixed", "values": [plain(v) for v in values]}
+
+    def get(self, entry: Any) -> Array:
+        """The array that `put` was given."""
+        kind = entry["kind"]
+        if kind == "mixed":
+            values = [unplain(v) for v in entry["values"]]
+        elif kind == "texts":
+            stops = self.arrays[f"{entry['array']}.stops"].tolist()
+            data = self.arrays[entry["array"]].tobytes()
+            if (stops[-1] if stops else 0) != len(data):
+                raise ValueError("the texts are cut off")
+            starts = [0, *stops[:-1]]
+            values = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, stops, strict=False)]
+            if entry["dtype"] != "|O":
+                return np.array(values, dtype=entry["dtype"])
+        else:
+            array = self.arrays[entry["array"]]
+            return array if kind == "numbers" else array.astype(entry["dtype"])
+        out = np.empty(len(values), dtype=object)
+        out[:] = values
+        return out
+
+
+def _document(result: FitResult, shelf: Shelf) -> dict[str, Any]:
+    m = result.model
+    model = {k: plain(getattr(m, k)) for k in _MODEL_VALUES}
+    model["labels"] = shelf.put("labels", m.labels)
+    model["levels"] = [
+        {
+            "name": v.name,
+            "labels": shelf.put(f"level.{i}.labels", v.labels),
+            "parent": shelf.put(f"level.{i}.parent", v.parent),
+        }
+        for i, v in enumerate(m.levels)
+    ]
+    for name in _MODEL_ARRAYS:
+        value = getattr(m, name)
+        model[name] = None if value is None else shelf.put(name, value)
+    for name in _MODEL_LISTS:
+        model[name] = [shelf.put(f"{name}.{i}", v) for i, v in enumerate(getattr(m, name))]
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "version": __version__,
+        "model": model,
+        "design": None if result.design is None else json.loads(result.design.to_json()),
+        "result": {k: plain(getattr(result, k)) for k in _VALUES},
+        "frames": {k: _put_frame(shelf, k, getattr(result, k)) for k in _FRAMES},
+    }
+
+
+def _result(document: dict[str, Any], shelf: Shelf) -> FitResult:
+    from coterie.results.result import FitResult
+
+    design = document["design"]
+    values: dict[str, Any] = {k: unplain(document["result"][k]) for k in _VALUES}
+    values |= {k: _get_frame(shelf, document["frames"][k]) for k in _FRAMES}
+    values["design"] = None if design is None else Design.from_json(json.dumps(design))
+    return FitResult(model=_model(document["model"], shelf), **values)
+
+
+def _model(d: dict[str, Any], shelf: Shelf) -> Model:
+    values = {k: unplain(d[k]) for k in _MODEL_VALUES}
+    values["labels"] = shelf.get(d["labels"])
+    values["levels"] = tuple(Level(v["name"], shelf.get(v["labels"]), shelf.get(v["parent"])) for v in d["levels"])
+    for name in _MODEL_ARRAYS:
+        values[name] = None if d[name] is None else shelf.get(d[name])
+    for name in _MODEL_LISTS:
+        values[name] = tuple(shelf.get(v) for v in d[name])
+    if set(values) != {f.name for f in fields(Model)}:
+        raise ValueError("the model's parts are not those of this version")
+    model = Model(**values)
+    m, p = len(model.labels), len(model.terms)
+    sound = model.client.shape == (m, p) and model.clusters.shape == (m,) and model.root.shape == (p,)
+    below = (model.clusters, *(v.parent for v in model.levels))
+    for parents, level, nodes in zip(below, model.levels, model.nodes, strict=False):
+        k = len(level.labels)
+        sound &= nodes.shape == (k, p) and bool(np.all((parents >= 0) & (parents < k)))
+    if not sound:
+        raise ValueError("its arrays do not fit together")
+    return model
+
+
+def _put_frame(shelf: Shelf, name: str, frame: pd.DataFrame | None) -> Any:
+    if frame is None:
+        return None
+    columns = []
+    for j, column in enumerate(frame.columns):
+        series = frame.iloc[:, j]
+        columns.append([plain(column), str(series.dtype), shelf.put(f"{name}.{j}", series.to_numpy())])
+    index = [plain(frame.index.name), str(frame.index.dtype), shelf.put(f"{name}.index", frame.index.to_numpy())]
+    return {"index": index, "columns": columns}
+
+
+def _get_frame(shelf: Shelf, entry: Any) -> pd.DataFrame | None:
+    import pandas as pd
+
+    if entry is None:
+        return None
+    name, dtype, values = entry["index"]
+    index = pd.Index(shelf.get(values), dtype=dtype, name=unplain(name))
+    columns = [pd.Series(shelf.get(v), dtype=kind, index=index) for _, kind, v in entry["columns"]]
+    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=index)
+    frame.columns = pd.Index([unplain(c) for c, _, _ in entry["columns"]])
+    return frame
