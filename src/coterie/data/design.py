@@ -188,11 +188,8 @@ class Design:
                 known = " and ".join(repr(v) for v in self.outcome_levels)
                 raise CoterieError(f"The outcome '{self.outcome}' is {known}, not {listed(map(repr, other), 3)}.")
             return np.where(codes < 0, np.nan, codes.astype(np.float64))
-        y: npt.NDArray[Any]
-        if self.parsed.plain_outcome:
-            y = read_numbers(df[self.outcome])
-        else:
-            y = self._computed_outcome(df)
+        plain_outcome = self.parsed.plain_outcome
+        y = read_numbers(df[self.outcome]) if plain_outcome else self._computed_outcome(df)
         return np.ascontiguousarray(y if rows is None else y[rows], dtype=np.float64)
 
     def _computed_outcome(self, df: pd.DataFrame) -> F64:

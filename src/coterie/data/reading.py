@@ -134,9 +134,11 @@ def _roles(
             f"Column '{client}' is the client column and is also in the formula; take it out of the formula, "
             "because every client has its own coefficients already."
         )
-    for role, name in {"client": client, **roles, **dict.fromkeys(levels, "")}.items():
-        if name in parsed.outcome_columns or (role in levels and role in parsed.outcome_columns):
-            raise CoterieError(f"Column '{name or role}' is the outcome and cannot be another column too.")
+    outcome = next((name for name in given if name in parsed.outcome_columns), None)
+    if outcome is not None:
+        raise CoterieError(
+            f"Column '{outcome}' is the outcome; it cannot be the client, cluster or another column too."
+        )
     if roles.get("offset") in parsed.columns:
         raise CoterieError(f"Column '{roles['offset']}' is the offset and is also in the formula; keep one of them.")
     return parsed

@@ -30,9 +30,9 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     Parameters
     ----------
     path : path
-        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. In an NPZ
-        file every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in
-        an array ``columns`` where it has one name for each.
+        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. In
+        an NPZ file every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or
+        the names in an array ``columns`` where it has one name for each.
 
     Returns
     -------

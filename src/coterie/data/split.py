@@ -1,0 +1,133 @@
+"""Held-out rows of every client, drawn by keys: the same for any order and partition of clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.clients import Clients
+from coterie.data.columns import at_rows
+from coterie.data.labels import encode, label_ids
+from coterie.errors import CoterieError
+from coterie.numerics.keyed import uniform, uniform_rows
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def split_rows(
+    clients: Clients, fraction: float, seed: int, repeat: int = 0, order: Any = None, groups: Any = None
+) -> Mask:
+    """Rows to test on.
+
+    A client with n rows gives ``floor(n * fraction + u)`` of them, u its own uniform number, so that the expected share
+    is exact however few rows it has; but at least one where n >= 3, and never all.
+
+    Parameters
+    ----------
+    clients : Clients
+    fraction : float
+        Share of rows to test on, between 0 and 1.
+    seed : int
+    repeat : int, default 0
+        Number of the split.
+    order : (n,) values, optional
+        By sorted row (``column[clients.order]``): the latest rows of each client are tested on. There is one such
+        split; of equal values, those further down the table count as later.
+    groups : (n,) labels, optional
+        By sorted row: rows with the same label (one person's) stay together, in all clients. Whole groups are drawn,
+        and the share counts groups.
+
+    Returns
+    -------
+    (n,) bool
+        True for test rows. Every client keeps at least one row to train on.
+
+    Raises
+    ------
+    CoterieError
+        For a fraction outside (0, 1), for `order` and `groups` together, and for missing values in either.
+    """
+    if not 0 < fraction < 1:
+        raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
+    if order is not None and groups is not None:
+        raise CoterieError("Split by order or by groups, not both (--order-by, --split-by).")
+    if groups is not None:
+        return _by_groups(clients, fraction, seed, repeat, groups)
+    if order is not None:
+        take = _share(clients.counts, clients.ids, fraction, seed, 0)
+        return _latest(clients, take, order)
+    take = _share(clients.counts, clients.ids, fraction, seed, repeat)
+    u = uniform_rows(seed, "split", clients.ids, repeat, clients.counts)
+    return _smallest(u, clients.counts, take)
+
+
+def _share(counts: I64, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> I64:
+    """How many of each client's rows (or groups) are tested on, (m,) int64."""
+    coin = uniform(seed, "split-share", ids, repeat, 1)[:, 0]
+    take = np.floor(counts * fraction + coin).astype(np.int64)
+    return np.minimum(np.maximum(take, counts >= 3), np.maximum(counts - 1, 0))
+
+
+def _smallest(u: F64, counts: I64, take: I64) -> Mask:
+    """The rows with the ``take[i]`` smallest numbers of each client.
+
+    One sort of integers (client, leading bits of u) and a threshold for each client, instead of a sort by two keys.
+    """
+    m = max(len(counts), 1)
+    bits = min(53, 63 - (m - 1).bit_length())
+    lead = (u * 2.0**bits).astype(np.int64)
+    key = (np.repeat(np.arange(len(counts), dtype=np.int64), counts) << bits) | lead
+    ranked = np.append(np.sort(key), np.iinfo(np.int64).max)
+    threshold = ranked[np.cumsum(counts) - counts + take]
+    return key < np.repeat(threshold, counts)
+
+
+def _latest(clients: Clients, take: I64, order: Any) -> Mask:
+    import pandas as pd
+
+    series = pd.Series(order)
+    _complete(series.isna().to_numpy(dtype=bool), len(clients.y), "order", clients.order)
+    plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufM"
+    values = series.to_numpy() if plain else encode(series).codes
+    by_time = np.lexsort((values, clients.codes))
+    test = np.zeros(len(clients.y), dtype=bool)
+    test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
+    return test
+
+
+def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups: Any) -> Mask:
+    """Draw whole groups, stratified by the client in which each group first occurs."""
+    column = encode(groups)
+    _complete(column.missing, len(clients.y), "groups", clients.order)
+    group, g = column.codes, len(column.labels)
+    u = uniform(seed, "split", label_ids(column.labels), repeat, 1)[:, 0]
+    codes = clients.codes
+    _, first = np.unique(group, return_index=True)
+    home = codes[first]
+    by_home = np.argsort(home, kind="stable")
+    counts = np.bincount(home, minlength=len(clients)).astype(np.int64)
+    chosen = np.zeros(g, dtype=bool)
+    chosen[by_home] = _smallest(u[by_home], counts, _share(counts, clients.ids, fraction, seed, repeat))
+    test = chosen[group]
+    trained = np.bincount(codes, weights=~test, minlength=len(clients)) > 0
+    bare = ~trained[codes]  # clients whose groups were all drawn elsewhere: their last-drawn group stays in training
+    if bare.any():
+        rows = np.flatnonzero(bare)
+        last = rows[np.lexsort((u[group[rows]], codes[rows]))]
+        ends = np.flatnonzero(np.append(codes[last][1:] != codes[last][:-1], True))
+        chosen[group[last[ends]]] = False
+        test = chosen[group]
+    return test
+
+
+def _complete(missing: Mask, n: int, what: str, order: I64) -> None:
+    if len(missing) != n:
+        raise CoterieError(f"The values to split by ({what}) have {len(missing):,} entries; there are {n:,} rows.")
+    if missing.any():
+        table = np.zeros(int(order.max()) + 1, dtype=bool)
+        table[order[missing]] = True
+        raise CoterieError(f"The column to split by ({what}) has missing values in {at_rows(table)}.")
