@@ -26,6 +26,8 @@ Rows = slice | npt.NDArray[np.int64]
 Work = Callable[..., Mapping[str, Any]]
 W = TypeVar("W", bound=Callable[..., Any])
 
+WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
+
 _WORK: dict[str, Work] = {}
 
 
@@ -43,10 +45,7 @@ def work(function: W) -> W:
     callable
         The same function.
 
-    Raises
-    ------
-    CoterieError
-        For a function defined inside another one: the other side could not find it by its name.
+    A CoterieError refuses a function defined inside another one: the other side could not find it by its name.
     """
     if "<" in function.__qualname__:
         raise CoterieError(f"Work {function.__qualname__!r} must be defined at the top level of a module.")
@@ -87,14 +86,9 @@ def readonly(array: Array) -> Array:
 
 
 class Ragged:
-    """Values of different lengths, one after another: row r is ``values[offsets[r]:offsets[r + 1]]``.
+    """Rows of different lengths, one after another: row r is ``values[offsets[r]:offsets[r + 1]]``.
 
-    Parameters
-    ----------
-    values : (n, ...) array
-        All rows, concatenated. Bytes are ``uint8``.
-    offsets : (rows + 1,) int64
-        Starts at 0, never falls, ends at n.
+    ``values`` is an (n, ...) array (bytes are uint8); ``offsets``, (rows + 1,) int64, rises from 0 to n.
     """
 
     __slots__ = ("offsets", "values")
@@ -132,18 +126,9 @@ class Ragged:
         where = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Ragged(self.values[where], offsets)
 
-    def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows of {self.values.dtype})"
-
 
 class PerRow:
-    """A message value with one row for each request: work receives the rows of its own clients.
-
-    Parameters
-    ----------
-    value : array, Ragged, or a dict of them
-        The leading axis is aligned with ``to``.
-    """
+    """A message value (array, Ragged, or dict of them) aligned with ``to``: work receives its own clients' rows."""
 
     __slots__ = ("value",)
 
@@ -156,11 +141,7 @@ class PerCluster:
 
     Index what arrives with ``site.clusters``. A list of arrays with unequal shapes makes the engine call the work once
     for each cluster (what arrives then has one row), and the sums of ``total(..., by="cluster")`` come back as lists.
-
-    Parameters
-    ----------
-    value : array, Ragged, dict of them, or list of arrays
-        The leading axis counts all clusters of the federation.
+    The leading axis of ``value`` (array, Ragged, dict of them, or list of arrays) counts all clusters.
     """
 
     __slots__ = ("unequal", "value")
@@ -193,8 +174,8 @@ class Objective(Protocol):
 class State(Mapping[str, Array]):
     """Personal state of a site's clients: read-only arrays, leading axis = clients; changed by assigning a new one.
 
-    What was assigned is read back at once; it becomes the site's state when the exchange counts. Do not change an
-    array after assigning it. Clients that never wrote a name read zeros.
+    Read with :meth:`get`: clients that never wrote a name get the default, whoever else did. What was assigned is read
+    back at once; it becomes the site's state when the exchange counts. Do not change an array after assigning it.
     """
 
     __slots__ = ("_rows", "_size", "_source", "_unique", "new")
@@ -203,29 +184,53 @@ class State(Mapping[str, Array]):
         self._source, self._rows, self._size, self._unique = source, rows, size, unique
         self.new: dict[str, Array] = {}
 
-    def __getitem__(self, name: str) -> Array:
+    def written(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which clients have ever written ``name``, (m,) bool."""
+        source = self._source
+        nested = isinstance(source, State)
+        if name in self.new or (not nested and name not in source):
+            return np.full(self._size, name in self.new)
+        mask = source.written(name) if isinstance(source, State) else source.get(WRITTEN + name)
+        return np.ones(self._size, dtype=bool) if mask is None else mask[self._rows]
+
+    def _raw(self, name: str) -> Array:
         if name in self.new:
-            return readonly(self.new[name])
-        return readonly(self._source[name][self._rows])
+            return self.new[name]
+        source = self._source
+        return (source._raw(name) if isinstance(source, State) else source[name])[self._rows]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The state ``name``, with the rows of ``default`` (m, ...) for clients that never wrote it."""
+        written = self.written(name)
+        if written.all():
+            return readonly(self._raw(name))
+        if default is None or not written.any():
+            return default
+        values: Array = np.array(self._raw(name))
+        values[~written] = np.broadcast_to(default, values.shape)[~written]
+        return readonly(values)
+
+    def __getitem__(self, name: str) -> Array:
+        if not self.written(name).all():
+            raise KeyError(f"{name}: some clients never wrote it, use state.get(name, default)")
+        return readonly(self._raw(name))
 
     def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
+        if isinstance(self._source, State):
+            raise CoterieError(f"State {name!r} must be written for the whole site, not for a view made by take().")
         if not self._unique:
             raise CoterieError(f"State {name!r} cannot be written where a client is asked more than once.")
         array = np.asarray(value)
         if array.ndim == 0 or len(array) != self._size or array.dtype.hasobject:
             raise CoterieError(f"State {name!r} needs one row for each of {self._size} clients, not {array.shape}.")
-        if isinstance(self._source, State):
-            whole = np.array(self._source.get(name, np.zeros((self._source._size, *array.shape[1:]), array.dtype)))
-            whole[self._rows] = array
-            self._source[name] = whole
-        else:
-            self.new[name] = array
+        self.new[name] = array
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._source, *self.new]))
+        names = dict.fromkeys([*self._source, *self.new])
+        return (n for n in names if not n.startswith(WRITTEN) and n in self)
 
     def __len__(self) -> int:
-        return len({*self._source, *self.new})
+        return len(list(iter(self)))
 
 
 class Site:
@@ -260,15 +265,14 @@ class Site:
     def take(self, rows: npt.ArrayLike | slice) -> Site:
         """A view of some clients: indices in any order, a mask or a slice; no data row is copied.
 
-        Repeats are allowed, and then state cannot be written. ``clusters`` keep their numbers, so that messages are
+        Repeats are allowed. State can be read, not written. ``clusters`` keep their numbers, so that messages are
         indexed as before.
         """
         index = rows if isinstance(rows, slice) else np.asarray(rows)
         if isinstance(index, np.ndarray):
             index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         ids = self.ids[index]
-        unique = isinstance(index, slice) or len(np.unique(index)) == len(index)
-        state = State(self.state, index, len(ids), unique)
+        state = State(self.state, index, len(ids))
         view = Site(self.objective.take(index), self.clusters[index], self.weights[index], ids, state, self.seed)
         view._tally = self._tally
         return view

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.engines.assemble import checked
 from coterie.engines.base import Segments, compact, localise
 from coterie.errors import CoterieError
-from coterie.federation import Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
+from coterie.federation import WRITTEN, Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
 
 T = TypeVar("T")
 _ALL = Segments(None, np.zeros(1, np.int64), slice(0, 1))
@@ -50,6 +50,7 @@ class Store:
             target = self.staged.get(name)
             if target is None:
                 target = self._target(name, value, whole)
+            written = self._writable(WRITTEN + name)
             if name in self._reshaped:
                 self._reshaped[name] -= len(value)
         if target.shape[1:] != value.shape[1:] or not np.can_cast(value.dtype, target.dtype, "same_kind"):
@@ -58,20 +59,27 @@ class Store:
                 f"and {value.dtype} {value.shape[1:]} for others: use one type, and pad to one shape."
             )
         target[rows] = value
+        if written is not None:
+            written[rows] = True
 
     def _target(self, name: str, value: Array, whole: bool) -> Array:
         old = self.arrays.get(name)
-        reshaped = old is not None and (old.shape[1:] != value.shape[1:] or old.dtype != value.dtype)
-        if old is None or (whole and reshaped):
-            new = np.zeros((self.m, *value.shape[1:]), value.dtype)
-            if reshaped:
-                self._reshaped[name] = self.m
-        elif self.tentative or name in self._kept:
-            new = old.copy()
+        if old is None:
+            self.staged[WRITTEN + name] = np.zeros(self.m, dtype=bool)
+        elif not whole or (old.shape[1:] == value.shape[1:] and old.dtype == value.dtype):
+            same: Array = self._writable(name)  # type: ignore[assignment]
+            return same
         else:
-            return old
-        self.staged[name] = new
+            self._reshaped[name] = self.m
+        new = self.staged[name] = np.zeros((self.m, *value.shape[1:]), value.dtype)
         return new
+
+    def _writable(self, name: str) -> Array | None:
+        """The array that writes go to: the state itself, or a copy of it that is kept aside."""
+        array = self.staged.get(name, self.arrays.get(name))
+        if array is not None and name not in self.staged and (self.tentative or name in self._kept):
+            array = self.staged[name] = array.copy()
+        return array
 
     def close(self) -> None:
         """End an exchange: what was written becomes the state, or stays aside if this store is tentative."""
@@ -79,6 +87,9 @@ class Store:
             name = next(n for n, left in self._reshaped.items() if left)
             raise CoterieError(f"State {name!r} changed its shape or type for some clients only: write it for all.")
         self._reshaped.clear()
+        for name in [n for n in self.staged if n.startswith(WRITTEN) and n not in self.arrays]:
+            if self.staged[name].all():
+                del self.staged[name]
         if self.staged and not self.tentative:
             self.commit()
 

@@ -127,6 +127,8 @@ class InProcess:
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from :meth:`snapshot`, taken by a federation of the same clients."""
+        if "state" not in snapshot:
+            raise CoterieError("The checkpoint was made by another engine: resume it with that one.")
         state = dict(snapshot["state"])
         if any(len(array) != len(self.clients) for array in state.values()):
             raise CoterieError("The checkpoint has another number of clients: resume it on its own data.")

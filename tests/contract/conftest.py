@@ -1,0 +1,23 @@
+"""Fixtures of the contract suite: every law gets every row of the registry."""
+
+import pytest
+
+from tests.contract.cases import CASES, make_federation, quadratic
+
+M, K = 23, 5  # clients and clusters of the federation `fed`
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request):
+    return request.param
+
+
+@pytest.fixture(params=["inprocess", "blocks", "loopback"])
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def fed(engine):
+    """A federation of quadratics, with sites of unequal size where there are sites."""
+    return make_federation(engine, quadratic(M, k=K), [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]])

@@ -1,0 +1,228 @@
+"""Every law of the federation contract on every registered method."""
+
+import numpy as np
+import pytest
+
+from coterie.engines import Faults, checkpoint
+from coterie.errors import CoterieError
+from tests.contract.cases import CASES, last, make_federation
+
+
+def close(a, b, tolerance):
+    assert a.keys() == b.keys()
+    for name in a:
+        x, y = np.asarray(a[name]), np.asarray(b[name])
+        assert x.shape == y.shape and x.dtype == y.dtype, name
+        np.testing.assert_allclose(
+            x, y, rtol=tolerance, atol=tolerance * max(1.0, np.abs(y).max(initial=0)), err_msg=name
+        )
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(np.asarray(a[name]), np.asarray(b[name]), err_msg=name, strict=True)
+
+
+def partitions(m, seed):
+    """Random parts, in random order, with clients of a part in random order."""
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, 5, m)
+    parts = [rng.permutation(np.flatnonzero(owner == s)) for s in rng.permutation(5)]
+    return [p for p in parts if len(p)]
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another(case, engine):
+    problem = case.problem()
+    first = case.run(make_federation(engine, problem, 3))
+    same(first, case.run(make_federation(engine, problem, 3)))
+    other = case.run(make_federation(engine, problem, 3, seed=8))
+    if case.random:
+        assert any(not np.array_equal(first[n], other[n]) for n in first)
+    else:
+        same(first, other)
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 11])
+def test_work_is_separable_over_blocks(case, block):
+    problem = case.problem()
+    expected = case.run(make_federation("inprocess", problem))
+    close(case.run(make_federation("inprocess", problem, block=block, threads=1)), expected, case.tolerance)
+
+
+def test_threads_change_nothing(case):
+    problem = case.problem()
+    alone = case.run(make_federation("inprocess", problem, block=2, threads=1))
+    same(case.run(make_federation("inprocess", problem, block=2, threads=4)), alone)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_partition_into_sites_gives_the_same_numbers(case, seed):
+    problem = case.problem()
+    expected = case.run(make_federation("inprocess", problem))
+    parts = partitions(len(problem.ids), seed)
+    close(case.run(make_federation("loopback", problem, parts)), expected, case.tolerance)
+
+
+def test_a_site_for_every_client_gives_the_same_numbers(case):
+    problem = case.problem()
+    alone = [[i] for i in np.random.default_rng(0).permutation(len(problem.ids))]
+    expected = case.run(make_federation("inprocess", problem))
+    close(case.run(make_federation("loopback", problem, alone, block=1)), expected, case.tolerance)
+
+
+def test_client_order_is_irrelevant(case):
+    problem = case.problem()
+    order = np.lexsort((np.random.default_rng(1).random(len(problem.ids)), problem.clusters))
+    expected = dict(case.run(make_federation("inprocess", problem)))
+    for name in case.per_client:
+        expected[name] = np.asarray(expected[name])[order]
+    close(case.run(make_federation("inprocess", problem.permuted(order))), expected, case.tolerance)
+
+
+def test_lost_and_damaged_messages_with_retries_change_nothing(case):
+    problem = case.problem()
+    parts = partitions(len(problem.ids), 0)
+    faults = Faults(request=0.3, reply=0.3, damage=0.2, seed=3)
+    disturbed = make_federation("loopback", problem, parts, faults=faults, retries=100)
+    same(case.run(disturbed), case.run(make_federation("loopback", problem, parts)))
+
+
+def test_sites_that_die_at_any_moment_change_nothing(case, tmp_path):
+    problem = case.problem()
+    parts = partitions(len(problem.ids), 0)
+    faults = Faults(crash=0.3, reply=0.2, seed=5)
+    disturbed = make_federation("loopback", problem, parts, faults=faults, folder=tmp_path, retries=100)
+    same(case.run(disturbed), case.run(make_federation("loopback", problem, parts)))
+
+
+def test_a_site_that_misses_exchanges_ends_no_run(case):
+    fed = make_federation("loopback", case.problem(), 4, retries=0, faults=Faults(reply=lambda e, s: s == e % 4))
+    try:
+        result = case.run(fed)
+    except CoterieError:
+        return  # a method may need everyone, if it says so
+    assert all(np.all(np.isfinite(np.asarray(value))) for value in result.values())
+
+
+def test_an_exchange_nobody_answers_ends_no_run(case):
+    fed = make_federation("loopback", case.problem(), 4, retries=0, faults=Faults(request=lambda e, s: e % 3 == 0))
+    try:
+        result = case.run(fed)
+    except CoterieError:
+        return
+    assert all(np.all(np.isfinite(np.asarray(value))) for value in result.values())
+
+
+def test_inputs_are_unchanged(case, engine):
+    problem = case.problem()
+    before = [np.array(a) for a in arrays(problem)]
+    case.run(make_federation(engine, problem, 3))
+    for old, new in zip(before, arrays(problem), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def arrays(problem):
+    values = [*vars(problem.objective).values(), problem.clusters, problem.weights, problem.ids]
+    return [v for v in values if isinstance(v, np.ndarray)]
+
+
+def test_one_client_is_enough(case, engine):
+    problem = case.problem(m=1)
+    result = case.run(make_federation(engine, problem))
+    assert all(np.all(np.isfinite(np.asarray(value))) for value in result.values())
+    close(result, case.run(make_federation("inprocess", problem)), case.tolerance)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.optimum], ids=lambda case: case.name)
+def test_known_optimum_is_reached(case, engine):
+    problem = case.problem()
+    result = case.run(make_federation(engine, problem, 3))
+    for name, value in case.optimum(problem).items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_counted_bytes_are_sent_bytes(case):
+    sent = {"down": 0, "up": 0}
+
+    def tap(direction, site, data):
+        sent[direction] += len(data)
+
+    fed = make_federation("loopback", case.problem(), 4, retries=100, faults=Faults(request=0.2, reply=0.2), tap=tap)
+    case.run(fed)
+    assert sent["down"] > 0 and sent["up"] > 0
+    assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (sent["down"], sent["up"])
+
+
+def test_gradients_are_counted_once_whatever_is_lost(case):
+    problem = case.problem()
+    plain = make_federation("inprocess", problem)
+    lossy = make_federation("loopback", problem, 4, retries=100, faults=Faults(reply=0.4))
+    case.run(plain)
+    case.run(lossy)
+    assert lossy.ledger.gradient_calls == plain.ledger.gradient_calls
+    assert lossy.ledger.exchanges == plain.ledger.exchanges
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
+def test_resumed_is_straight(case, engine, stop, tmp_path):
+    problem = case.problem()
+    folders = {"folder": tmp_path / "sites"} if engine == "loopback" else {}
+    straight = case.run(make_federation(engine, problem, 3))
+    fed = make_federation(engine, problem, 3, **folders)
+    for steps, state in enumerate(case.stream(fed), start=1):
+        if steps == stop:
+            checkpoint.save(tmp_path / "run", fed, state)
+        if steps == stop + 1:  # a step that the checkpoint does not know
+            break
+    again = make_federation(engine, problem, 3, **folders)
+    state = last(case.stream(again, checkpoint.load(tmp_path / "run", again)))
+    same(case.finish(again, state), straight)
+    undisturbed = make_federation(engine, problem, 3)
+    case.run(undisturbed)
+    assert again.ledger.exchanges == undisturbed.ledger.exchanges
+
+
+class KilledError(BaseException):
+    """The coordinator dies."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
+def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, tmp_path):
+    problem, file = case.problem(), tmp_path / "run"
+    parts = partitions(len(problem.ids), seed)
+    straight = case.run(make_federation("loopback", problem, parts))
+    rng = np.random.default_rng(seed)
+
+    def life():
+        left = [int(rng.integers(45, 90))]
+
+        def tap(direction, site, data):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KilledError
+
+        faults = Faults(crash=0.1, reply=0.1, seed=int(rng.integers(1000)))
+        fed = make_federation("loopback", problem, parts, folder=tmp_path / "sites", faults=faults, retries=50, tap=tap)
+        state = start = checkpoint.load(file, fed) if file.exists() else begin(fed, file)
+        for state in case.stream(fed, start):
+            checkpoint.save(file, fed, state)
+        return case.finish(fed, state)
+
+    deaths = 0
+    while deaths < 500:
+        try:
+            result = life()
+            break
+        except KilledError:
+            deaths += 1
+    same(result, straight)
+    assert deaths > 0
+
+
+def begin(fed, file):
+    """A checkpoint before the first step: a run that dies within it must not meet its own half-made exchanges."""
+    checkpoint.save(file, fed, {})
+    return {}

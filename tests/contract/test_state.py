@@ -1,0 +1,161 @@
+"""Personal state: it stays at the site, is replaced by assignment, and follows its clients through any cut."""
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.federation import PerRow, work
+from tests.contract.cases import quadratic
+from tests.contract.conftest import K, M
+
+
+@work
+def write(site, u):
+    old = site.state.get("u", np.full(u.shape, -1.0))
+    site.state["u"] = u
+    return {"old": old, "new": site.state["u"]}
+
+
+@work
+def read(site):
+    return dict(site.state)
+
+
+@work
+def read_or(site, default):
+    default = np.full(len(site), default)
+    return {"u": site.state.get("u", default), "written": site.state.written("u")}
+
+
+@work
+def views(site):
+    rows = np.arange(len(site))[::-1]
+    view = site.take(rows).take(np.repeat(rows, 2))
+    site.state["u"] = site.state["u"] + 1  # views see what the site has just written
+    return {"u": view.state["u"][::2], "id": view.ids[1::2], "g": view.objective.gradient(np.ones(3))[::2]}
+
+
+@work
+def write_view(site):
+    site.take(slice(None)).state["u"] = np.ones(len(site))
+    return {}
+
+
+@work
+def write_state(site):
+    site.state["u"][:] = 1
+    return {}
+
+
+def test_state_is_read_only(fed):
+    fed.ask(write, u=PerRow(np.ones(M)))
+    with pytest.raises((ValueError, CoterieError), match="read-only"):
+        fed.ask(write_state)
+
+
+def test_state_stays_and_is_replaced_by_assignment(fed):
+    first, second = np.arange(M, dtype=float), np.arange(M, dtype=float) ** 2
+    replies = fed.ask(write, u=PerRow(first))
+    np.testing.assert_array_equal(replies["old"], -1)
+    np.testing.assert_array_equal(replies["new"], first)
+    replies = fed.ask(write, u=PerRow(second))
+    np.testing.assert_array_equal(replies["old"], first)  # a reply shows the state before, although it was replaced
+    np.testing.assert_array_equal(replies["new"], second)
+    np.testing.assert_array_equal(fed.ask(read, to=[5, 1, 1])["u"], second[[5, 1, 1]])
+
+
+def test_a_part_of_the_clients_writes_its_own_rows(fed):
+    fed.ask(write, to=[7, 2], u=PerRow(np.array([7.0, 2.0])))
+    expected = np.full(M, 5.0)
+    expected[[7, 2]] = [7, 2]
+    replies = fed.ask(read_or, default=5.0)
+    np.testing.assert_array_equal(replies["u"], expected)
+    np.testing.assert_array_equal(np.flatnonzero(replies["written"]), [2, 7])
+    np.testing.assert_array_equal(fed.ask(read, to=[7, 2, 7])["u"], [7, 2, 7])
+    with pytest.raises((KeyError, CoterieError), match="never wrote it"):
+        fed.ask(write_state)
+    fed.ask(write, u=PerRow(np.arange(M, dtype=float)))
+    np.testing.assert_array_equal(fed.ask(read)["u"], np.arange(M))
+
+
+@work
+def write_some(site, x):
+    """Writes only where a block holds such a client at all."""
+    if np.any(x):
+        site.state["u"] = np.where(x, 3.0, site.state.get("u", np.full(len(site), 5.0)))
+    return {}
+
+
+def test_blocks_that_write_nothing_keep_what_they_had(fed):
+    for chosen in ([4, 5], [20]):
+        fed.ask(write_some, x=PerRow(np.isin(np.arange(M), chosen)))
+    expected = np.where(np.isin(np.arange(M), [4, 5, 20]), 3.0, 5.0)
+    np.testing.assert_array_equal(fed.ask(read_or, default=5.0)["u"], expected)
+
+
+def test_views_inside_work_read_and_do_not_write(fed):
+    fed.ask(write, u=PerRow(np.arange(M, dtype=float)))
+    replies = fed.ask(views)
+    np.testing.assert_array_equal(replies["u"], np.arange(M) + 1)
+    np.testing.assert_array_equal(replies["id"], fed.clients.ids)
+    np.testing.assert_array_equal(replies["g"], quadratic(M, k=K).objective.gradient(np.ones(3)))
+    with pytest.raises(CoterieError, match="whole site"):
+        fed.ask(write_view)
+
+
+def test_repeated_clients_may_not_write_state(fed):
+    with pytest.raises(CoterieError, match="asked more than once"):
+        fed.ask(write, to=[2, 4, 2], u=PerRow(np.ones(3)))
+    assert not fed.ask(read_or, default=0.0)["written"].any()
+
+
+def test_state_may_change_its_shape_for_all_but_not_for_some(fed):
+    fed.ask(write, u=PerRow(np.ones(M)))
+    fed.ask(replace, u=PerRow(np.ones((M, 2), np.float32)))
+    assert fed.ask(read)["u"].shape == (M, 2) and fed.ask(read)["u"].dtype == np.float32
+    with pytest.raises(CoterieError, match="pad to one shape"):
+        fed.ask(replace, to=[3], u=PerRow(np.ones((1, 3))))
+    assert fed.ask(read)["u"].shape == (M, 2)
+
+
+@work
+def replace(site, u):
+    site.state["u"] = u
+    return {}
+
+
+@pytest.mark.parametrize("value", [1.0, np.ones(M + 1)], ids=["scalar", "long"])
+def test_state_needs_a_row_for_each_client(fed, value):
+    with pytest.raises(CoterieError, match="'u' needs one row for each of"):
+        fed.ask(replace, u=value)
+
+
+def test_marks_return_the_state_and_can_be_used_again(fed):
+    fed.ask(write, u=PerRow(np.full(M, 1.0)))
+    assert len(fed.mark("one")) == 0
+    for value in (2.0, 3.0):
+        fed.ask(write, u=PerRow(np.full(M, value)))
+        fed.ask(replace_other, to=[1])
+        fed.restore("one")
+        state = fed.ask(read)
+        np.testing.assert_array_equal(state["u"], 1.0)
+        assert set(state) == {"u"}
+    with pytest.raises(CoterieError, match="no mark 'two'"):
+        fed.restore("two")
+
+
+@work
+def replace_other(site):
+    site.state["v"] = np.ones(len(site))
+    return {}
+
+
+def test_a_restored_mark_is_not_written_through(fed):
+    fed.ask(write, u=PerRow(np.full(M, 1.0)))
+    fed.mark("a")
+    fed.ask(write, to=[3], u=PerRow(np.array([5.0])))
+    fed.mark("b")
+    fed.restore("a")
+    fed.ask(write, to=[4], u=PerRow(np.array([6.0])))
+    fed.restore("b")
+    np.testing.assert_array_equal(fed.ask(read)["u"], np.where(np.arange(M) == 3, 5.0, 1.0))
