@@ -8,7 +8,8 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods import pooled
-from coterie.methods.fitted import WEAK, Fitted, Problem, collect
+from coterie.methods.at_home import WEAK
+from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import prepare
 from coterie.relations.clusters import Tree

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster
-from coterie.methods.penalised_tree import Solution, finish, per_cluster, reveal
+from coterie.methods.at_home import finish, reveal, ridge
+from coterie.methods.penalised_tree import Solution, per_cluster
 from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, Ints, pack
 from coterie.relations.clusters import Tree
-
-WEAK = 2.5
-"""Prior standard deviation, in standard units, that keeps a GLM finite where a client or cluster stands alone."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def collect(
         What ``solve`` was given.
     """
     root = s.positions.at[-1][0]
-    at = setup.tree.descend(s.swept, L[1:], setup.z, root, s.inverse if C is None else C)
+    at = setup.tree.descend(s.swept, L[1:], setup.z, root, s.inverse if C is None else C, ridge(setup.family))
     here = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     fed.ask(finish, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here, **extra)
     own = fed.ask(reveal)

@@ -1,8 +1,6 @@
 """Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned or given strengths.
 
-Learned variances replace the grid search of section 6.2. Given strengths are those of objective (2.3), or of (2.1)
-through Proposition 2.2: ``lambda_j = alpha_j Gamma_j / (1 - alpha_j)`` with ``Gamma_j`` the cluster's sum of gamma_i.
-The minimiser is Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
+Learned variances replace the grid search of section 6.2; ``given`` takes strengths instead. The minimiser is Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
 """
 
 from __future__ import annotations
@@ -10,14 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.federation import Federation, PerRow
+from coterie.federation import Federation
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import Setup, prepare
+from coterie.methods.given_strengths import given as given
+from coterie.methods.setup import prepare
 from coterie.methods.variances import State, Variances
-from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -94,45 +90,3 @@ def snap(fed: Federation, search: Variances, state: State) -> State:
     if deviance <= state.deviance + 1e-6 + 1e-11 * abs(state.deviance):
         return replace(state, x=x, deviance=deviance, u=s.positions.u)
     return state
-
-
-Strength = float | npt.NDArray[np.float64]
-
-
-def given(
-    fed: Federation, problem: Problem, gamma: Strength, lam: Strength | None = None, alpha: Strength | None = None
-) -> Fitted:
-    """Solve (2.3), or (2.1) where alpha is given, with ``f_i`` the negative log-likelihood (``|y - X theta|^2 / 2``).
-
-    Parameters
-    ----------
-    gamma : float or (m,)
-        How strongly each client is tied to its cluster; 0 leaves it alone.
-    lam : float or (k,), optional
-        How strongly each cluster is tied to the root, at the finest level; coarser levels take a number.
-    alpha : float or (k,), optional
-        The same in the form (2.1), 0 (clusters apart) to 1 (no clusters).
-    """
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
-    gamma = np.broadcast_to(np.asarray(gamma, dtype=np.float64), (len(fed.clients),))
-    if alpha is not None:
-        total = np.bincount(fed.clients.clusters, gamma, minlength=problem.tree.sizes[0])
-        with np.errstate(divide="ignore"):
-            lam = np.asarray(alpha) * total / (1.0 - np.asarray(alpha))
-    L = [_factor(setup, np.ones(1))]
-    for nodes in problem.tree.sizes[:-1]:
-        L.append(
-            _factor(setup, np.broadcast_to(np.asarray(np.inf if lam is None else lam, dtype=np.float64), (nodes,)))
-        )
-    with np.errstate(divide="ignore"):
-        strength = PerRow(gamma**-0.5)
-    s = solve(fed, setup, L, strength=strength)
-    sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
-    return collect(fed, setup, s, L, sigma2, strength=strength)
-
-
-def _factor(setup: Setup, strength: Floats) -> Floats:
-    """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units: ``strength^-1/2 / unit``."""
-    with np.errstate(divide="ignore"):
-        size = strength[:, None] ** -0.5 / setup.unit[setup.z]
-    return np.where(np.isinf(size)[:, :, None], np.inf, size[:, :, None] * np.eye(len(setup.z)))

@@ -6,8 +6,9 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.fitted import WEAK, Fitted, Problem, collect
-from coterie.methods.penalised_tree import reveal, solve
+from coterie.methods.at_home import WEAK, reveal
+from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import Reply, prepare
 from coterie.numerics.kernels import Floats, full, pack
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.penalised_tree import Solution, per_cluster, solve, strays
+from coterie.methods.at_home import strays
+from coterie.methods.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.setup import Reply, Setup
 from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
@@ -23,7 +24,7 @@ from coterie.relations.clusters import Positions, own
 @work
 def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats) -> Reply:
     """The gradient of log|H| by each client's parameters, its own deviation integrated out."""
-    L, which = strays(site, L, None)
+    L, which = strays(site, L)
     A, b = site.state["A"], site.state["b"]
     theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
     site.state["a"] = site.objective.third(unit, theta, S)
@@ -33,7 +34,7 @@ def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats)
 @work
 def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, sigma2: float) -> Reply:
     """Each client's score for the covariance of its deviation, expected and observed part."""
-    L, which = strays(site, L, None)
+    L, which = strays(site, L)
     A, b = site.state["A"], site.state["b"]
     a = b[:0] if site.objective.family == "gaussian" else site.state["a"]
     expected, observed = tree_fold.scores(A, b, a, L, which, z, w, C, delta, site.clusters, sigma2)

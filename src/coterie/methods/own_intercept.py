@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.fitted import WEAK, Fitted, Problem, collect
+from coterie.methods.at_home import WEAK
+from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import prepare
 

@@ -13,53 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerCluster, Site, Sums, work
-from coterie.methods.setup import Reply, Setup
-from coterie.numerics import tree_fold
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerCluster, Sums
+from coterie.methods.at_home import ridge, up
+from coterie.methods.setup import Setup
+from coterie.numerics.kernels import Floats, full, pack
 from coterie.relations.clusters import Positions, Swept
 
-RIDGE = 1e-7  # on the root's coefficients in standard units, so that separated outcomes keep them finite
-
-
-def strays(site: Site, L: Floats, strength: Floats | None) -> tuple[Floats, Ints]:
-    """Each client's L: one for all, its cluster's, or scaled by its own strength."""
-    m = len(site.clusters)
-    if strength is not None:
-        return L[0] * strength[:, None, None], np.arange(m, dtype=np.int64)
-    return L, np.zeros(m, dtype=np.int64) if len(L) == 1 else site.clusters
-
-
-@work
-def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, strength: Floats | None = None) -> Reply:
-    """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w."""
-    L, which = strays(site, L, strength)
-    if site.objective.family == "gaussian":
-        value = site.state["c"]
-    else:
-        modes = site.objective.modes(unit, L, which, z, w, site.clusters, site.state["u"])
-        site.state["A"], site.state["b"], value, site.state["u"] = modes
-    A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
-    if site.objective.family == "gaussian":
-        value = value - drop
-    return {"A": A1, "b": b1, "value": value, "logdet": logdet}
-
-
-@work
-def finish(
-    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, strength: Floats | None = None
-) -> Reply:
-    """Every client solves for its own parameters and their posterior covariance, and keeps them."""
-    L, which = strays(site, L, strength)
-    theta, _, S = tree_fold.unfold(site.state["A"], site.state["b"], L, which, z, w, C, site.clusters)
-    site.state["theta"], site.state["cov"] = theta, S * sigma2
-    return {}
-
-
-@work
-def reveal(site: Site) -> Reply:
-    """A client's parameters, for an owner of all the data who wants them in one table."""
-    return {"theta": site.state["theta"], "cov": site.state["cov"]}
+RIDGE = 1e-9  # on the root's coefficients in standard units, so that separated outcomes keep them finite
 
 
 @dataclass(frozen=True)
@@ -69,7 +30,7 @@ class Solution:
     Attributes
     ----------
     value : float
-        Twice the penalised objective (Gaussian: residual and penalty sums of squares).
+        Twice the penalised objective (Gaussian: residual and penalty sums of squares); infinite where it overflows.
     logdet : float
         ``log |I + L'AL|`` over all clients and clusters.
     """
@@ -108,8 +69,9 @@ def solve(
     start : Positions, optional
         Where Newton's method starts.
     **extra
-        Goes into the message, e.g. ``strength=PerRow(gamma ** -0.5)``.
+        Goes into the message, e.g. ``stray=PerRow(gamma ** -0.5)``.
     """
+    held = ridge(setup.family)
     here = start or setup.tree.place(
         np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
     )
@@ -117,18 +79,26 @@ def solve(
     solution: Solution | None = None
     while True:
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
-        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z)
+        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
         if setup.family != "gaussian":
             value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
             swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
-            if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-8:
-                t *= 0.5  # the quadratic promised too much: go back part of the way
+            if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
+                t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
                 here = base.towards(solution.positions, t)
+                continue
+            if not np.isfinite(value):
+                if start is None:
+                    raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
+                if here.penalty == 0.0:
+                    return Solution(swept, here, np.zeros((setup.p, setup.p)), np.inf, 0.0)
+                here = setup.tree.place(here.at[-1][0], setup.tree.still(len(setup.z)), L[1:], setup.z)
                 continue
         minimiser, inverse = swept.root()
         w = minimiser if root is None else root
-        goal = setup.tree.descend(swept, L[1:], setup.z, w, inverse if root is None else 0.0 * inverse)
+        C = inverse if root is None else 0.0 * inverse
+        goal = setup.tree.descend(swept, L[1:], setup.z, w, C, held)
         if setup.family == "gaussian":
             value -= swept.drop + float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)
         solution = Solution(swept, goal, inverse, value, logdet)
@@ -138,7 +108,7 @@ def solve(
 
 
 def _close(here: Positions, goal: Positions) -> bool:
-    """The last step was a millionth of a standard deviation: the next Newton step would be rounding."""
+    """The last step was so small a part of a standard deviation that the next Newton step would be rounding."""
     p = here.at[0].shape[1]
     variance = goal.cov[0][:, np.cumsum(np.arange(1, p + 1)) - 1]
-    return bool(np.all(np.abs(goal.at[0] - here.at[0]) <= 1e-6 * np.sqrt(variance) + 1e-12 * np.abs(goal.at[0])))
+    return bool(np.all(np.abs(goal.at[0] - here.at[0]) <= 1e-8 * np.sqrt(variance) + 1e-12 * np.abs(goal.at[0])))

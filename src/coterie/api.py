@@ -1,0 +1,321 @@
+"""The main job in one call: from a grouped table to the best model for every client, with evidence."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.data.design import INTERCEPT, Design
+from coterie.data.identify import collinear, constant_within_clients
+from coterie.data.reading import prepare
+from coterie.data.table import fingerprint, to_pandas
+from coterie.errors import CoterieError, nearest
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.registry import METHODS, applicable
+from coterie.relations.clusters import Tree
+from coterie.relations.covariance import STRUCTURES
+from coterie.results import notes as words
+from coterie.results.compare import Evidence, Splits, evaluate, run
+from coterie.results.metrics import LOSSES
+from coterie.results.model import Model
+from coterie.results.result import FitResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a fit is asked for, beside its table; see :func:`fit`."""
+
+    family: str = "gaussian"
+    shared: tuple[str, ...] = ()
+    covariance: str = "auto"
+    method: str = "auto"
+    reml: bool = True
+    cluster_variance: str = "common"
+    splits: Splits = field(default_factory=Splits)
+
+    def __post_init__(self) -> None:
+        _choice("covariance", self.covariance, ("auto", *STRUCTURES))
+        _choice("method", self.method, ("auto", *METHODS))
+        _choice("cluster_variance", self.cluster_variance, ("common", "own"))
+        if self.splits.count < 0:
+            raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
+
+    @property
+    def learning(self) -> dict[str, Any]:
+        """Options of methods that learn variances."""
+        return {"covariance": self.covariance, "reml": self.reml, "own": self.cluster_variance == "own"}
+
+
+def _choice(what: str, value: str, values: Sequence[str]) -> None:
+    if value not in values:
+        raise CoterieError(f"{what} must be one of {', '.join(values)}, not {value!r}.{nearest(value, values)}")
+
+
+def fit(
+    df: Any,
+    formula: str,
+    client: str,
+    cluster: str | Sequence[str] = (),
+    *,
+    family: str = "gaussian",
+    shared: Sequence[str] = (),
+    covariance: str = "auto",
+    method: str = "auto",
+    splits: int = 5,
+    test_fraction: float = 0.25,
+    order_by: str | None = None,
+    split_by: str | None = None,
+    seed: int = 0,
+    reml: bool = True,
+    cluster_variance: str = "common",
+    offset: str | None = None,
+    weights: str | None = None,
+    missing: str = "error",
+) -> FitResult:
+    """Fit the best model for every client, and show that it is the best.
+
+    Parameters
+    ----------
+    df : DataFrame
+        pandas or polars; one row for each observation.
+    formula : str
+        ``outcome ~ columns``, as in R.
+    client : str
+        The column that says whose row it is.
+    cluster : str or sequence of str, optional
+        Columns of known clusters of clients, fine to coarse.
+    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    shared : sequence of str, optional
+        Terms with one coefficient for all clients. Columns that do not vary within any client are always shared.
+    covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
+        How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
+        for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
+        chooses by marginal likelihood with a penalty.
+    method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster"}
+        "auto" (default) takes the one with the lowest held-out loss.
+    splits : int, default 5
+        Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical".
+    test_fraction : float, default 0.25
+    order_by : str, optional
+        Test on each client's latest rows by this column instead (one split).
+    split_by : str, optional
+        Keep rows with the same value of this column (a person's) on one side of a split.
+    seed : int, default 0
+    reml : bool, default True
+        Restricted likelihood, for a Gaussian outcome.
+    cluster_variance : {"common", "own"}, default "common"
+        "own" gives each finest cluster its own client variances.
+    offset, weights : str, optional
+        Columns added to the linear predictor, and of row weights.
+    missing : {"error", "drop"}, default "error"
+        What to do with rows that have missing or infinite values in columns that are used.
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    CoterieError
+        One sentence for whatever is wrong with the table or the options.
+
+    Examples
+    --------
+    >>> result = coterie.fit(df, "mAch ~ cses", client="school", cluster="sector")  # doctest: +SKIP
+    >>> result.comparison  # doctest: +SKIP
+    """
+    start = perf_counter()
+    table = to_pandas(df)
+    hold = Splits(splits, test_fraction, seed)
+    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
+    clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
+    columns = {"order": order_by, "groups": split_by}
+    hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
+    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
+    settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
+    settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
+    fitting = Fitting(clients, design, formula, options, settings, offset)
+    return fitting.result(start, fingerprint(table))
+
+
+def compare(df: Any, formula: str, client: str, cluster: str | Sequence[str] = (), **options: Any) -> pd.DataFrame:
+    """Only the comparison of :func:`fit`, with the same arguments: a row for each method."""
+    if options.get("splits", 5) == 0:
+        raise CoterieError("A comparison needs at least one split.")
+    return fit(df, formula, client, cluster, **options).comparison
+
+
+def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:
+    if name is None:
+        return None
+    if name not in table.columns:
+        raise CoterieError(f"Column '{name}' is not in the table.{nearest(name, table.columns)}")
+    return table[name].to_numpy()[clients.order]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """One fit: the clients, what is asked for, and what is found on the way."""
+
+    clients: Clients
+    design: Design | None
+    formula: str
+    options: Options
+    settings: dict[str, Any]
+    offset: str | None = None
+
+    def result(self, start: float, data: str) -> FitResult:
+        """Compare, choose, fit on all rows, and say what was found."""
+        problem, auto_shared = self.problem()
+        sentences = words.before(self.clients, problem, auto_shared)
+        learnable = len(self.clients) > 1 and not self.clients.single_rows
+        names = applicable(problem, learnable)
+        evidence, name, reason = self.choose(problem, names, learnable)
+        fitted, ledger = run(name, self.clients, problem, self.options.learning)
+        sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
+        ledger["seconds"] = perf_counter() - start
+        local = None
+        if evidence is not None:
+            local = run("local", self.clients, problem, {})[0]
+        return self.assemble(problem, name, reason, fitted, evidence, ledger, sentences, data, local)
+
+    def problem(self) -> tuple[Problem, list[str]]:
+        """Which terms are personal; and those that are shared because no client varies in them."""
+        clients, options = self.clients, self.options
+        trouble = collinear(clients)
+        if trouble is not None:
+            raise CoterieError(trouble)
+        must = constant_within_clients(clients)
+        asked = shared_terms(clients.terms, options.shared)
+        must &= ~asked
+        auto = [] if len(clients) == 1 or clients.single_rows else [clients.terms[j] for j in np.flatnonzero(must)]
+        personal = np.flatnonzero(~(asked | must))
+        intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
+        return Problem(Tree.of(clients), options.family, personal, intercept), auto
+
+    def choose(self, problem: Problem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
+        """The evidence, the method to fit, and why."""
+        options, clients = self.options, self.clients
+        asked = options.method
+        if asked != "auto" and asked not in names:
+            if not learnable and METHODS[asked].learns:
+                raise CoterieError(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
+            if not (METHODS[asked].clustered and not clients.levels):
+                names = [*names, asked]
+            else:
+                raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
+        default = "hierarchical" if learnable else "pooled"
+        if options.splits.count == 0:
+            return None, default if asked == "auto" else asked, ""
+        fits = {n: lambda train, n=n: run(n, train, problem, options.learning)[0] for n in names}
+        evidence = evaluate(clients, options.family, fits, options.splits)  # type: ignore[arg-type]
+        if not evidence.weight.sum() > 0:
+            return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
+        best = evidence.best()
+        return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+
+    def assemble(
+        self,
+        problem: Problem,
+        name: str,
+        reason: str,
+        fitted: Fitted,
+        evidence: Evidence | None,
+        ledger: dict[str, float],
+        sentences: list[str],
+        data: str,
+        local: Fitted | None,
+    ) -> FitResult:
+        """Everything found, as one result."""
+        import pandas as pd
+
+        clients, options = self.clients, self.options
+        recommended = name if evidence is None else evidence.best()
+        seed = options.splits.seed
+        frame = pd.DataFrame() if evidence is None else evidence.table(seed)
+        gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)
+        index = pd.Index(clients.labels, name=clients.name)
+        alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
+        chosen = {"family": options.family, "method": options.method, "covariance": options.covariance, "seed": seed}
+        chosen |= {"splits": options.splits.count, "test_fraction": options.splits.fraction, "reml": options.reml}
+        chosen |= {"cluster_variance": options.cluster_variance, "fitted": name, **fitted.info}
+        chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
+        return FitResult(
+            model=model_of(name, clients, problem, fitted),
+            design=self.design,
+            formula=self.formula,
+            log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
+            reml=bool(fitted.info.get("reml", False)),
+            comparison=frame,
+            client_gains=gains,
+            recommended=recommended,
+            reason=reason,
+            loss=LOSSES[options.family],
+            notes=sentences,
+            ledger=ledger,
+            settings=self.settings | chosen,
+            data_fingerprint=data,
+            versions=_versions(),
+            offset=self.offset,
+            local_coefficients=alone,
+        )
+
+
+def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Any:
+    """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
+    plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
+    mask = np.zeros(len(terms), dtype=bool)
+    for name in shared:
+        here = np.array([name in (t, q) for t, q in zip(terms, plain, strict=True)])
+        if not here.any():
+            raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
+        mask |= here
+    return mask
+
+
+def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> Model:
+    """A method's coefficients with the names of clients, clusters and terms."""
+    flat = METHODS[name].flat
+    levels = () if flat else clients.levels
+    return Model(
+        method=name,
+        family=problem.family,
+        terms=clients.terms,
+        client_name=clients.name,
+        labels=clients.labels,
+        levels=levels,
+        clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
+        personal=problem.personal,
+        root=fitted.root,
+        root_cov=fitted.root_cov,
+        nodes=fitted.nodes,
+        node_cov=fitted.node_cov,
+        client=fitted.client,
+        client_cov=fitted.client_cov,
+        D_client=fitted.D_client,
+        D_levels=fitted.D_levels,
+        sigma2=fitted.sigma2,
+        info=fitted.info,
+    )
+
+
+def _versions() -> dict[str, str]:
+    names = ("numpy", "scipy", "numba", "pandas", "formulaic")
+    from coterie import __version__
+
+    return {"coterie": __version__, "python": platform.python_version(), **{n: version(n) for n in names}}

@@ -1,0 +1,88 @@
+"""Lyu, Hanzely, Kolar (2022), objectives (2.3) and (2.1) with given strengths, solved exactly for every family.
+
+Proposition 2.2 takes (2.1) to (2.3): ``lambda_j = alpha_j Gamma_j / (1 - alpha_j)``, ``Gamma_j`` the sum of the
+cluster's gamma_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow
+from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.penalised_tree import solve
+from coterie.methods.setup import Setup, prepare
+from coterie.numerics.kernels import Floats, Ints
+
+Strength = float | npt.NDArray[np.float64]
+
+
+def given(
+    fed: Federation,
+    problem: Problem,
+    gamma: Strength,
+    lam: Strength | Sequence[Strength] | None = None,
+    alpha: Strength | None = None,
+) -> Fitted:
+    """Solve (2.3), or (2.1) where alpha is given, with ``f_i`` the negative log-likelihood (``|y - X theta|^2 / 2``).
+
+    Parameters
+    ----------
+    gamma : float or (m,)
+        How strongly each client is tied to its cluster; 0 leaves it alone (a GLM's by a weak prior around 0).
+    lam : float, (k,), or a list of them with an entry for each level, optional
+        How strongly each cluster is tied to its parent; by default, and where infinite, they are one.
+    alpha : float or (k,), optional
+        The same in the form (2.1), 0 (clusters apart) to 1 (no clusters), for one level of clusters.
+
+    Raises
+    ------
+    CoterieError
+        For strengths that are negative, or that do not fit the clients or levels.
+    """
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    sizes = problem.tree.sizes[:-1]
+    ties = _strengths("gamma", gamma, len(fed.clients))
+    if alpha is not None:
+        lam = _from_alpha(_strengths("alpha", alpha, problem.tree.sizes[0]), ties, fed.clients.clusters)
+    levels: list[Strength] = [np.inf] * len(sizes)
+    if isinstance(lam, list | tuple):
+        levels = list(lam)
+    elif lam is not None:
+        levels = [np.asarray(lam)] * len(sizes)
+    if len(levels) != len(sizes) or (alpha is not None and len(sizes) > 1):
+        raise CoterieError(f"There are {len(sizes)} levels of clusters: give lam one entry for each of them.")
+    L = [_factor(setup, np.ones(1))]
+    L += [_factor(setup, _strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
+    with np.errstate(divide="ignore"):
+        stray = PerRow(ties**-0.5)
+    s = solve(fed, setup, L, stray=stray)
+    sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
+    return collect(fed, setup, s, L, sigma2, stray=stray)
+
+
+def _strengths(name: str, value: Strength, size: int) -> Floats:
+    """One strength for each client or cluster."""
+    strengths = np.asarray(value, dtype=np.float64)
+    if strengths.shape not in ((), (size,)) or not np.all(strengths >= 0.0):
+        raise CoterieError(f"{name} must be one number that is not negative, or {size} of them.")
+    return np.broadcast_to(strengths, (size,))
+
+
+def _from_alpha(alpha: Floats, gamma: Floats, clusters: Ints) -> Floats:
+    """Proposition 2.2: the strengths lambda (k,) of (2.3) that give the minimiser of (2.1)."""
+    if not np.all(alpha <= 1.0):
+        raise CoterieError("alpha must lie between 0 (clusters apart) and 1 (no clusters).")
+    total = np.bincount(clusters, gamma, minlength=len(alpha))
+    return np.where(alpha < 1.0, alpha * total / np.where(alpha < 1.0, 1.0 - alpha, 1.0), np.inf)
+
+
+def _factor(setup: Setup, strength: Floats) -> Floats:
+    """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units: ``strength^-1/2 / unit``."""
+    with np.errstate(divide="ignore"):
+        size = strength[:, None] ** -0.5 / setup.unit[setup.z]
+    return np.where(np.isinf(size)[:, :, None], np.inf, size[:, :, None] * np.eye(len(setup.z)))

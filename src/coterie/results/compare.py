@@ -1,0 +1,162 @@
+"""Evidence: every method on the same held-out rows of every client, and paired gains with intervals over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.clients import Clients
+from coterie.data.split import split_rows
+from coterie.engines.inprocess import InProcess
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.registry import METHODS, options_for
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats
+from coterie.relations.clusters import Tree
+from coterie.results.metrics import LOSSES, bootstrap, client_losses, client_sums, objective
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Fit = Callable[[Clients], Fitted]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How rows are held out.
+
+    Attributes
+    ----------
+    count : int
+        Repeated splits; one where rows have an order.
+    fraction : float
+        Share of each client's rows that is tested on.
+    seed : int
+    order, groups : (n,) arrays or None
+        By sorted row: test on the latest rows, or keep rows of the same group together.
+    """
+
+    count: int = 5
+    fraction: float = 0.25
+    seed: int = 0
+    order: npt.NDArray[Any] | None = None
+    groups: npt.NDArray[Any] | None = None
+
+    def masks(self, clients: Clients) -> Iterator[npt.NDArray[np.bool_]]:
+        """Test rows (n,) of every split."""
+        for repeat in range(1 if self.order is not None else self.count):
+            yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
+
+
+def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) -> tuple[Fitted, dict[str, float]]:
+    """Fit a method in this process; what it returns, and what it cost."""
+    method = METHODS[name]
+    if method.flat:
+        problem = Problem(Tree(), problem.family, problem.personal, problem.intercept)
+    here = None if method.flat else clients.clusters
+    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids)
+    fitted = method.fit(fed, problem, **options_for(name, options))
+    return fitted, fed.ledger.as_dict()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Held-out losses of methods on the same rows.
+
+    Attributes
+    ----------
+    losses : dict of (m,) float64
+        Sum over splits of each client's held-out losses, by method.
+    weight, rows : (m,) float64
+        Weights and numbers of the rows tested on, over all splits.
+    seconds : dict of float
+        Time of all fits of a method.
+    family : str
+    """
+
+    losses: dict[str, Floats]
+    weight: Floats
+    rows: Floats
+    seconds: dict[str, float]
+    family: str
+
+    def best(self) -> str:
+        """The method with the lowest held-out loss over rows; of equals the first."""
+        return min(self.losses, key=lambda name: float(self.losses[name].sum()))
+
+    def mean(self, name: str) -> Floats:
+        """Each client's mean held-out loss (m,); NaN where it has no test row."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(self.weight > 0, self.losses[name] / self.weight, np.nan))
+
+    def table(self, seed: int) -> pd.DataFrame:
+        """One row for each method: see ``FitResult.comparison``."""
+        import pandas as pd
+
+        tested = self.weight > 0
+        means = {name: self.mean(name)[tested] for name in self.losses}
+        rows = []
+        for name, mean in means.items():
+            row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
+            row |= {"loss_clients": mean.mean(), "se_clients": mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5}
+            for other in ("local", "pooled"):
+                gain = means[other] - mean
+                low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+                row |= {f"gain_over_{other}": gain.mean(), f"gain_over_{other}_low": low}
+                row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float((gain > 0).mean())}
+            rows.append(row | {"seconds": self.seconds[name]})
+        return pd.DataFrame(rows).set_index("method")
+
+    def by_client(self, clients: Clients, recommended: str) -> pd.DataFrame:
+        """One row for each client: see ``FitResult.client_gains``."""
+        import pandas as pd
+
+        frame: dict[str, Any] = {}
+        if clients.levels:
+            frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
+        frame |= {"rows": clients.counts, "test_rows": self.rows.astype(np.int64)}
+        names = {"local": "local", "pooled": "pooled", "recommended": recommended}
+        frame |= {f"loss_{label}": self.mean(name) for label, name in names.items()}
+        for other in ("local", "pooled"):
+            frame[f"gain_over_{other}"] = frame[f"loss_{other}"] - frame["loss_recommended"]
+        return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
+
+    def reason(self, recommended: str, splits: Splits) -> str:
+        """Why a method is recommended, in one sentence."""
+        each = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}
+        others = [
+            f"{each[name]:.4g} for {name}" for name in each if name in ("local", "pooled") and name != recommended
+        ]
+        held = "the latest rows" if splits.order is not None else f"{splits.count} splits"
+        text = f"Lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
+        against = f", against {' and '.join(others)}" if others else ""
+        return f"{text}{against}), on {held} with {splits.fraction:.0%} of each client's rows held out."
+
+
+def evaluate(clients: Clients, family: str, fits: dict[str, Fit], splits: Splits) -> Evidence:
+    """Fit every method on the training rows of every split, and test it on the rest.
+
+    Parameters
+    ----------
+    fits : dict of callable
+        ``fit(training clients) -> Fitted``, by name.
+    """
+    m = len(clients)
+    losses = {name: np.zeros(m) for name in fits}
+    seconds = dict.fromkeys(fits, 0.0)
+    weight, rows = np.zeros(m), np.zeros(m)
+    for test in splits.masks(clients):
+        train, held = clients.subset(~test), clients.subset(test)
+        weight += client_sums(held, held.weights)
+        rows += held.counts
+        for name, fit in fits.items():
+            start = perf_counter()
+            fitted = fit(train)
+            seconds[name] += perf_counter() - start
+            losses[name] += client_losses(held, family, fitted.client)
+    return Evidence(losses, weight, rows, seconds, family)

@@ -1,0 +1,83 @@
+"""What the data cannot tell, and what was found, in plain words."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.registry import METHODS
+
+
+def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[str]:
+    """What a table cannot identify."""
+    notes = list(clients.notes)
+    if auto_shared:
+        what = "is the same coefficient" if len(auto_shared) == 1 else "are the same coefficients"
+        notes.append(
+            f"{_names(auto_shared)} {what} for every {clients.name}: within each {clients.name} the column does not vary "
+            f"beside the others, so no {clients.name} can have its own."
+        )
+    if len(clients) == 1:
+        notes.append(f"There is one {clients.name} only: nothing can be said of how {_many(clients.name)} differ.")
+    elif clients.single_rows:
+        notes.append(
+            f"Every {clients.name} has one row, so the variance between {_many(clients.name)} cannot be told from the "
+            "variance within: no variances are reported, and one model serves all."
+        )
+    for level in clients.levels:
+        if len(level.labels) == 1:
+            notes.append(
+                f"There is one {level.name} only ({level.labels[0]}): a variance between them is not identified."
+            )
+    if problem.family == "binomial" and not clients.single_rows:
+        low = np.minimum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
+        high = np.maximum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
+        single = int(np.sum(low == high))
+        if single:
+            notes.append(
+                f"{single:,} of {len(clients):,} {_many(clients.name)} have outcomes of one class only; the penalty keeps "
+                "their coefficients finite."
+            )
+    return notes
+
+
+def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: tuple[str, ...]) -> list[str]:
+    """What was found: variances of zero, separation, a search that stopped early."""
+    notes = []
+    spread = _sd(clients)
+    if problem.family != "gaussian":
+        wide = [t for t, v, s in zip(terms, np.diag(fitted.root_cov), spread, strict=True) if v**0.5 * s > 30.0]
+        if wide:
+            notes.append(
+                f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
+                "infinite, so read their sign, not their size."
+            )
+    if not METHODS[name].learns:
+        return notes
+    levels = [clients.name, *(level.name for level in clients.levels)]
+    sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
+    for who, nodes, D in zip(levels, sizes, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False):
+        zero = [terms[j] for j in problem.personal if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
+        if zero:
+            notes.append(f"{_many(who, capital=True)} do not differ in {_names(zero)}: the variance is zero.")
+    if fitted.info.get("status") == "stopped":
+        notes.append("The search for the variances ended where rounding allows no further decrease of the deviance.")
+    return notes
+
+
+def _sd(clients: Clients) -> np.ndarray:
+    sd = clients.X.std(axis=0)
+    return np.where(sd > 0, sd, np.abs(clients.X).max(axis=0, initial=0.0))
+
+
+def _names(terms: list[str]) -> str:
+    shown = ["the intercept" if t == "(Intercept)" else t for t in terms[:6]] + (["..."] if len(terms) > 6 else [])
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _many(name: str, capital: bool = False) -> str:
+    plural = name if re.search(r"s$", name) else f"{name}s"
+    return plural[:1].upper() + plural[1:] if capital else plural
