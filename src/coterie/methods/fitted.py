@@ -66,7 +66,7 @@ def collect(
     """
     root = s.positions.at[-1][0]
     at = setup.tree.descend(s.swept, L[1:], setup.z, root, s.inverse if C is None else C, ridge(setup.family))
-    here = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     fed.ask(finish, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here, **extra)
     own = fed.ask(reveal)
     scale = pack(np.outer(setup.unit, setup.unit))

@@ -1,11 +1,13 @@
 """Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned or given strengths.
 
-Learned variances replace the grid search of section 6.2; ``given`` takes strengths instead. The minimiser is Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
+Learned variances replace the grid search of section 6.2; ``given`` takes strengths instead. The minimiser is
+Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -33,23 +35,20 @@ def fit(fed: Federation, problem: Problem, covariance: str = "auto", reml: bool 
     reml = reml and problem.family == "gaussian"
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     tried: dict[str, float] = {}
-    best: tuple[Variances, State] | None = None
+    runs: dict[str, tuple[Variances, State]] = {}
     for name in candidates(covariance, problem, len(fed.clients)):
         search = Variances(setup, structures(name, problem, automatic=covariance == "auto"), own, reml)
         *_, state = search.run(fed)
         state = snap(fed, search, state)
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
         tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))
-        if best is None or tried[name] <= min(tried.values()):
-            best = search, state
-    if best is None:
-        raise AssertionError
-    search, state = best
+        runs[name] = search, state
+    search, state = runs[min(tried, key=lambda name: tried[name])]
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
-    info = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
+    info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     return replace(fitted, log_likelihood=-0.5 * deviance + units - constant, info=info)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from coterie.data.clients import Clients
-from coterie.numerics import tree_fold
+from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full, pack
 
 
@@ -36,10 +36,16 @@ class Swept:
     def root(self) -> tuple[Floats, Floats]:
         """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
         A, b = full(self.A[-1][0]), self.b[-1][0]
+        size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
+        A = A / np.outer(size, size)
         try:
-            inverse = cho_solve(cho_factor(A, lower=True), np.eye(len(b)))
+            factor = cho_factor(A, lower=True)
+            if len(b) and np.diag(factor[0]).min() < 1e-6:
+                raise LinAlgError
+            inverse = cho_solve(factor, np.eye(len(b)))
         except LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
-            inverse = np.linalg.pinv(A, hermitian=True)
+            inverse = np.linalg.pinv(A, rcond=1e-12, hermitian=True)
+        inverse /= np.outer(size, size)
         return inverse @ b, (inverse + inverse.T) / 2
 
 
@@ -114,19 +120,19 @@ class Tree:
             at.insert(0, here)
         return Positions(at, [np.zeros((len(a), len(w) * (len(w) + 1) // 2)) for a in at], u)
 
-    def climb(self, A: Floats, b: Floats, L: list[Floats], z: Ints) -> Swept:
+    def climb(self, A: Floats, b: Floats, L: list[Floats], z: Ints, ridge: float = 0.0) -> Swept:
         """Fold the clients' sums, A (k, P) and b (k, p) at the finest level, up to the root.
 
-        ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone and
-        sends nothing but what its own minimum takes off the constant.
+        ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone, held by
+        ``ridge`` only (``free_nodes``).
         """
         As, bs, drop, logdet = [A], [b], 0.0, 0.0
         for level in range(len(self.parents)):
             Ll, alone, which = own(L[level], len(A))
             A1, b1, dropped, logs = tree_fold.fold(A, b, Ll, which, z)
             if alone.any():
-                A1[alone], b1[alone], logs[alone] = 0.0, 0.0, 0.0
-                dropped[alone] = np.einsum("mi,mij,mj->m", b[alone], _pinv(A[alone]), b[alone])
+                A1[alone], b1[alone], dropped[alone] = free_nodes.fold(A[alone], b[alone], z, ridge)
+                logs[alone] = 0.0
             drop += float(dropped.sum())
             logdet += float(logs.sum())
             A, b = self.up(level, A1), self.up(level, b1)
@@ -134,17 +140,19 @@ class Tree:
             bs.append(b)
         return Swept(As, bs, drop, logdet)
 
-    def descend(self, swept: Swept, L: list[Floats], z: Ints, w: Floats, C: Floats) -> Positions:
+    def descend(self, swept: Swept, L: list[Floats], z: Ints, w: Floats, C: Floats, ridge: float = 0.0) -> Positions:
         """Solve every node above the clients, given the root's value w (p,) and covariance C (p, p)."""
         at, cov = [w[None]], [pack(C)[None]]
         u: list[Floats] = []
         for level in reversed(range(len(self.parents))):
             A, b = swept.A[level], swept.b[level]
             Ll, alone, which = own(L[level], len(A))
-            theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], self.parents[level])
+            parent = self.parents[level]
+            theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], parent)
             if alone.any():
-                inverse = _pinv(A[alone])
-                theta[alone], S[alone] = np.einsum("mij,mj->mi", inverse, b[alone]), pack(inverse)
+                here = at[0][parent[alone]], cov[0][parent[alone]]
+                theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge, *here)
+                ul[alone] = theta[alone][:, z] * ridge**0.5
             at.insert(0, theta)
             cov.insert(0, S)
             u.insert(0, ul)
@@ -156,7 +164,3 @@ def own(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
     which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
     infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
-
-
-def _pinv(packed: Floats) -> Floats:
-    return np.asarray(np.linalg.pinv(full(packed), hermitian=True))
