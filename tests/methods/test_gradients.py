@@ -45,7 +45,7 @@ def check(t, name, own=False, reml=False, seed=0, zeros=False):
     u = setup.tree.still(len(setup.z))
     deviance, s, sigma2 = search.evaluate(fed, x, u)
     assert deviance == pytest.approx(dense_deviance(t, setup, search, x, reml), rel=1e-7, abs=1e-6)
-    gradient, _ = search.slopes(fed, x, s, sigma2)
+    gradient, *_ = search.slopes(fed, x, s, sigma2)
     expected, h = np.empty_like(x), 1e-4
     for i in range(len(x)):
         e = np.zeros_like(x)

@@ -31,8 +31,8 @@ class State:
         Standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out.
     deviance : float
     gradient : (a,) float64
-    H, fisher : (a, a) float64
-        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x.
+    H, held : (a, a) float64
+        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x with what holds zeros.
     u : list of (k_l, q) float64
         The clusters' deviations: where Newton's method starts.
     iteration : int
@@ -44,7 +44,7 @@ class State:
     deviance: float
     gradient: Floats
     H: Floats
-    fisher: Floats
+    held: Floats
     u: list[Floats]
     iteration: int = 0
     status: str = "running"
@@ -97,23 +97,28 @@ class Variances:
             return marginal_likelihood.gaussian(fed, self.setup, L, self.reml)
         return marginal_likelihood.laplace(fed, self.setup, L, w, u)
 
-    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats]:
-        """Gradient of the deviance at x (a,), and the inverse of its expected second derivatives, by blocks."""
+    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
+        """Gradient of the deviance at x (a,), and the inverse of its expected second derivatives, by blocks.
+
+        Last the same inverse where the second derivatives have what holds zero variances at zero.
+        """
         profiled = self.setup.family == "gaussian"
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
         scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)
-        gradient, curvatures = [], []
+        gradient, curvatures, holds = [], [], []
         for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
             e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
             gradient.append(structure.gradient(Ll, full(e - o)).ravel())
+            holds.extend(structure.hold(full(e - o)))
             curvatures.append((structure.directions(Ll), full(e), full(square), n))
         dof = self.setup.rows - (self.setup.p if self.reml else 0)
         H = information(curvatures, dof if profiled else None)
         if not profiled:
             gradient.append(by_root)
             H = block_diag(H, 2.0 * full(s.swept.A[-1][0]))
-        return np.concatenate(gradient), quasi_newton.inverse(H)
+            holds.append(np.zeros((self.setup.p, self.setup.p)))
+        return np.concatenate(gradient), quasi_newton.inverse(H), quasi_newton.inverse(H + block_diag(*holds))
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:
         """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
@@ -123,17 +128,17 @@ class Variances:
             joint = solve(fed, self.setup, self.factors(x)[0])
             x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
         deviance, s, sigma2 = self.evaluate(fed, x, u)
-        gradient, fisher = self.slopes(fed, x, s, sigma2)
-        return State(x, deviance, gradient, fisher, fisher, s.positions.u)
+        gradient, fisher, held = self.slopes(fed, x, s, sigma2)
+        return State(x, deviance, gradient, fisher, held, s.positions.u)
 
     def step(self, fed: Federation, state: State) -> State:
         """One quasi-Newton step with backtracking: the unit of resume."""
         d = -state.H @ state.gradient
         slope = float(state.gradient @ d)
         if -slope <= self.tolerance:  # believed only if the expected Hessian says so too
-            d = -state.fisher @ state.gradient
+            state = replace(state, H=state.held)
+            d = -state.H @ state.gradient
             slope = float(state.gradient @ d)
-            state = replace(state, H=state.fisher)
         if -slope <= self.tolerance:
             return replace(state, status="converged")
         t = 1.0
@@ -146,11 +151,10 @@ class Variances:
             if t < 1e-6:
                 return replace(state, status="stopped")
             t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
-        gradient, fisher = self.slopes(fed, x, s, sigma2)
-        H = fisher
+        gradient, H, held = self.slopes(fed, x, s, sigma2)
         if state.iteration >= self.scoring:
             H = quasi_newton.update(state.H, x - state.x, gradient - state.gradient)
-        return State(x, deviance, gradient, H, fisher, s.positions.u, state.iteration + 1)
+        return State(x, deviance, gradient, H, held, s.positions.u, state.iteration + 1)
 
     def move(self, state: State, d: Floats) -> Floats:
         """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""

@@ -68,6 +68,15 @@ class Structure:
         """Derivative by phi (g, a), where G (g, q, q) is the derivative by D."""
         return np.asarray(2.0 * np.einsum("aij,gik,gkj->ga", self.basis, G, L))
 
+    def hold(self, G: Floats) -> Floats:
+        """Second derivatives by phi (g, a, a) that do not vanish with L: positive where a variance belongs at zero.
+
+        ``2 tr(B_a' G B_b)``, of the positive part of G only.
+        """
+        values, vectors = np.linalg.eigh(G)
+        G = np.einsum("gik,gk,gjk->gij", vectors, np.maximum(values, 0.0), vectors)
+        return np.asarray(2.0 * np.einsum("aij,gik,bkj->gab", self.basis, G, self.basis))
+
     def directions(self, L: Floats) -> Floats:
         """Derivatives of D by phi, (g, a, q, q)."""
         half = np.einsum("aij,gkj->gaik", self.basis, L)
