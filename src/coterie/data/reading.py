@@ -30,7 +30,7 @@ def prepare(
     df: Any,
     formula: str,
     client: str,
-    cluster: str | Sequence[str] = (),
+    cluster: str | Sequence[str] | None = (),
     family: str = "gaussian",
     offset: str | None = None,
     weights: str | None = None,
@@ -77,7 +77,7 @@ def prepare(
         raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
     if missing not in ("error", "drop"):
         raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
-    levels = (cluster,) if isinstance(cluster, str) else tuple(cluster)
+    levels = (cluster,) if isinstance(cluster, str) else tuple(cluster or ())
     extra = {"offset": offset, "weights": weights}
     roles = {role: name for role, name in extra.items() if name is not None}
     parsed = _roles(table, formula, client, levels, roles, design)

@@ -69,8 +69,10 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     CoterieError
-        For an unknown extension or a folder that is not there.
+        For an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
     """
+    import pyarrow as pa
+
     file = Path(path)
     suffix = _suffix(file, _WRITE)
     if not file.parent.is_dir():
@@ -87,6 +89,8 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
         else:
             frame.to_csv(draft, index=False)
         draft.replace(file)
+    except (OSError, pa.ArrowException) as e:
+        raise CoterieError(f"'{file}' cannot be written: {' '.join(str(e).split())[:200].rstrip('. ')}.") from e
     finally:
         draft.unlink(missing_ok=True)
 
@@ -236,7 +240,7 @@ def _feather(file: Path) -> pd.DataFrame:
 def _npz(file: Path) -> pd.DataFrame:
     import pandas as pd
 
-    with np.load(file, allow_pickle=False) as archive:
+    with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     given = arrays.pop("columns", None)
     columns: dict[str, npt.NDArray[Any]] = {}

