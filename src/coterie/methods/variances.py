@@ -106,7 +106,8 @@ class Variances:
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
         scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)
-        gradient, curvatures, holds = [], [], []
+        gradient, curvatures = [], []
+        holds: list[Floats] = []
         for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
             e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
             gradient.append(structure.gradient(Ll, full(e - o)).ravel())
