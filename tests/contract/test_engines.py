@@ -233,6 +233,14 @@ def test_the_precision_of_sums(fed):
     assert tenth == np.float32(20_000 * np.float64(np.float32(0.1)))  # added in double precision
 
 
+def test_sums_of_sites_in_single_precision_are_added_in_double():
+    fed = make_federation("loopback", quadratic(3, k=1), 3)
+    x = np.array([2**24, 1, 1], np.float32)
+    assert fed.total(echo, x=PerRow(x))["x"] == np.float32(2**24 + 2)
+    by = fed.total(echo, by="cluster", x=PerRow(x))["x"]
+    assert by == np.float32(2**24 + 2) and by.dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("by", "groups", "sentence"),
     [

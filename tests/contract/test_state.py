@@ -1,11 +1,15 @@
 """Personal state: it stays at the site, is replaced by assignment, and follows its clients through any cut."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.federation import PerRow, work
-from tests.contract.cases import quadratic
+from coterie.federation import PerRow, Ragged, work
+from coterie.objectives.quadratic import Quadratic
+from tests.contract.cases import make_federation, quadratic
 from tests.contract.conftest import K, M
 
 
@@ -159,3 +163,88 @@ def test_a_restored_mark_is_not_written_through(fed):
     fed.ask(write, to=[4], u=PerRow(np.array([6.0])))
     fed.restore("b")
     np.testing.assert_array_equal(fed.ask(read)["u"], np.where(np.arange(M) == 3, 5.0, 1.0))
+
+
+@work
+def reshape_some(site, x):
+    if np.any(x):
+        site.state["u"] = np.ones((len(site), 2))
+    return {}
+
+
+def test_a_shape_that_changes_for_some_blocks_only_is_refused():
+    fed = make_federation("blocks", quadratic(M, k=K))
+    fed.ask(write, u=PerRow(np.ones(M)))
+    with pytest.raises(CoterieError, match="for some clients only"):
+        fed.ask(reshape_some, x=PerRow(np.arange(M) == 4))
+    np.testing.assert_array_equal(fed.ask(read)["u"], 1)
+
+
+@work
+def fail_late(site, at):
+    site.state["u"] = np.full(len(site), 9.0)
+    if np.any(site.ids == at):
+        raise RuntimeError("no such luck")
+    return {}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_a_failing_exchange_wrote_aside_does_not_come_back(threads):
+    fed = make_federation("blocks", quadratic(M, k=K), threads=threads)
+    with pytest.raises(RuntimeError):
+        fed.ask(fail_late, at=int(fed.clients.ids[10]))
+    np.testing.assert_array_equal(fed.ask(read_or, default=5.0)["u"], 5.0)
+    fed.ask(write, to=[0], u=PerRow(np.array([1.0])))
+    np.testing.assert_array_equal(fed.ask(read_or, default=5.0)["u"], [1.0] + [5.0] * (M - 1))
+
+
+@work
+def show_ragged(site, u):
+    old = site.state.get("u", np.zeros(len(site)))
+    site.state["u"] = u
+    return {"old": Ragged(old, np.arange(len(site) + 1))}
+
+
+def test_a_ragged_reply_shows_the_state_before(fed):
+    fed.ask(write, u=PerRow(np.ones(M)))
+    np.testing.assert_array_equal(fed.ask(show_ragged, u=PerRow(np.zeros(M)))["old"].values, 1)
+
+
+@work
+def big(site):
+    return {"a": np.ones((len(site), 10, 10)), "b": np.ones((len(site), 10))}
+
+
+def test_rows_of_a_total_never_exist_all_at_once():
+    m = 60_000
+    fed = InProcess(Quadratic(np.ones((m, 1, 1)), np.ones((m, 1))), np.arange(m) // 600, threads=2)
+    fed.total(nothing)
+    tracemalloc.start()
+    sums = fed.total(big, by="cluster")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(sums["a"], 600)
+    assert peak < m * 110 * 8 / 4
+
+
+@work
+def nothing(site):
+    return {}
+
+
+@work
+def wide_state(site):
+    site.state["w"] = site.state.get("w", np.zeros((len(site), 50))) + 1
+    return {}
+
+
+def test_state_is_held_once():
+    m = 60_000
+    fed = InProcess(Quadratic(np.ones((m, 1, 1)), np.ones((m, 1))), threads=2)
+    fed.total(nothing)
+    tracemalloc.start()
+    for _ in range(3):
+        fed.ask(wide_state)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.6 * m * 50 * 8

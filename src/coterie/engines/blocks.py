@@ -260,12 +260,13 @@ class Runner:
     def _threaded(
         self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
     ) -> Iterator[T]:
-        pool = _pool(self.threads)
-        # A context for each block: numpy's error settings are the caller's in every thread.
-        waiting: deque[Future[T]] = deque(
-            pool.submit(copy_context().run, self._one, plan, i, work, message, finish) for i in range(len(plan.blocks))
-        )
+        pool, waiting = _pool(self.threads), deque[Future[T]]()
         try:
+            for i in range(len(plan.blocks)):
+                # A context for each block: numpy's error settings are the caller's in every thread.
+                waiting.append(pool.submit(copy_context().run, self._one, plan, i, work, message, finish))
+                if len(waiting) > 4 * self.threads:  # finished blocks must not pile up
+                    yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         finally:
