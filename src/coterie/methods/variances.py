@@ -64,7 +64,7 @@ class Variances:
     reml : bool, default True
         Restricted likelihood (Gaussian only).
     tolerance : float, default 1e-8
-        Stop when the predicted decrease of the deviance is below it.
+        Stop when the predicted decrease of the deviance is below it, or below the rounding of its sums.
     scoring : int, default 3
         So many first steps are Fisher scoring; then BFGS.
     """
@@ -136,18 +136,19 @@ class Variances:
         """One quasi-Newton step with backtracking: the unit of resume."""
         d = -state.H @ state.gradient
         slope = float(state.gradient @ d)
-        if -slope <= self.tolerance:  # believed only if the expected Hessian says so too
+        noise = 1e-13 * abs(state.deviance)
+        if -slope <= max(self.tolerance, noise):  # believed only if the expected Hessian says so too
             state = replace(state, H=state.held)
             d = -state.H @ state.gradient
             slope = float(state.gradient @ d)
-        if -slope <= self.tolerance:
+        if -slope <= max(self.tolerance, noise):
             return replace(state, status="converged")
         t = 1.0
         while True:
             x = self.move(state, t * d)
             deviance, s, sigma2 = self.evaluate(fed, x, state.u)
             excess = deviance - state.deviance - t * slope
-            if excess <= (1e-4 - 1.0) * t * slope:
+            if excess <= (1e-4 - 1.0) * t * slope + noise:
                 break
             if t < 1e-6:
                 return replace(state, status="stopped")

@@ -9,6 +9,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
+from coterie.numerics.kernels import Floats
 
 
 def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[str]:
@@ -17,8 +18,8 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
     if auto_shared:
         what = "is the same coefficient" if len(auto_shared) == 1 else "are the same coefficients"
         notes.append(
-            f"{_names(auto_shared)} {what} for every {clients.name}: within each {clients.name} the column does not vary "
-            f"beside the others, so no {clients.name} can have its own."
+            f"{_names(auto_shared)} {what} for every {clients.name}: nothing varies there within a {clients.name} that "
+            "other columns do not tell already."
         )
     if len(clients) == 1:
         notes.append(f"There is one {clients.name} only: nothing can be said of how {_many(clients.name)} differ.")
@@ -68,9 +69,9 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
     return notes
 
 
-def _sd(clients: Clients) -> np.ndarray:
+def _sd(clients: Clients) -> Floats:
     sd = clients.X.std(axis=0)
-    return np.where(sd > 0, sd, np.abs(clients.X).max(axis=0, initial=0.0))
+    return np.asarray(np.where(sd > 0, sd, np.abs(clients.X).max(axis=0, initial=0.0)))
 
 
 def _names(terms: list[str]) -> str:
