@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -270,7 +271,7 @@ class Fitting:
             ledger=ledger,
             settings=self.settings | chosen,
             data_fingerprint=data,
-            versions=_versions(),
+            versions=dict(_versions()),
             offset=self.offset,
             local_coefficients=alone,
         )
@@ -314,8 +315,7 @@ def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> M
     )
 
 
+@cache
 def _versions() -> dict[str, str]:
-    names = ("numpy", "scipy", "numba", "pandas", "formulaic")
-    from coterie import __version__
-
-    return {"coterie": __version__, "python": platform.python_version(), **{n: version(n) for n in names}}
+    names = ("coterie", "numpy", "scipy", "numba", "pandas", "formulaic")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

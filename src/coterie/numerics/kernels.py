@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar, cast
 
 import numpy as np
@@ -19,11 +20,17 @@ def kernel(function: F) -> F:
     return cast(F, njit(cache=True, nogil=True)(function))
 
 
+@cache
+def _triangle(p: int) -> tuple[Ints, Ints]:
+    rows, columns = np.tril_indices(p)
+    return rows, columns
+
+
 def full(packed: Floats) -> Floats:
     """Packed lower triangles (..., P), row by row, as symmetric matrices (..., p, p)."""
     p = int((np.sqrt(8 * packed.shape[-1] + 1) - 1) / 2)
     out = np.empty((*packed.shape[:-1], p, p))
-    rows, columns = np.tril_indices(p)
+    rows, columns = _triangle(p)
     out[..., rows, columns] = packed
     out[..., columns, rows] = packed
     return out
@@ -31,7 +38,7 @@ def full(packed: Floats) -> Floats:
 
 def pack(A: Floats) -> Floats:
     """The lower triangles of symmetric matrices (..., p, p), packed (..., P)."""
-    rows, columns = np.tril_indices(A.shape[-1])
+    rows, columns = _triangle(A.shape[-1])
     return np.ascontiguousarray(A[..., rows, columns])
 
 
