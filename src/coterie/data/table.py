@@ -74,9 +74,7 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     import pyarrow as pa
 
     file = Path(path)
-    suffix = _suffix(file, _WRITE)
-    if not file.parent.is_dir():
-        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
+    suffix = check_writable(file)
     frame = to_pandas(df).reset_index(drop=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
@@ -93,6 +91,34 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
         raise CoterieError(f"'{file}' cannot be written: {' '.join(str(e).split())[:200].rstrip('. ')}.") from e
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> str:
+    """Raise CoterieError unless a table can be written to a file, so that it is known before any work.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    str
+        The extension.
+
+    Raises
+    ------
+    CoterieError
+        For an unknown extension, and for a folder that is not there or may not be written to.
+    """
+    file = Path(path)
+    suffix = _suffix(file, _WRITE)
+    if file.is_dir():
+        raise CoterieError(f"'{file}' is a folder; name a file.")
+    if not file.parent.is_dir():
+        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise CoterieError(f"'{file}' cannot be written: permission denied in '{file.parent}'.")
+    return suffix
 
 
 def to_pandas(df: Any) -> pd.DataFrame:

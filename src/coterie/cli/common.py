@@ -1,0 +1,88 @@
+"""What the commands share: arguments, and how they speak to a terminal, a file or a pipe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+_FALLBACK = (100, 24)  # columns and lines where there is no terminal
+
+TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, CSV.gz, Parquet, Feather or NPZ.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
+
+
+def complain(message: str, code: int) -> int:
+    """Say what is wrong in one line on the error stream; the exit code comes back."""
+    print(f"Error: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks or characters that steer a terminal, which labels of a table may hold."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+
+
+def width() -> int:
+    """Characters in a line of the output."""
+    return max(shutil.get_terminal_size(_FALLBACK).columns, 40)
+
+
+def say(text: str, error: bool = False) -> None:
+    """Print a sentence, wrapped between words where a person reads it, else as one line."""
+    stream = sys.stderr if error else sys.stdout
+    line = one_line(text)
+    if stream.isatty():
+        line = textwrap.fill(line, width(), break_long_words=False, break_on_hyphens=False)
+    print(line, file=stream)
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show what is going on while it goes on, to a person only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+def load_model(path: Path) -> FitResult:
+    """The result in a folder; the ``model.json`` in it will do as well."""
+    from coterie.results.result import load
+
+    return load(path.parent if path.name == "model.json" else path)
+
+
+def check_table(out: Path) -> None:
+    """Refuse a file that a table cannot be written to before any work."""
+    from coterie.data.table import check_writable
+
+    check_writable(out)
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a place that cannot be written to before any work, not after it."""
+    if out.exists() and not out.is_dir():
+        raise CoterieError(f"'{out}' is a file; --out names a folder.")
+    above = out.absolute()
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise CoterieError(f"'{out}' cannot be made, because '{above}' is a file.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise CoterieError(f"'{out}' cannot be written: permission denied in '{above}'.")

@@ -1,0 +1,92 @@
+"""`coterie data`: real grouped tables to try coterie on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.common import check_table, say, width
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.data.catalog import Entry
+
+app = typer.Typer(no_args_is_help=False, rich_markup_mode="rich")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.")]
+
+
+@app.callback(invoke_without_command=True)
+def start(context: typer.Context) -> None:
+    """Real grouped tables to try coterie on; nothing is downloaded."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list")
+def list_tables() -> None:
+    """List the tables that can be fetched."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from coterie.data.catalog import list_data
+
+    grid = Table(box=None, pad_edge=False)
+    grid.add_column("name", no_wrap=True)
+    grid.add_column("rows", justify="right", no_wrap=True)
+    grid.add_column("clients", justify="right", no_wrap=True)
+    grid.add_column("what it is")
+    for entry in list_data():
+        grid.add_row(entry.name, f"{entry.rows:,}", f"{entry.clients:,}", entry.title)
+    Console(width=width(), markup=False, highlight=False).print(grid)
+    print()
+    say("'coterie data show NAME' says how to model a table.")
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Say what a table is, and which commands model it."""
+    from coterie.data.catalog import describe
+
+    entry = describe(name)
+    print(entry)
+    print("\nTo model it:")
+    for command in commands(entry):
+        print(f"  {command}")
+
+
+@app.command()
+def fetch(
+    name: Name,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default."),
+    ] = None,
+) -> None:
+    """Write a table to a file."""
+    from coterie.data.catalog import describe, fetch
+    from coterie.data.table import write_table
+
+    entry = describe(name)
+    file = Path(f"{entry.name}.csv") if out is None else out
+    if out is None and file.exists():
+        raise CoterieError(f"'{file}' is there already; name another file with --out.")
+    check_table(file)
+    df = fetch(entry.name)
+    write_table(df, file)
+    say(f"Wrote {len(df):,} rows to {file}.")
+
+
+def commands(entry: Entry) -> list[str]:
+    """What to type to fetch and fit a table, with the options that its note names."""
+    words = ["coterie", "fit", f"{entry.name}.csv", "--formula", entry.formula, "--client", entry.client]
+    for column in entry.cluster:
+        words += ["--cluster", column]
+    if entry.family != "gaussian":
+        words += ["--family", entry.family]
+    words += [word for option in re.findall(r"--[a-z-]+ \w+", entry.note) for word in option.split()]
+    return [f"coterie data fetch {entry.name}", shlex.join([*words, "--out", f"{entry.name}-model"])]

@@ -1,0 +1,130 @@
+"""`coterie fit`: from a table to the best model for every client, with evidence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli import options as o
+from coterie.cli.common import TablePath, check_folder, say, status, width
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.results.result import FitResult
+
+EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the model and report.html; nothing is written without it."),
+]
+
+
+def fit(
+    context: typer.Context,
+    table: TablePath,
+    formula: o.Formula,
+    client: o.Client,
+    cluster: o.Cluster = None,
+    family: o.Family = "gaussian",
+    shared: o.Shared = None,
+    covariance: o.Covariance = "auto",
+    cluster_variance: o.ClusterVariance = "common",
+    method: o.Method = "auto",
+    reml: o.Reml = True,
+    offset: o.Offset = None,
+    weights: o.Weights = None,
+    missing: o.Missing = "error",
+    splits: o.Splits = 5,
+    test_fraction: o.TestFraction = 0.25,
+    order_by: o.OrderBy = None,
+    split_by: o.SplitBy = None,
+    seed: o.Seed = 0,
+    out: Out = None,
+) -> None:
+    """Find the best model for every client of a table, and show that it is the best."""
+    if out is not None:
+        check_folder(out)
+    df, result = fit_table(context)
+    if out is not None:
+        with status("Writing the report ..."):
+            keep(result, out)
+    say(what_was_read(df, table, client, cluster or []))
+    print()
+    print_comparison(result)
+    print()
+    explain(result)
+    print()
+    if out is None:
+        say("Nothing was written: add --out DIR for the model and its report.")
+    else:
+        say(f"Model:  {out}")
+        say(f"Report: {out / 'report.html'}")
+
+
+def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
+    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
+    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out")}
+    options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
+    with status("Reading the table ..."):
+        from coterie.api import fit as fit_frame
+        from coterie.data.table import read_table
+
+        df = read_table(context.params["table"])
+    with status("Comparing the methods ..."):
+        return df, fit_frame(df, **options)
+
+
+def keep(result: FitResult, out: Path) -> None:
+    """Write model and report into a folder: both or, on any error, neither."""
+    from coterie.report.html import write_report
+
+    folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
+    draft = folder / f".report.{os.getpid()}.html"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        write_report(result, draft)
+        result.save(folder)
+        draft.replace(folder / "report.html")
+        if folder != out:
+            folder.rename(out)
+    finally:
+        draft.unlink(missing_ok=True)
+        if folder != out:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def what_was_read(df: pd.DataFrame, table: Path, client: str, cluster: list[str]) -> str:
+    """Rows, clients and clusters of the table in one sentence."""
+    from coterie.report.words import several
+
+    groups = [f"{df[name].nunique():,} {several(name)}" for name in (client, *cluster)]
+    return f"Read {len(df):,} rows of {' in '.join(groups)} from {table}."
+
+
+def print_comparison(result: FitResult) -> None:
+    """The comparison as wide as the terminal."""
+    from coterie.report.tables import comparison_table, render_text
+
+    print(render_text(comparison_table(result), width()), end="")
+
+
+def explain(result: FitResult) -> None:
+    """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
+    from coterie.report.words import variance_sentences
+
+    if not result.comparison.empty:
+        say(f"Recommended: {result.recommended}. {result.reason}")
+    elif result.reason:
+        say(result.reason)
+    if result.comparison.empty or result.method != result.recommended:
+        say(f"Fitted: {result.method}.")
+    for sentence in variance_sentences(result) if result.model.has_variances else []:
+        say(sentence)
+    for note in result.notes:
+        say(f"Note: {note}")

@@ -1,0 +1,111 @@
+"""The command `coterie`: its parts, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from coterie.cli import compare, data, fit, predict, report
+from coterie.cli.common import complain
+from coterie.errors import CoterieError
+
+app = typer.Typer(
+    name="coterie", add_completion=False, rich_markup_mode="rich", context_settings={"max_content_width": 100}
+)
+app.command(epilog=fit.EXAMPLE)(fit.fit)
+app.command(epilog=predict.EXAMPLE)(predict.predict)
+app.command(epilog=compare.EXAMPLE)(compare.compare)
+app.command(epilog=report.EXAMPLE)(report.report)
+app.add_typer(data.app, name="data")
+
+USAGE, UNKNOWN, INTERRUPTED, CLOSED = 2, 1, 130, 141
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="COTERIE_DEBUG", help="Show where an unexpected error came from.")
+    ] = False,
+) -> None:
+    """One model for every client of a federation, using what is known about how the clients are related."""
+    context.obj = debug
+    if version:
+        from coterie import __version__
+
+        typer.echo(f"coterie {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and leave with its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+
+    Raises
+    ------
+    SystemExit
+        Always: 0; 1 for an error nobody foresaw; 2 for wrong input, said in one line; 130 when interrupted; 141 when
+        the reader of the output went away.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a label that the terminal cannot show is no reason to stop
+            stream.reconfigure(errors="replace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        sys.exit(_run(given))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = get_command(app)(arguments, prog_name="coterie", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return CLOSED
+    except CoterieError as e:
+        return complain(str(e), USAGE)
+    except OSError as e:
+        return complain(f"{e.strerror or e}{f': {e.filename!r}' if e.filename else ''}.", USAGE)
+    except MemoryError:
+        return complain("There is not enough memory for this table.", UNKNOWN)
+    except Exception as e:
+        if hasattr(e, "format_message"):  # typer's own: a wrong option
+            return complain(_usage(e), USAGE)
+        return _unexpected(e, arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> str:
+    text = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "coterie"
+    return f"{text}{'' if text.endswith(('.', '?', ')')) else '.'} See '{command} --help'."
+
+
+def _unexpected(error: Exception, arguments: list[str]) -> int:
+    if "--debug" in arguments[:1] or os.environ.get("COTERIE_DEBUG"):
+        traceback.print_exception(error)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return complain(
+        f"coterie met an error it does not know ({what}). Please report it with what "
+        f"'coterie --debug {' '.join(arguments[:1])} ...' prints.",
+        UNKNOWN,
+    )

@@ -1,0 +1,128 @@
+"""Options that `coterie fit` and `coterie compare` share; each is an argument of :func:`coterie.fit` of that name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+_TABLE, _MODEL, _EVIDENCE = "The table", "The model", "The evidence"
+
+Formula = Annotated[
+    str, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
+]
+Client = Annotated[
+    str, Option("--client", metavar="COLUMN", help="The column that says whose row it is.", rich_help_panel=_TABLE)
+]
+Cluster = Annotated[
+    list[str] | None,
+    Option(
+        "--cluster",
+        metavar="COLUMN",
+        help="A column of known clusters of clients; several from fine to coarse.",
+        rich_help_panel=_TABLE,
+    ),
+]
+Offset = Annotated[
+    str | None,
+    Option("--offset", metavar="COLUMN", help="Added to the linear predictor as it is.", rich_help_panel=_TABLE),
+]
+Weights = Annotated[
+    str | None, Option("--weights", metavar="COLUMN", help="Weights of the rows.", rich_help_panel=_TABLE)
+]
+Missing = Annotated[
+    str,
+    Option(
+        "--missing",
+        metavar="WHAT",
+        help="error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
+        rich_help_panel=_TABLE,
+    ),
+]
+Family = Annotated[
+    str,
+    Option(
+        "--family",
+        metavar="NAME",
+        help="gaussian for numbers, binomial for yes or no, poisson for counts.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Shared = Annotated[
+    list[str] | None,
+    Option(
+        "--shared",
+        metavar="COLUMN",
+        help="A term with one coefficient for all clients; several are allowed.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Covariance = Annotated[
+    str,
+    Option(
+        "--covariance",
+        metavar="NAME",
+        help="How clients vary: isotropic (one variance), two (one for intercepts, one for slopes), diagonal (one for "
+        "each term), full (with correlations), or auto, which chooses by likelihood.",
+        rich_help_panel=_MODEL,
+    ),
+]
+ClusterVariance = Annotated[
+    str,
+    Option(
+        "--cluster-variance",
+        metavar="NAME",
+        help="common: clients vary alike in all clusters; own: each cluster has its own variances.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Method = Annotated[
+    str,
+    Option(
+        "--method",
+        metavar="NAME",
+        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, or auto, which takes the one with "
+        "the lowest held-out loss.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Reml = Annotated[
+    bool,
+    Option(
+        "--reml/--ml",
+        help="Learn variances by restricted or by full maximum likelihood (Gaussian only).",
+        rich_help_panel=_MODEL,
+    ),
+]
+Splits = Annotated[
+    int,
+    Option(
+        "--splits",
+        metavar="N",
+        help="Repeated splits inside each client; 0 compares nothing.",
+        rich_help_panel=_EVIDENCE,
+    ),
+]
+TestFraction = Annotated[
+    float,
+    Option("--test-fraction", metavar="SHARE", help="Share of each client's rows held out.", rich_help_panel=_EVIDENCE),
+]
+OrderBy = Annotated[
+    str | None,
+    Option(
+        "--order-by",
+        metavar="COLUMN",
+        help="Hold out each client's latest rows by this column (one split).",
+        rich_help_panel=_EVIDENCE,
+    ),
+]
+SplitBy = Annotated[
+    str | None,
+    Option(
+        "--split-by",
+        metavar="COLUMN",
+        help="Keep rows with the same value, such as a person's, on one side of a split.",
+        rich_help_panel=_EVIDENCE,
+    ),
+]
+Seed = Annotated[int, Option("--seed", metavar="N", help="Of the splits.", rich_help_panel=_EVIDENCE)]

@@ -1,0 +1,64 @@
+"""`coterie predict`: answer the rows of a table, and say which model answered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.common import ModelPath, TablePath, check_table, load_model, say, status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
+
+
+def predict(
+    model: ModelPath,
+    table: TablePath,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", metavar="SHARE", help="Add lower and upper bounds that hold with this probability."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed."
+        ),
+    ] = None,
+) -> None:
+    """Predict the rows of a table, in their order.
+
+    A client never seen gets its cluster's model, then the global one; the column 'source' says which model answered.
+    """
+    if out is not None:
+        check_table(out)
+    result = load_model(model)
+    from coterie.data.table import read_table, write_table
+
+    with status("Reading the table ..."):
+        df = read_table(table)
+    answers = result.predict(df, interval=interval)
+    frame = with_client(df[result.model.client_name], answers)
+    if out is not None:
+        write_table(frame, out)
+    else:
+        frame.to_csv(sys.stdout, index=False)
+    counts = answers["source"].value_counts(sort=False)
+    by = ", ".join(f"{count:,} by {name}" for name, count in counts.items() if count)
+    say(f"Predicted {len(frame):,} rows: {by}.", error=out is None)
+    for note in answers.attrs["notes"]:
+        say(f"Note: {note}", error=out is None)
+    if out is not None:
+        say(f"Written to {out}.")
+
+
+def with_client(client: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:
+    """The answers beside the client of each row."""
+    frame = answers.astype({"source": str})
+    name = str(client.name)
+    frame.insert(0, f"{name} (client)" if name in frame.columns else name, client)
+    return frame

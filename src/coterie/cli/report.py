@@ -1,0 +1,25 @@
+"""`coterie report`: one HTML page from a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.common import ModelPath, load_model, say
+
+EXAMPLE = "Example: coterie report model --out report.html"
+
+
+def report(
+    model: ModelPath,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The page; it needs no network and no other file.")
+    ] = Path("report.html"),
+) -> None:
+    """Write the report of a saved model as one HTML page."""
+    from coterie.report.html import write_report
+
+    write_report(load_model(model), out)
+    say(f"Report: {out}")
