@@ -180,5 +180,5 @@ def newton(family, B, y, off, w, P, start=None):
 def laplace(t: Table, L: list[np.ndarray], root: np.ndarray) -> float:
     """``2 F(u) + log|H(u)|`` at the joint mode of all deviations, for a given root."""
     ZL = spread(t, L)
-    u, f, H = newton(t.family, ZL, t.y, t.off + t.X @ root, t.w, np.eye(ZL.shape[1]))
+    _, f, H = newton(t.family, ZL, t.y, t.off + t.X @ root, t.w, np.eye(ZL.shape[1]))
     return 2 * f + float(np.linalg.slogdet(H)[1])

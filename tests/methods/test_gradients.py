@@ -89,4 +89,7 @@ def test_some_variances_are_zero(family):
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_columns_in_odd_units(family):
-    check(table(6, family, p=3, parents=TREES[1], scale=np.array([1.0, 1e4, 1e-3]), root=[0.2, 1e-5, 100.0], sd=0.0), "full")
+    check(
+        table(6, family, p=3, parents=TREES[1], scale=np.array([1.0, 1e4, 1e-3]), root=[0.2, 1e-5, 100.0], sd=0.0),
+        "full",
+    )
