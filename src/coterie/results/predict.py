@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.data.clients import Level
 from coterie.data.labels import find_labels
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, pack
@@ -31,10 +32,15 @@ class Nodes:
 
     model: Model
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The cluster levels that the method uses: those it has coefficients for."""
+        return self.model.levels[: len(self.model.nodes)]
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """What answers at each level: "client", "cluster" (or the columns' names if there are several), "global"."""
-        levels = self.model.levels
+        levels = self.levels
         if len(levels) == 1:
             return ("client", "cluster", "global")
         taken = ("client", "global")
@@ -44,24 +50,28 @@ class Nodes:
     def parents(self) -> tuple[Ints, ...]:
         """Each node's place in the next coarser level; the root has none."""
         m = self.model
-        return (m.clusters if m.levels else np.zeros(len(m.labels), dtype=np.int64), *(v.parent for v in m.levels))
+        return (
+            m.clusters if self.levels else np.zeros(len(m.labels), dtype=np.int64),
+            *(v.parent for v in self.levels[:-1]),
+            *(np.zeros(len(v.labels), dtype=np.int64) for v in self.levels[-1:]),
+        )
 
     @cached_property
     def coefficients(self) -> tuple[Floats, ...]:
         """(k, p) for each level."""
         m = self.model
-        return (m.client, *m.nodes[: len(m.levels)], m.root[None])
+        return (m.client, *m.nodes, m.root[None])
 
     @cached_property
     def covariances(self) -> tuple[Floats | None, ...]:
         """Packed (k, P) for each level."""
         m = self.model
-        return (m.client_cov, *m.node_cov[: len(m.levels)], pack(m.root_cov)[None])
+        return (m.client_cov, *m.node_cov, pack(m.root_cov)[None])
 
     @cached_property
     def varies(self) -> tuple[bool, ...]:
         """Whether any node of a level differs from its parent; True for the root."""
-        pairs = zip(self.coefficients, self.coefficients[1:], self.parents, strict=False)
+        pairs = zip(self.coefficients[:-1], self.coefficients[1:], self.parents, strict=True)
         return (*(not np.allclose(own, above[parent], rtol=1e-10, atol=0.0) for own, above, parent in pairs), True)
 
     def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
@@ -84,13 +94,13 @@ class Nodes:
         level = np.where(place >= 0, 0, len(self.names) - 1)
         moved = np.zeros(len(place), dtype=bool)
         above = np.where(place >= 0, self.parents[0][place], -1)
-        for at, known in enumerate(self.model.levels, start=1):
+        for at, known in enumerate(self.levels, start=1):
             if known.name in clusters:
                 found = find_labels(known.labels, clusters[known.name])
                 moved |= (level == 0) & (found >= 0) & (found != above)
                 use = (level > at) & (found >= 0)
                 level[use], place[use] = at, found[use]
-            above = np.where(above >= 0, known.parent[above], -1)
+            above = np.where(above >= 0, self.parents[at][above], -1)
         place[level == len(self.names) - 1] = 0
         for at, parent in enumerate(self.parents):
             if not self.varies[at]:

@@ -100,10 +100,10 @@ class FitResult:
         """Coefficients of every cluster; indexed by (level, cluster) where there are several levels."""
         import pandas as pd
 
-        levels = self.model.levels
+        levels = Nodes(self.model).levels
         frames = [
             pd.DataFrame(nodes, index=pd.Index(level.labels, name=level.name), columns=list(self.model.terms))
-            for level, nodes in zip(levels, self.model.nodes, strict=False)
+            for level, nodes in zip(levels, self.model.nodes, strict=True)
         ]
         if not frames:
             return pd.DataFrame(columns=list(self.model.terms), index=pd.Index([], name="cluster"), dtype=np.float64)
@@ -145,7 +145,7 @@ class FitResult:
         if m.has_variances:
             for k, D in enumerate(m.D_client):
                 rows += _components("client", D, m, {"cluster": m.levels[0].labels[k]} if own else {})
-            for name, level, D in zip(Nodes(m).names[1:], m.levels, m.D_levels, strict=False):
+            for name, level, D in zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False):
                 if len(level.labels) > 1:
                     rows += _components(name, D, m, {"cluster": ""} if own else {})
         if m.family == "gaussian":

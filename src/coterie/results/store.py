@@ -6,6 +6,7 @@ model to the new one at once, so no crash leaves half a model, and other files i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -137,11 +138,12 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with contextlib.suppress(PermissionError):  # Windows opens no directories, and does not need to
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _umask() -> int:
@@ -288,6 +290,8 @@ def _get_frame(shelf: Shelf, entry: Any) -> pd.DataFrame | None:
     name, dtype, values = entry["index"]
     index = pd.Index(shelf.get(values), dtype=dtype, name=unplain(name))
     columns = [pd.Series(shelf.get(v), dtype=kind, index=index) for _, kind, v in entry["columns"]]
-    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=index)
+    if not columns:
+        return pd.DataFrame(index=index)
+    frame: pd.DataFrame = pd.concat(columns, axis=1)
     frame.columns = pd.Index([unplain(c) for c, _, _ in entry["columns"]])
     return frame

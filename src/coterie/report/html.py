@@ -1,0 +1,174 @@
+"""One self-contained page from a result: no network, no script, the same bytes for the same result."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import CoterieError
+from coterie.report import figures, tables, words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from coterie.results.result import FitResult
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates, with everything that is put into them escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("coterie.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"sentence": words.sentence, "value": words.plain_text}
+    return made
+
+
+def render(result: FitResult) -> str:
+    """A result as one HTML page.
+
+    Parameters
+    ----------
+    result : FitResult
+
+    Returns
+    -------
+    str
+        Under 2 MB whatever the number of clients: tables are cut, and say so; pictures have a bounded number of parts.
+    """
+    compared = not result.comparison.empty
+    gains = not result.client_gains.empty
+    m = result.model
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            result=result,
+            headline=words.headline(result),
+            facts=facts(result),
+            tiles=tiles(result) if compared else [],
+            comparison=tables.comparison_table(result) if compared else None,
+            methods={k: words.METHODS[k] for k in result.comparison.index if k in words.METHODS} if compared else {},
+            gains=figures.gain_figures(result),
+            extremes=tables.extremes_table(result) if gains else None,
+            shrinkage=figures.shrinkage_figures(result),
+            variances=words.variance_sentences(result) if m.has_variances else [],
+            variance_table=tables.variance_table(result) if m.has_variances else None,
+            coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if m.nodes else [])],
+            settings=settings(result),
+            record=record(result),
+            one=words.one(m.client_name),
+            many=words.several(m.client_name),
+            group=words.one(m.levels[0].name) if m.nodes else "",
+        )
+    )
+
+
+def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
+    """Write the page of a result.
+
+    Parameters
+    ----------
+    result : FitResult
+    path : path
+        An HTML file; one that exists is replaced at once.
+
+    Raises
+    ------
+    CoterieError
+        If it cannot be written.
+    """
+    file = Path(path)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    page = render(result)
+    try:
+        try:
+            draft.write_text(page, encoding="utf-8")
+            os.replace(draft, file)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as e:
+        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e
+
+
+def facts(result: FitResult) -> list[str]:
+    """What was fitted, in a line of short parts."""
+    m = result.model
+    sizes = [f"{len(m.labels):,} {words.several(m.client_name)}"]
+    sizes += [f"{len(v.labels):,} {words.several(v.name)}" for v in m.levels]
+    if not result.client_gains.empty:
+        sizes.insert(0, f"{int(result.client_gains['rows'].sum()):,} rows")
+    return [result.formula, " in ".join(sizes), result.family]
+
+
+def tiles(result: FitResult) -> list[tuple[str, str, str]]:
+    """The few numbers to remember: value, what it is, and a remark."""
+    table = result.comparison
+    if result.recommended not in table.index:
+        return []
+    best: Any = table.loc[result.recommended]
+    many = words.several(result.model.client_name)
+    out: list[tuple[str, str, str]] = []
+    for other in ("local", "pooled"):
+        if other == result.recommended or other not in table.index:
+            continue
+        name = words.against(other, result.model.client_name)
+        gain, low, high = (float(best[f"gain_over_{other}{end}"]) for end in ("", "_low", "_high"))
+        places = words.decimals([gain], 3)
+        remark = ""
+        if math.isfinite(low) and math.isfinite(high):
+            sure = "" if low > 0 or high < 0 else ": perhaps nothing"
+            remark = f"95% interval {words.fixed(low, places)} to {words.fixed(high, places)}{sure}"
+        plus = "+" if gain > 0 else ""
+        out.append((plus + words.fixed(gain, places), f"gain in {result.loss} over {name}", remark))
+        out.append((words.percent(float(best[f"better_than_{other}"])), f"of {many} better off than with {name}", ""))
+    return out
+
+
+def settings(result: FitResult) -> list[tuple[str, Any]]:
+    """Settings as lines; what is nested gets a line for each part."""
+    out: list[tuple[str, Any]] = []
+    for key, value in result.settings.items():
+        name = str(key).replace("_", " ")
+        if isinstance(value, dict) and len(value) <= 12 and any(len(str(v)) > 20 for v in value.values()):
+            out += [(f"{name}: {str(k).replace('_', ' ')}", v) for k, v in value.items()]
+        else:
+            out.append((name, value))
+    return out
+
+
+def record(result: FitResult) -> list[tuple[str, str]]:
+    """What the run cost, and what it was made with."""
+    cost = result.ledger
+    out = []
+    if "seconds" in cost:
+        out.append(("time", words.duration(float(cost["seconds"]))))
+    if {"bytes_up", "bytes_down", "exchanges"} <= set(cost):
+        up, down = (words.amount(float(cost[k])) for k in ("bytes_up", "bytes_down"))
+        many = words.several(result.model.client_name)
+        out.append(
+            (
+                "would have travelled",
+                f"{up} from the {many} and {down} to them, in {int(cost['exchanges']):,} exchanges, "
+                f"if each {words.one(result.model.client_name)} kept its rows at home",
+            )
+        )
+    if cost.get("gradient_calls"):
+        out.append(("gradients", f"{int(cost['gradient_calls']):,}"))
+    if result.log_likelihood == result.log_likelihood:
+        kind = "restricted log-likelihood" if result.reml else "log-likelihood"
+        out.append((kind, words.number(result.log_likelihood, 7)))
+    if result.data_fingerprint:
+        out.append(("data fingerprint", result.data_fingerprint))
+    if result.versions:
+        out.append(("versions", ", ".join(f"{k} {v}" for k, v in result.versions.items())))
+    return out

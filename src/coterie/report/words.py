@@ -1,0 +1,231 @@
+"""Numbers and findings in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.results.predict import Nodes
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+METHODS = {
+    "local": "every client alone",
+    "pooled": "one model for all",
+    "own-intercept": "shared slopes, own intercepts",
+    "clusterwise": "one model for each cluster",
+    "single-cluster": "clients tied to one centre",
+    "hierarchical": "clients tied to their clusters",
+}
+"""What each method is, in a few words."""
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits: ``"0.0123"``, ``"1,234"``, ``"1.23e-06"``; "–" for none."""
+    if not math.isfinite(value):
+        return "–"
+    if value == 0.0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -4 or exponent > 8:
+        return f"{value:.{digits - 1}e}"
+    return _signed(f"{value:,.{max(digits - 1 - exponent, 0)}f}")
+
+
+def decimals(values: Iterable[float], digits: int = 4) -> int:
+    """Decimals that give the largest of some numbers so many significant digits, for a column of them."""
+    sizes = [abs(v) for v in values if math.isfinite(v) and v != 0.0]
+    return min(max(digits - 1 - math.floor(math.log10(max(sizes))), 0), 6) if sizes else 0
+
+
+def fixed(value: float, places: int) -> str:
+    """A number with so many decimals; "–" for none."""
+    return _signed(f"{value:,.{places}f}") if math.isfinite(value) else "–"
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1: "82%", never rounded to all or none."""
+    if not math.isfinite(share):
+        return "–"
+    if 0.0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1.0 else f"{share:.0%}"
+
+
+def _signed(text: str) -> str:
+    """Without the sign of a number that is rounded to zero, and with a true minus."""
+    return text.replace("-", "−") if text.strip("-0.,") else text.lstrip("-")
+
+
+def amount(size: float) -> str:
+    """Bytes: "81.2 kB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{number(size)} {unit}"
+        size /= 1000
+    return f"{number(size)} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds: "0.37 s", "2 min 5 s"."""
+    if seconds < 60:
+        return f"{number(seconds, 2 if seconds < 10 else 3)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes:,} min {rest} s"
+
+
+def several(name: str) -> str:
+    """The plural of a column's name: "school" → "schools", "branch_id" → "branch ids"."""
+    word = name.replace("_", " ").strip() or "clients"
+    if word.endswith(("ss", "x", "z", "ch", "sh")):
+        return f"{word}es"
+    if word.endswith("y") and word[-2:-1] not in tuple("aeiou"):
+        return f"{word[:-1]}ies"
+    return word if word.endswith("s") else f"{word}s"
+
+
+def one(name: str) -> str:
+    """A column's name as a noun."""
+    return name.replace("_", " ").strip() or "client"
+
+
+def short(label: object, most: int = 40) -> str:
+    """A label that fits into a line."""
+    text = " ".join(str(label).split()) or "(empty)"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def joined(parts: list[str]) -> str:
+    """``"a, b and c"``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".") if text else text
+
+
+def baseline(result: FitResult) -> str:
+    """What the recommended method is first compared with: local models, or the pooled one where local ones win."""
+    return "pooled" if result.recommended == "local" else "local"
+
+
+def against(method: str, client: str) -> str:
+    """A baseline as the other side of a comparison."""
+    return "one model for all" if method == "pooled" else f"a model of its own for every {one(client)}"
+
+
+def headline(result: FitResult) -> str:
+    """The answer in one sentence: which method, by how much, how many clients gain, who is hurt."""
+    client, table = result.model.client_name, result.comparison
+    clients = several(client)
+    if table.empty or result.recommended not in table.index:
+        return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {clients}."
+    other = baseline(result)
+    best = float(table["loss_rows"][result.recommended])
+    text = f"The {result.recommended} model predicts best"
+    if other in table.index and result.recommended != other:
+        gained = less(best, float(table["loss_rows"][other]), result.loss)
+        text += f": {gained} than {against(other, client)}"
+    gains = _gains(result, other)
+    if gains is None or result.recommended == other:
+        return f"{text}."
+    up, down = int((gains > 0).sum()), int((gains < 0).sum())
+    text += f"; {up:,} of {len(gains):,} {clients} gain"
+    if not down:
+        return f"{text} and none loses."
+    worst = result.client_gains[f"gain_over_{other}"].idxmin()
+    lose = "loses" if down == 1 else "lose"
+    return f"{text}, {down:,} {lose}, {one(client)} {short(worst)} {'most' if down > 1 else 'alone'}."
+
+
+def less(best: float, other: float, loss: str) -> str:
+    """``"3.2% less squared error"``; in absolute terms where a ratio says nothing."""
+    if not (math.isfinite(best) and math.isfinite(other)):
+        return f"lower {loss}"
+    if other > 0 and best >= 0:
+        drop = 100.0 * (other - best) / other
+        size = f"{drop:.1f}" if drop < 9.95 else f"{drop:.0f}"
+        return f"{size}% less {loss}" if drop >= 0.05 else f"no more {loss}"
+    return f"{number(other - best)} less {loss}"
+
+
+def _gains(result: FitResult, other: str) -> Any:
+    column = f"gain_over_{other}"
+    if result.client_gains.empty or column not in result.client_gains:
+        return None
+    gains = result.client_gains[column].to_numpy(dtype=np.float64)
+    gains = gains[np.isfinite(gains)]
+    return gains if len(gains) else None
+
+
+def variance_sentences(result: FitResult) -> list[str]:
+    """How far clients and clusters stray, one sentence for each level."""
+    table, levels = result.variance_components, Nodes(result.model).levels
+    keys = ["client", *(("cluster",) if len(levels) == 1 else (v.name for v in levels))]
+    columns = [result.model.client_name, *(v.name for v in levels)]
+    out = []
+    for i, key in enumerate(keys):
+        rows = table[(table["level"] == key) & (table["term2"] == "")]
+        tied = i < len(levels) and len(levels[i].labels) > 1
+        if len(rows):
+            around = f"their {one(columns[i + 1])}" if tied else "the global model"
+            out.append(_level_sentence(several(columns[i]), around, rows))
+    return [*out, *_residual_sentence(result)]
+
+
+def _level_sentence(who: str, around: str, rows: Any) -> str:
+    if "cluster" in rows and len(rows["cluster"].unique()) > 1:
+        ranges = []
+        for term, sds in rows.groupby("term", sort=False)["sd"]:
+            ranges.append(f"{number(sds.min())} to {number(sds.max())} in {term_name(term)}")
+        return sentence(f"{who} differ around {around} by a standard deviation of its own in each: {joined(ranges)}")
+    differ = [(term_name(t), sd) for t, sd in zip(rows["term"], rows["sd"], strict=True) if sd > 0]
+    same = [term_name(t) for t, sd in zip(rows["term"], rows["sd"], strict=True) if not sd > 0]
+    if not differ:
+        return sentence(f"{who} do not differ from {around}, in {joined(same)}")
+    (name, sd), *rest = differ
+    if rest:
+        parts = [f"in {name} (standard deviation {number(sd)})", *(f"in {t} ({number(v)})" for t, v in rest)]
+        text = f"{who} differ around {around} {joined(parts)}"
+    else:
+        text = f"{who} differ in {name} with a standard deviation of {number(sd)} around {around}"
+    return sentence(text + (f"; they do not differ in {joined(same)}" if same else ""))
+
+
+def term_name(term: Any) -> str:
+    """A term in a sentence."""
+    return "their intercept" if term == "(Intercept)" else str(term)
+
+
+def _residual_sentence(result: FitResult) -> list[str]:
+    if result.family == "gaussian":
+        sd = number(float(np.sqrt(result.model.sigma2)))
+        client = one(result.model.client_name)
+        return [f"Within a {client}, outcomes scatter around its model with a standard deviation of {sd}."]
+    scale = "log odds" if result.family == "binomial" else "logarithm of the mean"
+    return [f"Standard deviations are on the scale of the {scale}."]
+
+
+def plain_text(value: Any) -> str:
+    """A setting as a reader wants it: lists cut short, no brackets and quotes."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, Mapping):
+        return _cut([f"{k}: {plain_text(v)}" for k, v in list(value.items())[:13]], len(value))
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return _cut([plain_text(v) for v in list(value[:13])], len(value)) or "none"
+    return str(value)
+
+
+def _cut(parts: list[str], total: int) -> str:
+    return ", ".join(parts[:12]) + (f", and {total - 12:,} more" if total > 12 else "")

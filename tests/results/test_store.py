@@ -1,0 +1,265 @@
+"""Results on disk: exact round trips, crashes at every step, files that are damaged, newer or not ours."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie
+from coterie.errors import CoterieError
+from coterie.results import store
+from coterie.results.plain import plain, unplain
+from coterie.results.result import FitResult
+from tests.results import factory
+
+
+def same(a, b) -> bool:
+    """Equal to the last bit and of the same type, for everything that a result holds."""
+    if isinstance(a, pd.DataFrame):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+        return True
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and all(map(same, a.ravel().tolist(), b.ravel().tolist()))
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if hasattr(a, "__dataclass_fields__"):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def round_trip(result: FitResult, path: Path) -> FitResult:
+    result.save(path)
+    return coterie.load(path)
+
+
+@pytest.mark.parametrize("levels", [(), (3,), (4, 2)])
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_everything_comes_back(levels, family, tmp_path) -> None:
+    result = factory.world(levels=levels, family=family).result
+    again = round_trip(result, tmp_path / "model")
+    assert same(result, again)
+    pd.testing.assert_frame_equal(result.cluster_coefficients, again.cluster_coefficients)
+
+
+def test_what_may_be_absent_may_be_absent(tmp_path) -> None:
+    result = factory.world().result
+    result = replace(
+        result, design=None, local_coefficients=None, comparison=pd.DataFrame(), client_gains=pd.DataFrame(),
+        log_likelihood=float("nan"), offset="exposure", model=replace(result.model, client_cov=None),
+        settings={"gamma": float("inf"), "by": {1: 0.5, "1": 0.25}, "pair": (1, "b"), "n": np.int64(3)},
+    )  # fmt: skip
+    again = round_trip(result, tmp_path / "model")
+    assert same(replace(result, settings={**result.settings, "n": 3}), again)
+
+
+texts = st.text(max_size=8)
+numbers = st.one_of(st.integers(), st.floats(), st.booleans())
+dates = st.one_of(st.dates(), st.datetimes(), st.datetimes().map(pd.Timestamp),
+                  st.datetimes(timezones=st.just(dt.UTC)))  # fmt: skip
+anything = st.one_of(texts, numbers, dates, st.none(), st.tuples(texts, st.integers()))
+
+
+@given(st.lists(anything, min_size=1, max_size=6))
+def test_labels_of_mixed_kinds_come_back(values) -> None:
+    labels = np.empty(len(values), dtype=object)
+    labels[:] = values
+    shelf = store.Shelf()
+    entry = json.loads(json.dumps(shelf.put("labels", labels), allow_nan=False))
+    assert same(labels, store.Shelf.from_bytes(shelf.to_bytes()).get(entry))
+
+
+@given(st.one_of(
+    st.lists(st.integers(-(2**63), 2**63 - 1)).map(lambda v: np.array(v, dtype=np.int64)),
+    st.lists(st.integers(0, 2**64 - 1)).map(lambda v: np.array(v, dtype=np.uint64)),
+    st.lists(st.floats()).map(lambda v: np.array(v, dtype=np.float64)),
+    st.lists(st.booleans()).map(lambda v: np.array(v, dtype=bool)),
+    st.lists(st.text()).map(lambda v: np.array(v, dtype=object)),
+    st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1).map(np.array),
+    st.tuples(st.lists(st.integers(-(2**63), 2**63 - 1)), st.sampled_from(["s", "ms", "us", "ns", "D"])).map(
+        lambda v: np.array(v[0], dtype=np.int64).astype(f"M8[{v[1]}]")),
+))  # fmt: skip
+def test_labels_of_one_kind_come_back(labels) -> None:
+    shelf = store.Shelf()
+    entry = json.loads(json.dumps(shelf.put("labels", labels), allow_nan=False))
+    again = store.Shelf.from_bytes(shelf.to_bytes()).get(entry)
+    assert again.dtype == labels.dtype
+    np.testing.assert_array_equal(again, labels)
+
+
+@given(st.recursive(anything, lambda inner: st.one_of(
+    st.lists(inner, max_size=3), st.dictionaries(st.one_of(texts, st.integers(), st.just("$")), inner, max_size=3)
+), max_leaves=8))  # fmt: skip
+def test_settings_come_back(value) -> None:
+    assert same(value, unplain(json.loads(json.dumps(plain(value), allow_nan=False))))
+
+
+def test_what_json_cannot_hold_is_refused_and_nothing_is_written(tmp_path) -> None:
+    result = replace(factory.world().result, settings={"callback": print})
+    with pytest.raises(CoterieError, match="cannot be saved with <built-in function print> in it"):
+        result.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+class Crash(BaseException):
+    """What a power cut looks like from inside."""
+
+
+@pytest.mark.parametrize("step", range(9))
+@pytest.mark.parametrize("name", ["replace", "fsync", "open", "unlink"])
+def test_a_crash_leaves_the_old_model_or_the_new_one(name, step, tmp_path, monkeypatch) -> None:
+    old, new = (factory.world(seed=s).result for s in (1, 2))
+    old.save(tmp_path / "model")
+    (tmp_path / "model" / "mine.txt").write_text("not coterie's")
+    calls = iter(range(1000))
+    original = getattr(os, name)
+
+    def broken(*arguments, **options):
+        if next(calls) == step:
+            raise Crash
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, broken)
+        try:
+            new.save(tmp_path / "model")
+            crashed = False
+        except Crash:
+            crashed = True
+    found = coterie.load(tmp_path / "model")
+    assert same(found, new) or (crashed and same(found, old))
+    assert (tmp_path / "model" / "mine.txt").read_text() == "not coterie's"
+    new.save(tmp_path / "model")  # the next save works, and tidies up
+    assert same(coterie.load(tmp_path / "model"), new)
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) == 1
+
+
+def test_a_first_save_that_crashes_leaves_no_model(tmp_path, monkeypatch) -> None:
+    def broken(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", broken)
+        with pytest.raises(Crash):
+            factory.world().result.save(tmp_path / "model")
+    assert list((tmp_path / "model").iterdir()) == []
+    with pytest.raises(CoterieError, match=r"There is no coterie model in .*: it has no model\.json"):
+        coterie.load(tmp_path / "model")
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    factory.world().result.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def arrays_of(path: Path) -> Path:
+    (found,) = path.glob("*.safetensors")
+    return found
+
+
+def edit(path: Path, change) -> None:
+    document = json.loads((path / "model.json").read_text())
+    change(document)
+    (path / "model.json").write_text(json.dumps(document))
+
+
+def test_a_newer_schema_gets_a_sentence(saved) -> None:
+    edit(saved, lambda d: d.update(schema=store.SCHEMA + 1, version="9.0", model="something new"))
+    with pytest.raises(CoterieError, match=r"saved by coterie 9.0 in a newer format \(2; .*Update coterie"):
+        coterie.load(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 1000, -1])
+@pytest.mark.parametrize("which", ["json", "arrays"])
+def test_a_file_that_is_cut_off_gets_a_sentence(which, keep, saved) -> None:
+    file = saved / "model.json" if which == "json" else arrays_of(saved)
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(CoterieError, match="is damaged"):
+        coterie.load(saved)
+
+
+def test_a_changed_bit_is_noticed(saved) -> None:
+    data = bytearray(arrays_of(saved).read_bytes())
+    data[-5] ^= 1
+    arrays_of(saved).write_bytes(data)
+    with pytest.raises(CoterieError, match=r"is damaged: .* is not what was saved"):
+        coterie.load(saved)
+
+
+def test_missing_arrays_are_named(saved) -> None:
+    name = arrays_of(saved).name
+    arrays_of(saved).unlink()
+    with pytest.raises(CoterieError, match=f"cannot be read: No such file or directory .*{name}"):
+        coterie.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("model"),
+        lambda d: d["model"].pop("root"),
+        lambda d: d["model"].update(terms=["one"]),
+        lambda d: d["model"].update(levels=5),
+        lambda d: d["result"].pop("notes"),
+        lambda d: d["frames"]["comparison"].update(index=None),
+        lambda d: d["design"].pop("formula"),
+        lambda d: d["design"].update(formula="y ~ __import__('os').system('true')"),
+        lambda d: d["arrays"].update(file="../../etc/passwd"),
+        lambda d: d.update(schema="one"),
+        lambda d: d.update(schema=0),
+    ],
+)
+def test_a_document_that_was_edited_gets_a_sentence(change, saved) -> None:
+    edit(saved, change)
+    with pytest.raises(CoterieError):
+        coterie.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda p: None, "it does not exist"),
+        (lambda p: p.write_text("x"), "it is not a directory"),
+        (lambda p: p.mkdir(), "it has no model.json"),
+        (lambda p: (p.mkdir(), (p / "model.json").write_text('{"format": "other"}')), "is not a coterie model"),
+    ],
+)
+def test_what_is_not_a_model_is_not_loaded(make, sentence, tmp_path) -> None:
+    make(tmp_path / "there")
+    with pytest.raises(CoterieError, match=sentence):
+        coterie.load(tmp_path / "there")
+
+
+@pytest.mark.parametrize("content", ['{"format": "other"}', "[1, 2]", "not json", ""])
+def test_what_is_not_a_model_is_not_overwritten(content, tmp_path) -> None:
+    (tmp_path / "model.json").write_text(content)
+    with pytest.raises(CoterieError, match="is not a coterie model and is left alone"):
+        factory.world().result.save(tmp_path)
+    assert (tmp_path / "model.json").read_text() == content
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CoterieError, match="is a file; a model is saved into a directory"):
+        factory.world().result.save(tmp_path / "file")
+
+
+def test_a_directory_can_be_moved(saved, tmp_path) -> None:
+    shutil.move(saved, tmp_path / "elsewhere")
+    assert coterie.load(tmp_path / "elsewhere").method == "hierarchical"
+
+
+def test_no_pickle_is_written_or_read(saved) -> None:
+    assert {f.suffix for f in saved.iterdir()} == {".json", ".safetensors"}
+    source = "".join(p.read_text() for p in Path(store.__file__).parent.glob("*.py"))
+    assert "import pickle" not in source
