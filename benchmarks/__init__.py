@@ -1,0 +1,1 @@
+"""Timings as ratios, both sides in one run: ``python -m benchmarks [name ...]``."""
