@@ -1,5 +1,7 @@
 """Fixtures of the contract suite: every law gets every row of the registry."""
 
+import os
+
 import pytest
 
 from tests.contract.cases import CASES, make_federation, quadratic
@@ -21,3 +23,9 @@ def engine(request):
 def fed(engine):
     """A federation of quadratics, with sites of unequal size where there are sites."""
     return make_federation(engine, quadratic(M, k=K), [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]])
+
+
+@pytest.fixture(autouse=True)
+def no_power_cut(monkeypatch):
+    """Files need not reach the disk: here processes die, machines do not, and waiting for disks takes minutes."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -277,3 +277,10 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path):
     checkpoint.save(tmp_path / "d", federation(), {})
     with pytest.raises(CoterieError, match="another engine"):
         checkpoint.load(tmp_path / "d", fed)
+
+
+def test_a_file_reaches_the_disk_before_it_gets_its_name_and_its_name_after(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: events.append(sorted(p.name for p in tmp_path.iterdir())))
+    checkpoint.write(tmp_path / "a", [b"1"])
+    assert events == [["a.partial"], ["a"]]
