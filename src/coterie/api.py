@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from time import perf_counter
@@ -28,6 +28,7 @@ from coterie.results.compare import Evidence, Splits, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
 from coterie.results.result import FitResult
+from coterie.results.strengths import aligned, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,7 @@ class Options:
     reml: bool = True
     cluster_variance: str = "common"
     splits: Splits = field(default_factory=Splits)
+    strengths: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _choice("covariance", self.covariance, ("auto", *STRUCTURES))
@@ -80,6 +82,9 @@ def fit(
     seed: int = 0,
     reml: bool = True,
     cluster_variance: str = "common",
+    gamma: Any = None,
+    lam: Any = None,
+    alpha: Any = None,
     offset: str | None = None,
     weights: str | None = None,
     missing: str = "error",
@@ -117,6 +122,10 @@ def fit(
         Restricted likelihood, for a Gaussian outcome.
     cluster_variance : {"common", "own"}, default "common"
         "own" gives each finest cluster its own client variances.
+    gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels, optional
+        Strengths that are given instead of learned: of the ties of clients to their cluster (gamma) and of clusters to
+        their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
+        best of a grid is chosen by held-out rows, inside the training rows of every split.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"
@@ -139,11 +148,12 @@ def fit(
     start = perf_counter()
     table = to_pandas(df)
     hold = Splits(splits, test_fraction, seed)
-    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
+    Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
     hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
-    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
+    ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
+    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, ties)
     settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
@@ -185,15 +195,26 @@ class Fitting:
         problem, auto_shared = self.problem()
         sentences = words.before(self.clients, problem, auto_shared)
         learnable = len(self.clients) > 1 and not self.clients.single_rows
-        names = applicable(problem, learnable)
+        names = applicable(problem, learnable, bool(self.options.strengths))
         evidence, name, reason = self.choose(problem, names, learnable)
-        fitted, ledger = run(name, self.clients, problem, self.options.learning)
+        fitted, ledger = self.fit(name, problem, self.clients)
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
         ledger["seconds"] = perf_counter() - start
         local = None
         if evidence is not None:
-            local = run("local", self.clients, problem, {})[0]
+            local = self.fit("local", problem, self.clients)[0]
         return self.assemble(problem, name, reason, fitted, evidence, ledger, sentences, data, local)
+
+    def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
+        """One method on some of the rows, and what it cost."""
+        options = self.options.learning
+        if name == "given-strengths":
+            options = select(clients, problem, self.options.strengths, self.options.splits)
+        fitted, ledger = run(name, clients, problem, options)
+        if name == "given-strengths":
+            numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in options.items()}
+            fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
+        return fitted, ledger
 
     def problem(self) -> tuple[Problem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
@@ -216,14 +237,15 @@ class Fitting:
         if asked != "auto" and asked not in names:
             if not learnable and METHODS[asked].learns:
                 raise CoterieError(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
-            if not (METHODS[asked].clustered and not clients.levels):
-                names = [*names, asked]
-            else:
+            if METHODS[asked].clustered and not clients.levels:
                 raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
+            if asked == "given-strengths":
+                raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
+            names = [*names, asked]
         default = "hierarchical" if learnable else "pooled"
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
-        fits = {n: lambda train, n=n: run(n, train, problem, options.learning)[0] for n in names}
+        fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         evidence = evaluate(clients, options.family, fits, options.splits)  # type: ignore[arg-type]
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."

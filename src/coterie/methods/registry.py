@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from coterie.methods import clusterwise, hierarchical, local, own_intercept, pooled
+from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
 from coterie.methods.fitted import Fitted, Problem
 
 
@@ -19,8 +18,10 @@ class Method:
     name : str
     fit : callable
         ``fit(federation, problem, **options) -> Fitted``.
+    takes : tuple of str
+        Names of the options that ``fit`` takes.
     learns : bool
-        Learns variances, and takes their options.
+        Learns variances, which needs more than one row for some clients.
     flat : bool
         Ignores clusters.
     clustered : bool
@@ -31,12 +32,14 @@ class Method:
 
     name: str
     fit: Callable[..., Fitted]
+    takes: tuple[str, ...] = ()
     learns: bool = False
     flat: bool = False
     clustered: bool = False
     intercept: bool = False
 
 
+LEARNING = ("covariance", "reml", "own")
 METHODS = {
     method.name: method
     for method in (
@@ -44,23 +47,24 @@ METHODS = {
         Method("pooled", pooled.fit),
         Method("own-intercept", own_intercept.fit, intercept=True),
         Method("clusterwise", clusterwise.fit, clustered=True),
-        Method("single-cluster", hierarchical.fit, learns=True, flat=True, clustered=True),
-        Method("hierarchical", hierarchical.fit, learns=True),
+        Method("single-cluster", hierarchical.fit, LEARNING, learns=True, flat=True, clustered=True),
+        Method("hierarchical", hierarchical.fit, LEARNING, learns=True),
+        Method("given-strengths", given_strengths.given, ("gamma", "lam", "alpha")),
     )
 }
 
 
-def applicable(problem: Problem, learnable: bool) -> list[str]:
-    """Names of the methods that differ on this problem; ``learnable`` says whether variances can be split."""
+def applicable(problem: Problem, learnable: bool, strengths: bool) -> list[str]:
+    """Names of the methods that differ on this problem.
+
+    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given.
+    """
 
     def fits(m: Method) -> bool:
         has_intercept = problem.intercept is not None and problem.intercept in problem.personal
         clusters = len(problem.tree.parents) > 0 and problem.tree.sizes[0] > 1
+        if "gamma" in m.takes and not strengths:
+            return False
         return (learnable or not m.learns) and (clusters or not m.clustered) and (has_intercept or not m.intercept)
 
     return [name for name, method in METHODS.items() if fits(method)]
-
-
-def options_for(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that a method takes."""
-    return options if METHODS[name].learns else {}

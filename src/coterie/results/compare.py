@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fitted import Fitted, Problem
-from coterie.methods.registry import METHODS, options_for
+from coterie.methods.registry import METHODS
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
@@ -54,13 +54,14 @@ class Splits:
 
 
 def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) -> tuple[Fitted, dict[str, float]]:
-    """Fit a method in this process; what it returns, and what it cost."""
+    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
     method = METHODS[name]
+    taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
         problem = Problem(Tree(), problem.family, problem.personal, problem.intercept)
     here = None if method.flat else clients.clusters
     fed = InProcess(objective(clients, problem.family), here, ids=clients.ids)
-    fitted = method.fit(fed, problem, **options_for(name, options))
+    fitted = method.fit(fed, problem, **taken)
     return fitted, fed.ledger.as_dict()
 
 
@@ -138,12 +139,12 @@ class Evidence:
         return f"{text}{against}), on {held} with {splits.fraction:.0%} of each client's rows held out."
 
 
-def evaluate(clients: Clients, family: str, fits: dict[str, Fit], splits: Splits) -> Evidence:
+def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits) -> Evidence:
     """Fit every method on the training rows of every split, and test it on the rest.
 
     Parameters
     ----------
-    fits : dict of callable
+    fits : mapping of callable
         ``fit(training clients) -> Fitted``, by name.
     """
     m = len(clients)

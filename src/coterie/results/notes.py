@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from coterie.data.clients import Clients
@@ -18,15 +16,15 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
     if auto_shared:
         what = "is the same coefficient" if len(auto_shared) == 1 else "are the same coefficients"
         notes.append(
-            f"{_names(auto_shared)} {what} for every {clients.name}: nothing varies there within a {clients.name} that "
+            f"{_names(auto_shared)} {what} for every client ({clients.name}): nothing varies there within a client that "
             "other columns do not tell already."
         )
     if len(clients) == 1:
-        notes.append(f"There is one {clients.name} only: nothing can be said of how {_many(clients.name)} differ.")
+        notes.append(f"There is one client only ({clients.name}): nothing can be said of how clients differ.")
     elif clients.single_rows:
         notes.append(
-            f"Every {clients.name} has one row, so the variance between {_many(clients.name)} cannot be told from the "
-            "variance within: no variances are reported, and one model serves all."
+            f"Every client ({clients.name}) has one row, so the variance between clients cannot be told from the variance "
+            "within: no variances are reported, and one model serves all."
         )
     for level in clients.levels:
         if len(level.labels) == 1:
@@ -39,8 +37,8 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
         single = int(np.sum(low == high))
         if single:
             notes.append(
-                f"{single:,} of {len(clients):,} {_many(clients.name)} have outcomes of one class only; the penalty keeps "
-                "their coefficients finite."
+                f"{single:,} of {len(clients):,} clients ({clients.name}) have outcomes of one class only; the penalty "
+                "keeps their coefficients finite."
             )
     return notes
 
@@ -58,12 +56,12 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
             )
     if not METHODS[name].learns:
         return notes
-    levels = [clients.name, *(level.name for level in clients.levels)]
+    levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
     for who, nodes, D in zip(levels, sizes, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False):
         zero = [terms[j] for j in problem.personal if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
         if zero:
-            notes.append(f"{_many(who, capital=True)} do not differ in {_names(zero)}: the variance is zero.")
+            notes.append(f"{who} do not differ in {_names(zero)}: the variance is zero.")
     if fitted.info.get("status") == "stopped":
         notes.append("The search for the variances ended where rounding allows no further decrease of the deviance.")
     return notes
@@ -77,8 +75,3 @@ def _sd(clients: Clients) -> Floats:
 def _names(terms: list[str]) -> str:
     shown = ["the intercept" if t == "(Intercept)" else t for t in terms[:6]] + (["..."] if len(terms) > 6 else [])
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _many(name: str, capital: bool = False) -> str:
-    plural = name if re.search(r"s$", name) else f"{name}s"
-    return plural[:1].upper() + plural[1:] if capital else plural
