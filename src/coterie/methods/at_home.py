@@ -12,13 +12,15 @@ from coterie.methods.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints
 
+RIDGE = 1e-9
+"""Precision of a prior on the root and on clusters that stand alone, so that separated outcomes keep them finite."""
 WEAK = 2.5
 """Prior standard deviation, in standard units, that keeps a GLM finite where a client or cluster stands alone."""
 
 
-def ridge(family: str) -> float:
-    """Precision that holds a client or cluster that stands alone."""
-    return 0.0 if family == "gaussian" else WEAK**-2
+def ridge(family: str, client: bool = True) -> float:
+    """Precision that holds a client (or a cluster) that stands alone, in standard units."""
+    return 0.0 if family == "gaussian" else WEAK**-2 if client else RIDGE
 
 
 def strays(site: Site, L: Floats, stray: Floats | None = None) -> tuple[Floats, Ints]:

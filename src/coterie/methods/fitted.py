@@ -65,7 +65,8 @@ def collect(
         What ``solve`` was given.
     """
     root = s.positions.at[-1][0]
-    at = setup.tree.descend(s.swept, L[1:], setup.z, root, s.inverse if C is None else C, ridge(setup.family))
+    C = s.inverse if C is None else C
+    at = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
     here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     fed.ask(finish, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here, **extra)
     own = fed.ask(reveal)
@@ -73,7 +74,7 @@ def collect(
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(
         root=setup.raw(root),
-        root_cov=(s.inverse if C is None else C) * np.outer(setup.unit, setup.unit) * sigma2,
+        root_cov=C * np.outer(setup.unit, setup.unit) * sigma2,
         nodes=tuple(setup.raw(a) for a in at.at[:-1]),
         node_cov=tuple(c * scale * sigma2 for c in at.cov[:-1]),
         client=setup.raw(own["theta"]),

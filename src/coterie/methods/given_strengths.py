@@ -84,5 +84,7 @@ def _from_alpha(alpha: Floats, gamma: Floats, clusters: Ints) -> Floats:
 def _factor(setup: Setup, strength: Floats) -> Floats:
     """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units: ``strength^-1/2 / unit``."""
     with np.errstate(divide="ignore"):
-        size = strength[:, None] ** -0.5 / setup.unit[setup.z]
-    return np.where(np.isinf(size)[:, :, None], np.inf, size[:, :, None] * np.eye(len(setup.z)))
+        size = strength**-0.5
+    L = np.where(np.isinf(size), 0.0, size)[:, None, None] * np.diag(1.0 / setup.unit[setup.z])
+    L[np.isinf(size)] = np.inf
+    return L

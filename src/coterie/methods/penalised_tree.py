@@ -15,12 +15,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
-from coterie.methods.at_home import ridge, up
+from coterie.methods.at_home import RIDGE, ridge, up
 from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.relations.clusters import Positions, Swept
-
-RIDGE = 1e-9  # on the root's coefficients in standard units, so that separated outcomes keep them finite
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def solve(
     **extra
         Goes into the message, e.g. ``stray=PerRow(gamma ** -0.5)``.
     """
-    held = ridge(setup.family)
+    held = ridge(setup.family, client=False)
     here = start or setup.tree.place(
         np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
     )
