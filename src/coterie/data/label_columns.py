@@ -1,0 +1,73 @@
+"""Labels of clients and clusters that come with arrays: beside them, or as some of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.data.clients import cluster_columns
+from coterie.data.columns import at_rows
+from coterie.data.labels import Coded, encode
+from coterie.data.table import to_pandas
+from coterie.errors import CoterieError, nearest
+
+Column = int | str
+
+
+def at_levels(clusters: Any, levels: list[str]) -> dict[str, Any]:
+    """Cluster labels by the model's levels: by name where they have the names, else in their order."""
+    columns = dict(cluster_columns(clusters)) if levels else {}
+    if set(columns) <= set(levels):
+        return columns
+    if len(columns) != len(levels):
+        raise CoterieError(f"clusters has {len(columns)} columns; the model has the levels {', '.join(levels)}.")
+    return dict(zip(levels, columns.values(), strict=True))
+
+
+def coded_labels(values: Any, n: int, what: str) -> Coded:
+    """The labels of n rows, none missing."""
+    same_length({what: values}, n)
+    column = encode(values)
+    if column.missing.any():
+        raise CoterieError(f"{what} has no label in {at_rows(column.missing)}.")
+    return column
+
+
+def same_length(columns: dict[str, Any], n: int) -> None:
+    """Raise CoterieError unless each of these has a label for each of n rows."""
+    for what, values in columns.items():
+        if len(values) != n:
+            raise CoterieError(f"{what} has {len(values):,} labels; X has {n:,} rows.")
+
+
+def as_list(columns: Column | Sequence[Column] | None) -> list[Column]:
+    """None, one or several columns as a list."""
+    if columns is None:
+        return []
+    return [columns] if isinstance(columns, (int, str, np.integer)) else list(columns)
+
+
+def take_columns(X: Any, columns: list[Column]) -> tuple[Any, list[Any]]:
+    """X without its label columns, and these."""
+    if hasattr(X, "columns"):
+        frame = to_pandas(X)
+        names = [str(frame.columns[c]) if isinstance(c, (int, np.integer)) else c for c in columns]
+        for name in names:
+            if name not in frame.columns:
+                raise CoterieError(f"X has no column '{name}'.{nearest(name, frame.columns)}")
+        return frame.drop(columns=names), [frame[name] for name in names]
+    array = np.asarray(X)
+    for c in columns:
+        if isinstance(c, str) or array.ndim != 2 or not -array.shape[1] <= c < array.shape[1]:
+            raise CoterieError(f"X, of shape {array.shape}, has no column {c!r} to take labels from.")
+    places = [int(c) for c in columns]
+    return np.delete(array, places, axis=1), [array[:, c] for c in places]
+
+
+def together(columns: list[Any]) -> Any:
+    """Several label columns as a frame."""
+    import pandas as pd
+
+    return pd.DataFrame({str(getattr(c, "name", None) or f"cluster_{j + 1}"): c for j, c in enumerate(columns)})

@@ -1,0 +1,387 @@
+"""The tree model as scikit-learn estimators: ``fit(X, y, clients=..., clusters=...)``, ``predict``, ``score``.
+
+With scikit-learn's metadata routing the labels travel beside X::
+
+    sklearn.set_config(enable_metadata_routing=True)
+    model = HierarchicalRegressor().set_fit_request(clients=True).set_predict_request(clients=True)
+    model = model.set_score_request(clients=True)
+    GridSearchCV(model, {"covariance": ["diagonal", "full"]}).fit(X, y, clients=schools)
+
+Without it they travel as columns of X, which ``client_column`` and ``cluster_column`` name::
+
+    GridSearchCV(HierarchicalRegressor(client_column="school"), {"reml": [True, False]}).fit(X, y)
+
+Without labels there is one client, and one model for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from coterie.api import Fitting, Options
+from coterie.data.clients import Clients, arrange, cluster_columns
+from coterie.data.columns import at_rows
+from coterie.data.design import INTERCEPT
+from coterie.data.label_columns import Column, as_list, at_levels, coded_labels, same_length, take_columns, together
+from coterie.errors import CoterieError, nearest
+from coterie.methods.registry import METHODS
+from coterie.results.compare import Splits
+from coterie.results.predict import Nodes, mean
+from coterie.results.result import FitResult
+
+F64 = npt.NDArray[np.float64]
+
+_BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
+
+
+class Parts(NamedTuple):
+    """X (n, p) float64, and labels of its rows."""
+
+    X: F64
+    clients: Any
+    clusters: Any
+
+
+class _Hierarchical(BaseEstimator):
+    """What the two estimators share."""
+
+    family: str
+
+    def __init__(
+        self,
+        *,
+        method: str = "hierarchical",
+        covariance: str = "auto",
+        cluster_variance: str = "common",
+        shared: Sequence[Column] = (),
+        reml: bool = True,
+        fit_intercept: bool = True,
+        client_column: Column | None = None,
+        cluster_column: Column | Sequence[Column] | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.method = method
+        self.covariance = covariance
+        self.cluster_variance = cluster_variance
+        self.shared = shared
+        self.reml = reml
+        self.fit_intercept = fit_intercept
+        self.client_column = client_column
+        self.cluster_column = cluster_column
+        self.random_state = random_state
+
+    def _fit(self, parts: Parts, y: F64, weights: F64 | None) -> Self:
+        start = perf_counter()
+        names = _terms(self, parts.X.shape[1])
+        rows = self._rows(parts, y, weights, names)
+        method = self.method
+        if method in METHODS and METHODS[method].learns and (len(rows) == 1 or rows.single_rows):
+            method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
+        shared = (self.shared,) if isinstance(self.shared, (str, int)) else self.shared
+        settings = {"weights": None if weights is None else "sample_weight"}
+        options = Options(
+            family=self.family,
+            shared=tuple(names[j] if isinstance(j, (int, np.integer)) else j for j in shared),
+            covariance=self.covariance,
+            method=method,
+            reml=self.reml,
+            cluster_variance=self.cluster_variance,
+            splits=Splits(5 if method == "auto" else 0, seed=self.random_state),
+        )
+        formula = f"y ~ {' + '.join(['1' if self.fit_intercept else '0', *names])}"
+        self.result_ = Fitting(rows, None, formula, options, settings).result(start, "")
+        self._name_coefficients(self.result_)
+        return self
+
+    def _rows(self, parts: Parts, y: F64, weights: F64 | None, names: Sequence[str]) -> Clients:
+        """The rows in the clients' order, with a column of ones: at most one copy of X."""
+        X, n, first = parts.X, len(parts.X), int(self.fit_intercept)
+        labels = np.zeros(n, dtype=np.int64) if parts.clients is None else parts.clients
+        name = str(getattr(labels, "name", None) or "client")
+        levels = [(k, coded_labels(v, n, k)) for k, v in cluster_columns(parts.clusters)]
+        tree = arrange((name, coded_labels(labels, n, "clients")), levels)
+        weights = np.ones(n) if weights is None else weights
+        terms = (*([INTERCEPT] if first else []), *names)
+        design = X
+        if first or not tree.presorted:
+            design = np.empty((n, first + X.shape[1]))
+            design[:, :first] = 1.0
+            for start in range(0, n, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                design[block, first:] = X[block if tree.presorted else tree.order[block]]
+        return tree.clients(design, y[tree.order], np.zeros(n), weights[tree.order], terms, tree.order)
+
+    def _name_coefficients(self, result: FitResult) -> None:
+        first, m = int(self.fit_intercept), result.model
+        self.coef_: F64 = m.root[first:]
+        self.intercept_: Any = float(m.root[0]) if first else 0.0
+        self.clients_ = m.labels
+        self.client_coef_: F64 = m.client[:, first:]
+        self.client_intercept_: F64 = m.client[:, 0] if first else np.zeros(len(m.labels))
+
+    def _link(self, X: Any, clients: Any, clusters: Any) -> F64:
+        """Linear predictor (n,) of every row, by its client's coefficients or the finest known ancestor's."""
+        check_is_fitted(self)
+        parts = self._take_apart(X, clients, clusters, fitted=True)
+        n, first, nodes = len(parts.X), int(self.fit_intercept), Nodes(self.result_.model)
+        labels = np.full(n, np.nan) if parts.clients is None else parts.clients
+        above = at_levels(parts.clusters, [level.name for level in nodes.model.levels])
+        same_length({"clients": labels, **above}, n)
+        level, place, _ = nodes.locate(labels, above)
+        eta = np.empty(n)
+        for at, table in enumerate(nodes.coefficients):
+            here = np.flatnonzero(level == at)
+            for start in range(0, len(here), _BLOCK):
+                rows = here[start : start + _BLOCK]
+                theta = table[place[rows]]
+                eta[rows] = np.einsum("np,np->n", parts.X[rows], theta[:, first:])
+                if first:
+                    eta[rows] += theta[:, 0]
+        return eta
+
+    def _take_apart(self, X: Any, clients: Any, clusters: Any, fitted: bool = False) -> Parts:
+        """The numbers and the labels of a call; labels may be columns of X."""
+        here = {"dtype": np.float64, "order": "C", "ensure_min_samples": 1 if fitted else 2}
+        own, groups = as_list(self.client_column), as_list(self.cluster_column)
+        if not own and not groups:
+            return Parts(validate_data(self, X, reset=not fitted, **here), clients, clusters)
+        if (own and clients is not None) or (groups and clusters is not None):
+            raise CoterieError("Give labels as an argument or as a column of X, not both.")
+        validate_data(self, X, reset=not fitted, skip_check_array=True)
+        X, taken = take_columns(X, [*own, *groups])
+        clients = taken.pop(0) if own else clients
+        if groups:
+            clusters = taken[0] if len(taken) == 1 else together(taken)
+        return Parts(check_array(X, estimator=self, input_name="X", **here), clients, clusters)
+
+
+class HierarchicalRegressor(RegressorMixin, _Hierarchical):
+    """One model for every client: linear, or log-linear for counts, with coefficients tied by a tree of clusters.
+
+    Parameters
+    ----------
+    family : {"gaussian", "poisson"}, default "gaussian"
+    method : str, default "hierarchical"
+        Also "local", "pooled", "own-intercept", "clusterwise", "single-cluster"; "auto" takes the one with the lowest
+        held-out loss. Methods that learn variances are "pooled" where there is one client, or one row of each.
+    covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
+        How clients vary around their cluster.
+    cluster_variance : {"common", "own"}, default "common"
+        "own" gives each finest cluster its own client variances.
+    shared : sequence of int or str, default ()
+        Columns of X with one coefficient for all clients, by position or name.
+    reml : bool, default True
+        Restricted likelihood, for a Gaussian outcome.
+    fit_intercept : bool, default True
+        False fits X as it is, without a copy where it is C-contiguous float64 and sorted by cluster and client.
+    client_column, cluster_column : int or str, optional
+        Columns of X that hold labels; they are taken out of X. Several cluster columns, fine to coarse, as a list.
+    random_state : int, default 0
+        Seed of the splits of method "auto".
+
+    Attributes
+    ----------
+    coef_ : (p,) array; intercept_ : float
+        Global coefficients.
+    clients_ : (m,) array
+        Client labels.
+    client_coef_ : (m, p) array; client_intercept_ : (m,) array
+        Each client's own.
+    n_features_in_ : int; feature_names_in_ : array
+        Columns of X, label columns included.
+    result_ : FitResult
+        Everything else: standard errors, variance components, the comparison of method "auto".
+    """
+
+    def __init__(
+        self,
+        family: str = "gaussian",
+        *,
+        method: str = "hierarchical",
+        covariance: str = "auto",
+        cluster_variance: str = "common",
+        shared: Sequence[Column] = (),
+        reml: bool = True,
+        fit_intercept: bool = True,
+        client_column: Column | None = None,
+        cluster_column: Column | Sequence[Column] | None = None,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            method=method,
+            covariance=covariance,
+            cluster_variance=cluster_variance,
+            shared=shared,
+            reml=reml,
+            fit_intercept=fit_intercept,
+            client_column=client_column,
+            cluster_column=cluster_column,
+            random_state=random_state,
+        )
+        self.family = family
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self.family == "poisson"
+        return tags
+
+    def fit(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> Self:
+        """Fit every client's coefficients.
+
+        Parameters
+        ----------
+        X : (n, p) array or frame
+        y : (n,) array
+            Numbers; counts for family "poisson".
+        clients : (n,) labels, optional
+            Whose row it is; one client by default.
+        clusters : (n,) labels or (n, L) labels, fine to coarse, optional
+        sample_weight : (n,) array, optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        CoterieError
+            A ValueError, for whatever is wrong with the data or the parameters.
+        """
+        families = ("gaussian", "poisson")
+        if self.family not in families:
+            raise CoterieError(
+                f"family must be one of {', '.join(families)}, not {self.family!r}.{nearest(self.family, families)}"
+            )
+        parts = self._take_apart(X, clients, clusters)
+        values = check_array(_outcome(y, parts.X), dtype=np.float64, ensure_2d=False, input_name="y", estimator=self)
+        if self.family == "poisson" and (values < 0).any():
+            raise CoterieError(f"Family poisson needs counts or rates; y is negative in {at_rows(values < 0)}.")
+        return self._fit(parts, values, _weights(sample_weight, parts.X))
+
+    def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+        """Mean outcomes (n,).
+
+        Parameters
+        ----------
+        X : (n, p) array or frame
+        clients : (n,) labels, optional
+            Clients that were not fitted, missing labels and no labels at all get their cluster's coefficients, then
+            the global ones.
+        clusters : like in :meth:`fit`, optional
+        """
+        return mean(self.family, self._link(X, clients, clusters))
+
+    def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
+        """R squared of predictions; for counts the share of the Poisson deviance that is explained."""
+        predicted = self.predict(X, clients, clusters)
+        if self.family == "poisson":
+            return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
+
+
+class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
+    """One logistic model of two classes for every client, with coefficients tied by a tree of clusters.
+
+    Parameters and attributes are those of :class:`HierarchicalRegressor`, without `family`; also
+
+    Attributes
+    ----------
+    classes_ : (2,) array
+        Class labels; the coefficients are for the second.
+    coef_ : (1, p) array; intercept_ : (1,) array
+        Global coefficients, in the shape that scikit-learn gives them.
+    """
+
+    family = "binomial"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> Self:
+        """Fit every client's coefficients; the arguments are those of :meth:`HierarchicalRegressor.fit`.
+
+        Parameters
+        ----------
+        y : (n,) array
+            Labels of two classes.
+        """
+        parts = self._take_apart(X, clients, clusters)
+        y = _outcome(y, parts.X)
+        check_classification_targets(y)
+        weights = _weights(sample_weight, parts.X)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) > 2:
+            raise CoterieError(
+                "Only binary classification is supported. The type of the target is multiclass: "
+                f"y has {len(self.classes_)} classes."
+            )
+        used = np.unique(y if weights is None else y[weights > 0])
+        if len(used) < 2:
+            raise CoterieError(f"y holds one class only, {used[0]!s}; two are needed.")
+        self._fit(parts, codes.astype(np.float64), weights)
+        self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
+        return self
+
+    def decision_function(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+        """Log odds (n,) of the second class."""
+        return self._link(X, clients, clusters)
+
+    def predict_proba(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+        """Probabilities (n, 2) of the classes; see :meth:`HierarchicalRegressor.predict` for unseen clients."""
+        second = mean(self.family, self._link(X, clients, clusters))
+        return np.column_stack([1.0 - second, second])
+
+    def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> npt.NDArray[Any]:
+        """The likelier class (n,) of every row."""
+        choice = self._link(X, clients, clusters) > 0
+        return np.asarray(self.classes_[choice.astype(np.int64)])
+
+    def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
+        """Share of rows whose class is predicted."""
+        return float(accuracy_score(y, self.predict(X, clients, clusters), sample_weight=sample_weight))
+
+
+def _outcome(y: Any, X: F64) -> npt.NDArray[Any]:
+    """One outcome for each row."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    values: npt.NDArray[Any] = column_or_1d(y, warn=True)
+    check_consistent_length(X, values)
+    return values
+
+
+def _weights(sample_weight: Any, X: F64) -> F64 | None:
+    if sample_weight is None:
+        return None
+    weights: F64 = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():
+        raise CoterieError("sample_weight is 0 in every row, for every class.")
+    return weights
+
+
+def _terms(estimator: Any, p: int) -> tuple[str, ...]:
+    """Names of the columns that are left when label columns are taken out."""
+    if not hasattr(estimator, "feature_names_in_"):
+        return tuple(f"x{j}" for j in range(p))
+    taken = [*as_list(estimator.client_column), *as_list(estimator.cluster_column)]
+    names = list(estimator.feature_names_in_)
+    out = {names[c] if isinstance(c, (int, np.integer)) else c for c in taken}
+    return tuple(str(name) for name in names if name not in out)
