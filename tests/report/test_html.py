@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -54,8 +55,10 @@ def cases():
     m = world.model
     nothing = pd.DataFrame()
     evil = np.array([f"{EVIL} {i}" for i in range(40)], dtype=object)
-    flat = replace(m, method="pooled", client=np.tile(m.root, (40, 1)), nodes=(), node_cov=(), D_client=np.zeros((1, 2, 2)),
-                   D_levels=(), personal=np.empty(0, dtype=np.int64))  # fmt: skip
+    flat = replace(
+        m, method="pooled", client=np.tile(m.root, (40, 1)), nodes=(), node_cov=(), D_client=np.zeros((1, 2, 2)),
+        D_levels=(), personal=np.empty(0, dtype=np.int64),
+    )  # fmt: skip
     gains = world.client_gains
     yield "usual", world
     yield "evil", replace(
@@ -97,13 +100,13 @@ CASES = dict(cases())
 def test_every_situation_gives_a_sound_page(name) -> None:
     page = render(CASES[name])
     reader = Reader(page)
-    assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", reader.text.lower().replace("nanml", ""))
+    assert not re.search(r"\bnan\b", reader.text.lower())
     assert " inf" not in page
     kinds = [t for t, _ in reader.tags]
     assert kinds.count("h1") == 1
     assert "script" not in kinds
     levels = [int(t[1]) for t in kinds if re.fullmatch(r"h\d", t)]
-    assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False)), "a heading level is skipped"
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels)), "a heading level is skipped"
     for tag, attributes in reader.tags:
         if tag == "svg":
             assert attributes["role"] == "img"

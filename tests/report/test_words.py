@@ -111,8 +111,10 @@ def test_without_a_comparison_the_headline_claims_nothing() -> None:
     [
         (
             {"D": np.diag([8.41, 0.0])},
-            ["Schools differ in their intercept with a standard deviation of 2.90 around their sector; they do not differ in x.",
-             "Sectors differ in their intercept with a standard deviation of 2.90 around the global model; they do not differ in x.",
+            ["Schools differ in their intercept with a standard deviation of 2.90 around their sector; "
+             "they do not differ in x.",
+             "Sectors differ in their intercept with a standard deviation of 2.90 around the global model; "
+             "they do not differ in x.",
              "Within a school, outcomes scatter around its model with a standard deviation of 1.00."],
         ),
         (
@@ -137,8 +139,8 @@ def test_an_own_variance_for_each_cluster_is_said_as_a_range() -> None:
     own = np.stack([np.diag([1.0, 0.0]), np.diag([4.0, 9.0])])
     text = words.variance_sentences(replace(result, model=replace(result.model, D_client=own)))[0]
     assert text == (
-        "Schools differ around their sector by a standard deviation of its own in each: 1.00 to 2.00 in their intercept "
-        "and 0 to 3.00 in x."
+        "Schools differ around their sector by a standard deviation of its own in each: "
+        "1.00 to 2.00 in their intercept and 0 to 3.00 in x."
     )
 
 

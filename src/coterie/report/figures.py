@@ -332,7 +332,11 @@ def _intervals(result: FitResult, j: int, picked: Any, centre: Floats) -> Figure
     with_intervals = "" if errors is None else " with 95% intervals"
     return Figure(
         _term(m.terms[j]),
-        axes.draw(parts, f"{_term(m.terms[j])} of {many}{with_intervals}.", x_ticks=False),
+        axes.draw(
+            parts,
+            f"{_term(m.terms[j])}: the coefficient of each of {len(value):,} {many}{with_intervals}, in order.",
+            x_ticks=False,
+        ),
         f"Points: {many}{with_intervals}, in order; bars: the coefficient {group}.{cut}",
     )
 

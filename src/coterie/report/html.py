@@ -135,9 +135,11 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
 
 
 def settings(result: FitResult) -> list[tuple[str, Any]]:
-    """Settings as lines; what is nested gets a line for each part."""
+    """Settings as lines, without those that were not used; reasons get a line for each part."""
     out: list[tuple[str, Any]] = []
     for key, value in result.settings.items():
+        if value is None:
+            continue
         name = str(key).replace("_", " ")
         if isinstance(value, dict) and len(value) <= 12 and any(len(str(v)) > 20 for v in value.values()):
             out += [(f"{name}: {str(k).replace('_', ' ')}", v) for k, v in value.items()]

@@ -128,7 +128,8 @@ def extremes_table(result: FitResult, limit: int = 8) -> Table:
         cells.append([words.short(v) for v in kept["cluster"]])
     cells.append([f"{v:,}" for v in kept["rows"]])
     losses = ["loss_local", "loss_pooled", "loss_recommended"]
-    places = words.decimals(np.nanquantile(kept[losses].to_numpy(dtype=np.float64), [0.5]), 4)
+    seen = kept[losses].to_numpy(dtype=np.float64)
+    places = words.decimals([float(np.median(seen))] if np.isfinite(seen).any() else [], 4)
     numbers = [*losses, "gain_over_local", "gain_over_pooled"]
     cells += [[words.fixed(v, places) for v in kept[name]] for name in numbers]
     titles = ("rows", "loss alone", "pooled", result.recommended, "gain over local", "gain over pooled")

@@ -32,7 +32,7 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
     if exponent < -4 or exponent > 8:
-        return f"{value:.{digits - 1}e}"
+        return _signed(f"{value:.{digits - 1}e}")
     return _signed(f"{value:,.{max(digits - 1 - exponent, 0)}f}")
 
 
@@ -219,7 +219,7 @@ def plain_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.4g}"
+        return f"{value:,.6g}"
     if isinstance(value, Mapping):
         return _cut([f"{k}: {plain_text(v)}" for k, v in list(value.items())[:13]], len(value))
     if isinstance(value, (list, tuple, np.ndarray)):

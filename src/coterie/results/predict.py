@@ -60,13 +60,13 @@ class Nodes:
     def coefficients(self) -> tuple[Floats, ...]:
         """(k, p) for each level."""
         m = self.model
-        return (m.client, *m.nodes, m.root[None])
+        return (m.client, *m.nodes[: len(self.levels)], m.root[None])
 
     @cached_property
     def covariances(self) -> tuple[Floats | None, ...]:
         """Packed (k, P) for each level."""
         m = self.model
-        return (m.client_cov, *m.node_cov, pack(m.root_cov)[None])
+        return (m.client_cov, *m.node_cov[: len(self.levels)], pack(m.root_cov)[None])
 
     @cached_property
     def varies(self) -> tuple[bool, ...]:
@@ -115,8 +115,7 @@ class Nodes:
         Methods without variances (local models, for one) do not say how far the next client may stray.
         """
         m = self.model
-        spreads = [m.D_client, *(D[None] for D in m.D_levels)]
-        if any(self.varies[j] and not spreads[j].any() for j in range(level)):
+        if any(self.varies[:level]) and not m.has_variances:
             return None
         if level == 0:
             return np.zeros((1, pack(m.root_cov).size))

@@ -1,0 +1,184 @@
+"""The report in headless Chromium: nothing fails, nothing overflows, all is legible, narrow or wide, light or dark."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.report.html import write_report
+from tests.results import factory
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium or chromedriver is not installed"),
+]
+
+# What a reader sees of every element with text of its own: colour, the background behind it, size.
+TEXTS = """
+const solid = e => {
+  for (; e; e = e.parentElement) {
+    const c = getComputedStyle(e).backgroundColor;
+    if (!/rgba\\(.*, 0\\)|transparent/.test(c)) return c;
+  }
+  return 'rgb(255, 255, 255)';
+};
+return [...document.querySelectorAll('body *')].filter(e =>
+  [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) && !e.closest('style, title')
+).map(e => {
+  const s = getComputedStyle(e), b = e.getBoundingClientRect();
+  const svg = e.ownerSVGElement, scale = svg ? e.getScreenCTM().a : 1;
+  return {text: e.textContent.trim().slice(0, 40), color: svg ? s.fill : s.color, behind: solid(e),
+          size: parseFloat(s.fontSize) * scale, width: b.width};
+});
+"""
+PICTURES = """
+return [...document.querySelectorAll('svg')].map(e => {
+  const b = e.getBoundingClientRect();
+  return {width: b.width, height: b.height, parts: e.querySelectorAll('path, circle, rect').length,
+          colors: [...new Set([...e.querySelectorAll('.area, .dot, .cell, .pull, .zero')].map(p => {
+            const s = getComputedStyle(p); return p.matches('.pull, .zero') ? s.stroke : s.fill; }))],
+          behind: getComputedStyle(document.body).backgroundColor};
+});
+"""
+OVERFLOW = """
+const width = document.documentElement.clientWidth;
+return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') || e.matches('.scroll')).filter(e => {
+  const b = e.getBoundingClientRect();
+  return b.width > 0 && (b.right > width + 0.5 || b.left < -0.5);
+}).map(e => e.outerHTML.slice(0, 80));
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[tuple[str, list[str]]]:
+    """Reports behind a web server, so that a request for anything else would be seen."""
+    folder = tmp_path_factory.mktemp("reports")
+    evil = np.array([f'<script>alert({i})</script> "Schule" Nº {i} 学校' for i in range(500)], dtype=object)
+    write_report(factory.world(clients=160, levels=(2,), D=np.diag([6.0, 0.3])).result, folder / "usual.html")
+    write_report(factory.world(clients=500, levels=(60, 5), labels=evil).result, folder / "evil.html")
+    write_report(factory.world(clients=30, levels=(), family="binomial", loss="log loss").result, folder / "plain.html")
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, directory=str(folder), **options)
+
+        def log_message(self, *_: Any) -> None:
+            asked.append(self.path)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def channels(color: str) -> np.ndarray:
+    return np.array([float(v) for v in color[color.index("(") + 1 : -1].split(",")[:3]]) / 255
+
+
+def contrast(a: str, b: str) -> float:
+    """The ratio of WCAG 2.2."""
+    light = []
+    for color in (a, b):
+        c = channels(color)
+        linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        light.append(float(linear @ [0.2126, 0.7152, 0.0722]))
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+def test_the_contrast_formula() -> None:
+    assert contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
+    assert contrast("rgb(118, 118, 118)", "rgba(255, 255, 255, 1)") == pytest.approx(4.54, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("page", ["usual", "evil", "plain"])
+def test_the_page_reads_well(page, width, scheme, browser, site) -> None:
+    address, asked = site
+    asked.clear()
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get(f"{address}/{page}.html")
+
+    assert browser.get_log("browser") == []
+    assert asked == [f"/{page}.html"]
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+    assert browser.execute_script(OVERFLOW) == []
+
+    behind = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (channels(behind).mean() > 0.5) == (scheme == "light")
+    texts = [t for t in browser.execute_script(TEXTS) if t["width"] > 0]
+    assert len(texts) > 100
+    assert [t for t in texts if contrast(t["color"], t["behind"]) < 4.5] == []
+    assert [t for t in texts if t["size"] < 9.5] == []
+
+    pictures = browser.execute_script(PICTURES)
+    assert len(pictures) == 6
+    for picture in pictures:
+        assert picture["width"] >= 0.75 * min(width - 40, 440)
+        assert picture["height"] > 150
+        assert picture["parts"] > 10
+        assert all(contrast(c, picture["behind"]) >= 3 for c in picture["colors"])
+
+
+def test_a_wide_table_scrolls_inside_its_box(browser, site) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    )
+    browser.get(f"{site[0]}/usual.html")
+    moved = browser.execute_script(
+        "const b = document.querySelector('.scroll'); b.scrollLeft = 99; return [b.scrollLeft, window.scrollX]"
+    )
+    assert moved == [99, 0]
+
+
+def test_it_prints_on_paper(browser, site) -> None:
+    browser.get(f"{site[0]}/usual.html")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert browser.execute_script("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_it_opens_from_a_file(browser, tmp_path: Path) -> None:
+    write_report(factory.world().result, tmp_path / "ein Bericht.html")
+    browser.get((tmp_path / "ein Bericht.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert browser.title.startswith("The hierarchical model predicts best")
