@@ -246,7 +246,7 @@ class Fitting:
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
-        evidence = evaluate(clients, options.family, fits, options.splits)  # type: ignore[arg-type]
+        evidence = evaluate(clients, options.family, fits, options.splits)
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.best()

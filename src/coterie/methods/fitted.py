@@ -48,6 +48,7 @@ class Fitted:
     D_client: Floats
     D_levels: tuple[Floats, ...]
     sigma2: float
+    client_sigma2: Floats | None = None
     log_likelihood: float | None = None
     info: dict[str, Any] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
+from coterie.methods import residuals
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.given_strengths import given as given
 from coterie.methods.setup import prepare
@@ -19,7 +20,14 @@ from coterie.methods.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
-def fit(fed: Federation, problem: Problem, covariance: str = "auto", reml: bool = True, own: bool = False) -> Fitted:
+def fit(
+    fed: Federation,
+    problem: Problem,
+    covariance: str = "auto",
+    reml: bool = True,
+    own: bool = False,
+    residual: str = "common",
+) -> Fitted:
     """Learn the variances and solve the tree under them.
 
     Parameters
@@ -31,6 +39,8 @@ def fit(fed: Federation, problem: Problem, covariance: str = "auto", reml: bool 
         Restricted likelihood, for a Gaussian outcome.
     own : bool, default False
         Every finest cluster has its own client variances.
+    residual : {"common", "by-client"}, default "common"
+        One residual variance, or one for each client (Gaussian), learned after the structure of D is chosen.
     """
     reml = reml and problem.family == "gaussian"
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
@@ -44,13 +54,20 @@ def fit(fed: Federation, problem: Problem, covariance: str = "auto", reml: bool 
         tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
+    logs, floor = 0.0, 0
+    if residual == "by-client" and problem.family == "gaussian":
+        state, logs, floor = residuals.alternate(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
-    return replace(fitted, log_likelihood=-0.5 * deviance + units - constant, info=info)
+    if residual == "by-client" and problem.family == "gaussian":
+        own_variances = fed.ask(residuals.own_variance)["v"] * sigma2
+        fitted = replace(fitted, client_sigma2=own_variances)
+        info |= {"residual": residual, "clients_at_floor": floor}
+    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
 
 
 def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:

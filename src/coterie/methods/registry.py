@@ -39,7 +39,7 @@ class Method:
     intercept: bool = False
 
 
-LEARNING = ("covariance", "reml", "own")
+LEARNING = ("covariance", "reml", "own", "residual")
 METHODS = {
     method.name: method
     for method in (

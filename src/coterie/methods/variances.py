@@ -128,6 +128,10 @@ class Variances:
         if self.setup.family != "gaussian":
             joint = solve(fed, self.setup, self.factors(x)[0])
             x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
+        return self.start(fed, x, u)
+
+    def start(self, fed: Federation, x: Floats, u: list[Floats]) -> State:
+        """The state of a search that begins at x, Newton's method at the clusters' deviations u."""
         deviance, s, sigma2 = self.evaluate(fed, x, u)
         gradient, fisher, held = self.slopes(fed, x, s, sigma2)
         return State(x, deviance, gradient, fisher, held, s.positions.u)

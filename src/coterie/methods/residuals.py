@@ -1,0 +1,74 @@
+"""A residual variance for every client (seed 001's sigma_i^2), learned by EM beside the variances of the tree.
+
+A client's own variance is a weight on its rows, ``1 / v_i``, so the sweeps stay as they are. Given the tree, EM sets
+``v_i`` to the expected mean square of the client's residuals, at home; the tree's variances are then searched again.
+A client with no more rows than personal columns can fit itself perfectly: ``FLOOR`` keeps its variance from zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from coterie.federation import Federation, PerCluster, Site, work
+from coterie.methods.at_home import strays
+from coterie.methods.penalised_tree import per_cluster
+from coterie.methods.setup import Reply
+from coterie.methods.variances import State, Variances
+from coterie.numerics import tree_fold
+from coterie.numerics.kernels import Floats, Ints, full
+
+FLOOR = 1e-3
+"""Smallest residual variance of a client, relative to the common one."""
+
+
+@work
+def reweigh(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> Reply:
+    """One EM step of every client's residual variance, relative to the common one, and its sums weighed anew."""
+    L, which = strays(site, L)
+    A, b, c = site.state["A"], site.state["b"], site.state["c"]
+    n = site.objective.counts.astype(np.float64)
+    old = site.state.get("v", np.ones(len(site)))
+    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
+    misfit = c - 2.0 * np.einsum("mi,mi->m", b, theta) + np.einsum("mi,mij,mj->m", theta, full(A), theta)
+    misfit += sigma2 * np.einsum("mij,mij->m", full(A), full(S))
+    new = np.maximum(np.where(n > 0, old * misfit / np.maximum(n, 1.0) / sigma2, old), FLOOR)
+    weigh = old / new
+    site.state["A"], site.state["b"], site.state["c"] = A * weigh[:, None], b * weigh[:, None], c * weigh
+    site.state["v"] = new
+    return {"log": n * np.log(new), "floor": (new <= FLOOR).astype(np.float64)}
+
+
+@work
+def own_variance(site: Site) -> Reply:
+    """Every client's residual variance, relative to the common one."""
+    return {"v": site.state["v"]}
+
+
+def alternate(fed: Federation, search: Variances, state: State, tolerance: float = 1e-6) -> tuple[State, float, int]:
+    """Learn both kinds of variances from a converged search with equal residuals.
+
+    Returns
+    -------
+    State
+        With the deviance of the whole model.
+    float
+        The sum of ``n_i log v_i`` in it.
+    int
+        How many clients are at ``FLOOR``.
+    """
+    best, setup = state.deviance, search.setup
+    while True:
+        _, s, sigma2 = search.evaluate(fed, state.x, state.u)
+        L, _ = search.factors(state.x)
+        C = s.inverse if search.reml else 0.0 * s.inverse
+        at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
+        here = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+        sums = fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here)  # type: ignore[arg-type]
+        *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
+        deviance = state.deviance + float(sums["log"])
+        if best - deviance < tolerance:
+            return replace(state, status="converged"), float(sums["log"]), int(sums["floor"])
+        best = deviance
