@@ -81,7 +81,7 @@ def table(
     for parent in parents:
         codes.append(np.asarray(parent)[codes[-1]])
     X = np.column_stack([np.ones(n), rng.normal(size=(n, p - 1))]) * scale
-    root = rng.normal(size=p) * 0.5 if root is None else np.asarray(root)
+    root = rng.normal(size=p) * 0.5 / scale if root is None else np.asarray(root)
     beta = np.tile(root, (n, 1))
     theta = np.tile(root, (m, 1))
     first = np.unique(codes[0], return_index=True)[1]

@@ -6,13 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.federation import Federation
+from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
 from coterie.methods.at_home import WEAK
 from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.local import minimum_norm
 from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import prepare
+from coterie.methods.setup import Reply, Setup, prepare
+from coterie.numerics.kernels import full, pack
 from coterie.relations.clusters import Tree
+
+
+@work
+def squares(site: Site) -> Reply:
+    """Each client's sums of squares."""
+    return {"A": site.state["A"], "b": site.state["b"], "c": site.state["c"]}
 
 
 def fit(fed: Federation, problem: Problem) -> Fitted:
@@ -24,11 +32,12 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     p, k = len(everyone.root), problem.tree.sizes[0]
     flat = Tree((np.zeros(k, dtype=np.int64),))
     setup = prepare(fed, flat, problem.family, np.arange(p), problem.intercept)
-    gaussian = problem.family == "gaussian"
-    L = [np.zeros((1, p, p)), np.full((1, p, p), np.inf) if gaussian else WEAK * np.eye(p)[None]]
-    s = solve(fed, setup, L, root=np.zeros(p))
-    sigma2 = s.value / max(setup.rows - p * k, 1.0) if gaussian else 1.0
-    fitted = collect(fed, setup, s, L, sigma2, C=np.zeros((p, p)))
+    if problem.family == "gaussian":
+        fitted = _least_squares(fed, setup, everyone)
+    else:
+        L = [np.zeros((1, p, p)), WEAK * np.eye(p)[None]]
+        s = solve(fed, setup, L, root=np.zeros(p))
+        fitted = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p)))
     coarser = tuple(np.tile(everyone.root, (n, 1)) for n in problem.tree.sizes[1:-1])
     return replace(
         fitted,
@@ -37,4 +46,27 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
         nodes=(*fitted.nodes, *coarser),
         node_cov=(*fitted.node_cov, *everyone.node_cov[1:]),
         D_levels=(*fitted.D_levels, *everyone.D_levels[1:]),
+    )
+
+
+def _least_squares(fed: Federation, setup: Setup, everyone: Fitted) -> Fitted:
+    """Least squares from every cluster's sums (one exchange), of minimum norm in the units of the table."""
+    sums = fed.total(squares, by="cluster", groups=setup.tree.sizes[0])
+    theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.unit, setup.raw(np.zeros(setup.p)))
+    explained = 2.0 * np.einsum("ki,ki->k", sums["b"], theta) - np.einsum("ki,kij,kj->k", theta, full(sums["A"]), theta)
+    sse = float(np.maximum(sums["c"] - explained, 0.0).sum())
+    sigma2 = sse / max(setup.rows - float(rank.sum()), 1.0)
+    nodes, cov = setup.raw(theta), pack(inverse * np.outer(setup.unit, setup.unit)) * sigma2
+    of = fed.clients.clusters
+    nothing = np.zeros((setup.p, setup.p))
+    return replace(
+        everyone,
+        nodes=(nodes,),
+        node_cov=(cov,),
+        client=nodes[of],
+        client_cov=cov[of],
+        D_client=nothing[None],
+        D_levels=(nothing,),
+        sigma2=sigma2,
+        log_likelihood=None,
     )
