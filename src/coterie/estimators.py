@@ -88,16 +88,15 @@ class _Hierarchical(BaseEstimator):
 
     def _fit(self, parts: Parts, y: F64, weights: F64 | None) -> Self:
         start = perf_counter()
-        names = _terms(self, parts.X.shape[1])
+        names = _terms(self)
         rows = self._rows(parts, y, weights, names)
         method = self.method
         if method in METHODS and METHODS[method].learns and (len(rows) == 1 or rows.single_rows):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
-        shared = (self.shared,) if isinstance(self.shared, (str, int)) else self.shared
         settings = {"weights": None if weights is None else "sample_weight"}
         options = Options(
             family=self.family,
-            shared=tuple(names[j] if isinstance(j, (int, np.integer)) else j for j in shared),
+            shared=_shared(self),
             covariance=self.covariance,
             method=method,
             reml=self.reml,
@@ -372,16 +371,27 @@ def _weights(sample_weight: Any, X: F64) -> F64 | None:
     if sample_weight is None:
         return None
     weights: F64 = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weights.any():
-        raise CoterieError("sample_weight is 0 in every row, for every class.")
     return weights
 
 
-def _terms(estimator: Any, p: int) -> tuple[str, ...]:
+def _terms(estimator: Any) -> tuple[str, ...]:
     """Names of the columns that are left when label columns are taken out."""
-    if not hasattr(estimator, "feature_names_in_"):
-        return tuple(f"x{j}" for j in range(p))
-    taken = [*as_list(estimator.client_column), *as_list(estimator.cluster_column)]
-    names = list(estimator.feature_names_in_)
-    out = {names[c] if isinstance(c, (int, np.integer)) else c for c in taken}
-    return tuple(str(name) for name in names if name not in out)
+    every = _columns(estimator)
+    labels = [*as_list(estimator.client_column), *as_list(estimator.cluster_column)]
+    out = {every[c] if isinstance(c, (int, np.integer)) else c for c in labels}
+    return tuple(name for name in every if name not in out)
+
+
+def _columns(estimator: Any) -> list[str]:
+    """Names of the columns of X; ``x0, x1, ...`` where it has none."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return [f"x{j}" for j in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]
+
+
+def _shared(estimator: Any) -> tuple[str, ...]:
+    every = _columns(estimator)
+    shared = as_list(estimator.shared)
+    for column in shared:
+        if not isinstance(column, str) and not -len(every) <= column < len(every):
+            raise CoterieError(f"shared names column {column}; X has {len(every)} columns.")
+    return tuple(c if isinstance(c, str) else every[c] for c in shared)
