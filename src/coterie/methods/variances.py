@@ -70,10 +70,7 @@ class Variances:
         return marginal_likelihood.laplace(fed, self.setup, L, w, u)
 
     def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
-        """Gradient of the deviance at x (a,), and the inverse of its expected second derivatives, by blocks.
-
-        Last the same inverse where the second derivatives have what holds zero variances at zero.
-        """
+        """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
         profiled = self.setup.family == "gaussian"
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
