@@ -73,7 +73,7 @@ def solve(
     here = start or setup.tree.place(
         np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
     )
-    best, base, t = np.inf, here, 1.0
+    best, base, t, last = np.inf, here, 1.0, np.inf
     solution: Solution | None = None
     while True:
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
@@ -100,13 +100,15 @@ def solve(
         if setup.family == "gaussian":
             value -= swept.drop + float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)
         solution = Solution(swept, goal, inverse, value, logdet)
-        if setup.family == "gaussian" or _close(here, goal):
+        moved = 0.0 if setup.family == "gaussian" else _distance(here, goal)
+        if moved <= 1e-8 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
             return solution
-        best, base, here, t = value, here, goal, 1.0
+        best, base, here, t, last = value, here, goal, 1.0, moved
 
 
-def _close(here: Positions, goal: Positions) -> bool:
-    """The last step was so small a part of a standard deviation that the next Newton step would be rounding."""
+def _distance(here: Positions, goal: Positions) -> float:
+    """The longest step of a coefficient, in standard deviations (or 1e-4 of its size, where that is more)."""
     p = here.at[0].shape[1]
-    variance = goal.cov[0][:, np.cumsum(np.arange(1, p + 1)) - 1]
-    return bool(np.all(np.abs(goal.at[0] - here.at[0]) <= 1e-8 * np.sqrt(variance) + 1e-12 * np.abs(goal.at[0])))
+    size = np.sqrt(goal.cov[0][:, np.cumsum(np.arange(1, p + 1)) - 1]) + 1e-4 * np.abs(goal.at[0])
+    step = np.abs(goal.at[0] - here.at[0])
+    return float(np.max(step / np.where(size > 0.0, size, 1.0), initial=0.0))
