@@ -46,18 +46,27 @@ class Options:
     cluster_variance: str = "common"
     splits: Splits = field(default_factory=Splits)
     strengths: dict[str, Any] = field(default_factory=dict)
+    residual: str = "common"
 
     def __post_init__(self) -> None:
         _choice("covariance", self.covariance, ("auto", *STRUCTURES))
         _choice("method", self.method, ("auto", *METHODS))
         _choice("cluster_variance", self.cluster_variance, ("common", "own"))
+        _choice("residual", self.residual, ("common", "by-client"))
+        if self.residual == "by-client" and self.family != "gaussian":
+            raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         if self.splits.count < 0:
             raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
 
     @property
     def learning(self) -> dict[str, Any]:
         """Options of methods that learn variances."""
-        return {"covariance": self.covariance, "reml": self.reml, "own": self.cluster_variance == "own"}
+        return {
+            "covariance": self.covariance,
+            "reml": self.reml,
+            "own": self.cluster_variance == "own",
+            "residual": self.residual,
+        }
 
 
 def _choice(what: str, value: str, values: Sequence[str]) -> None:
@@ -82,6 +91,7 @@ def fit(
     seed: int = 0,
     reml: bool = True,
     cluster_variance: str = "common",
+    residual: str = "common",
     gamma: Any = None,
     lam: Any = None,
     alpha: Any = None,
@@ -122,6 +132,8 @@ def fit(
         Restricted likelihood, for a Gaussian outcome.
     cluster_variance : {"common", "own"}, default "common"
         "own" gives each finest cluster its own client variances.
+    residual : {"common", "by-client"}, default "common"
+        One residual variance, or one for each client (Gaussian).
     gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels, optional
         Strengths that are given instead of learned: of the ties of clients to their cluster (gamma) and of clusters to
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
@@ -148,12 +160,12 @@ def fit(
     start = perf_counter()
     table = to_pandas(df)
     hold = Splits(splits, test_fraction, seed)
-    Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold)
+    Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, {}, residual)
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
     hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
-    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, ties)
+    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, ties, residual)
     settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
@@ -276,7 +288,12 @@ class Fitting:
         alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
         chosen = {"family": options.family, "method": options.method, "covariance": options.covariance, "seed": seed}
         chosen |= {"splits": options.splits.count, "test_fraction": options.splits.fraction, "reml": options.reml}
-        chosen |= {"cluster_variance": options.cluster_variance, "fitted": name, **fitted.info}
+        chosen |= {
+            "cluster_variance": options.cluster_variance,
+            "residual": options.residual,
+            "fitted": name,
+            **fitted.info,
+        }
         chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
         return FitResult(
             model=model_of(name, clients, problem, fitted),
@@ -333,6 +350,7 @@ def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> M
         D_client=fitted.D_client,
         D_levels=fitted.D_levels,
         sigma2=fitted.sigma2,
+        client_sigma2=fitted.client_sigma2,
         info=fitted.info,
     )
 

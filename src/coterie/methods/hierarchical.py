@@ -54,9 +54,9 @@ def fit(
         tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
-    logs, floor = 0.0, 0
+    logs = 0.0
     if residual == "by-client" and problem.family == "gaussian":
-        state, logs, floor = residuals.alternate(fed, search, state)
+        state, logs = residuals.alternate(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
@@ -64,9 +64,9 @@ def fit(
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if residual == "by-client" and problem.family == "gaussian":
-        own_variances = fed.ask(residuals.own_variance)["v"] * sigma2
-        fitted = replace(fitted, client_sigma2=own_variances)
-        info |= {"residual": residual, "clients_at_floor": floor}
+        each = fed.ask(residuals.own_variance)["v"] * sigma2
+        fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
+        info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
 
 

@@ -44,6 +44,8 @@ class Model:
         personal. All zero for methods without one.
     D_levels : tuple of (p, p)
         Covariance of each level's clusters around their parents.
+    client_sigma2 : (m,) or None
+        Residual variance of every client, where each has its own; ``sigma2`` is then their mean.
     sigma2 : float
         Residual variance (1 for families without one).
     info : dict
@@ -67,6 +69,7 @@ class Model:
     D_client: Floats
     D_levels: tuple[Floats, ...]
     sigma2: float = 1.0
+    client_sigma2: Floats | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -202,13 +202,22 @@ def predict_rows(
         eta += offset
     lower = upper = None
     if variance is not None:
-        half = z * np.sqrt(variance + (model.sigma2 if model.family == "gaussian" else 0.0))
+        half = z * np.sqrt(variance + _residual(model, level == 0, place))
         lower, upper = eta - half, eta + half
         if scale == "response":
             lower, upper = mean(model.family, lower), mean(model.family, upper)
     if scale == "response":
         eta = mean(model.family, eta)
     return Answers(eta, level, nodes.names, lower, upper, moved)
+
+
+def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:
+    """Variance of a new outcome around its mean; 0 for families whose intervals are for the mean."""
+    if model.family != "gaussian":
+        return 0.0
+    if model.client_sigma2 is None:
+        return model.sigma2
+    return np.where(seen, model.client_sigma2[np.where(seen, place, 0)], model.sigma2)
 
 
 def mean(family: str, eta: Floats) -> Floats:

@@ -131,6 +131,16 @@ class FitResult:
         return pd.DataFrame(values, index=index, columns=list(self.model.terms))
 
     @cached_property
+    def client_residual_sd(self) -> pd.Series[float] | None:
+        """Each client's residual standard deviation, where each has its own; else None."""
+        import pandas as pd
+
+        if self.model.client_sigma2 is None:
+            return None
+        index = pd.Index(self.model.labels, name=self.model.client_name)
+        return pd.Series(np.sqrt(self.model.client_sigma2), index=index, name="residual_sd")
+
+    @cached_property
     def variance_components(self) -> pd.DataFrame:
         """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
 

@@ -43,7 +43,7 @@ _VALUES = (
     *("data_fingerprint", "versions", "offset"),
 )
 _MODEL_VALUES = ("method", "family", "terms", "client_name", "sigma2", "info")
-_MODEL_ARRAYS = ("clusters", "personal", "root", "root_cov", "client", "client_cov", "D_client")
+_MODEL_ARRAYS = ("clusters", "personal", "root", "root_cov", "client", "client_cov", "D_client", "client_sigma2")
 _MODEL_LISTS = ("nodes", "node_cov", "D_levels")
 
 
