@@ -18,8 +18,7 @@ Reply = dict[str, Any]
 def describe(site: Site) -> Reply:
     """Sums that give columns their units and y its origin."""
     o = site.objective
-    moments = o.moments()
-    return {**moments, "rows": o.counts.astype(np.float64), "constant": o.constants()}
+    return {**o.moments(), "constant": o.constants()}
 
 
 @work

@@ -84,11 +84,11 @@ class Variances:
             curvatures.append((structure.directions(Ll), full(e), full(square), n))
         dof = self.setup.rows - (self.setup.p if self.reml else 0)
         H = information(curvatures, dof if profiled else None)
-        if not profiled:
-            gradient.append(by_root)
-            H = block_diag(H, 2.0 * full(s.swept.A[-1][0]))
-            holds.append(np.zeros((self.setup.p, self.setup.p)))
-        return np.concatenate(gradient), quasi_newton.inverse(H), quasi_newton.inverse(H + block_diag(*holds))
+        inverses = quasi_newton.inverse(H), quasi_newton.inverse(H + block_diag(*holds))
+        if profiled:
+            return np.concatenate(gradient), *inverses
+        fisher, held = (block_diag(F, 0.5 * s.inverse) for F in inverses)
+        return np.concatenate([*gradient, by_root]), fisher, held
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:
         """Start from equal standard deviations and, for GLMs, the w of the joint mode."""

@@ -36,18 +36,19 @@ def point(family: int, eta: float, y: float) -> tuple[float, float, float, float
 @kernel
 def _moments(
     X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints
-) -> tuple[Floats, Floats, Floats, Floats]:
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     m, p = starts.shape[0], X.shape[1]
-    w, v, s, ss = np.zeros(m), np.zeros(m), np.zeros((m, p)), np.zeros((m, p))
+    rows, w, v, s, ss = np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m, p)), np.zeros((m, p))
     for i in range(m):
         for r in range(starts[i], stops[i]):
+            rows[i] += weights[r] > 0.0
             w[i] += weights[r]
             v[i] += weights[r] * (y[r] - offset[r])
             for j in range(p):
                 t = weights[r] * X[r, j]
                 s[i, j] += t
                 ss[i, j] += t * X[r, j]
-    return w, v, s, ss
+    return rows, w, v, s, ss
 
 
 @kernel
@@ -343,9 +344,8 @@ class GLM:
         return FAMILIES.index(self.family)
 
     def moments(self) -> dict[str, Floats]:
-        """Per client sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p), over rows of weight w."""
-        w, y, x, xx = _moments(*self._rows)
-        return {"w": w, "y": y, "x": x, "xx": xx}
+        """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p)."""
+        return dict(zip(("rows", "w", "y", "x", "xx"), _moments(*self._rows), strict=True))
 
     def gram(self, unit: Floats, shift: float = 0.0) -> tuple[Floats, Floats, Floats]:
         """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
