@@ -44,7 +44,7 @@ class Fitted:
     nodes: tuple[Floats, ...]
     node_cov: tuple[Floats, ...]
     client: Floats
-    client_cov: Floats | None
+    client_cov: Floats
     D_client: Floats
     D_levels: tuple[Floats, ...]
     sigma2: float

@@ -11,6 +11,7 @@ from coterie.methods.at_home import WEAK
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import prepare
+from coterie.numerics.kernels import Floats, full, pack
 
 FREE = 1e5
 """Standard deviation of a Gaussian client's intercept, in standard deviations of the outcome: as good as infinite."""
@@ -25,5 +26,27 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     s = solve(fed, setup, L)
     sigma2 = s.value / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
     fitted = collect(fed, setup, s, L, sigma2)
-    centre = fitted.client.mean(axis=0) if gaussian else fitted.root  # a free intercept leaves the root's undefined
-    return replace(fitted, root=centre, nodes=tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes))
+    fitted = replace(fitted, D_client=np.zeros_like(fitted.D_client))
+    if not gaussian:
+        return fitted
+    centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's undefined
+    nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)
+    node_cov = tuple(np.tile(pack(cov), (len(n), 1)) for n in fitted.nodes)
+    return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov)
+
+
+def _mean_client(fitted: Fitted, intercept: int) -> tuple[Floats, Floats]:
+    """The mean intercept with the shared slopes, and their covariance.
+
+    Clients' intercepts are independent but for the slopes: ``Var(a_i) = e_i + c_i' V^-1 c_i``, c_i their covariance
+    with the slopes, V that of the slopes, e_i the noise of the client's own mean.
+    """
+    each = full(fitted.client_cov)
+    slopes = np.delete(np.arange(each.shape[1]), intercept)
+    V, c = each[0][np.ix_(slopes, slopes)], each[:, intercept, slopes]
+    own = each[:, intercept, intercept] - np.einsum("mi,mi->m", c, np.linalg.solve(V, c.T).T)
+    mean = c.mean(axis=0)
+    cov = np.array(each[0])
+    cov[intercept, slopes] = cov[slopes, intercept] = mean
+    cov[intercept, intercept] = own.sum() / len(own) ** 2 + mean @ np.linalg.solve(V, mean)
+    return fitted.client.mean(axis=0), cov

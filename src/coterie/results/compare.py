@@ -134,7 +134,7 @@ class Evidence:
             f"{each[name]:.4g} for {name}" for name in each if name in ("local", "pooled") and name != recommended
         ]
         held = "the latest rows" if splits.order is not None else f"{splits.count} splits"
-        text = f"Lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
+        text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
         against = f", against {' and '.join(others)}" if others else ""
         return f"{text}{against}), on {held} with {splits.fraction:.0%} of each client's rows held out."
 
