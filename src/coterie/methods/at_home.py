@@ -57,8 +57,18 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
 
 
 @work
-def finish(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, stray: Floats | None = None) -> Reply:
-    """Every client solves for its own parameters and their posterior covariance, and keeps them."""
+def finish(
+    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, scale: Floats, show: bool, stray: Floats | None = None
+) -> Reply:
+    """Every client solves for its own parameters, and keeps them.
+
+    Parameters
+    ----------
+    scale : (P,)
+        Takes packed covariances to the units of the table.
+    show : bool
+        For an owner of all the data: reply the parameters (m, p) and their posterior covariances (m, P) too.
+    """
     L, which = strays(site, L, stray)
     A, b, parent = site.state["A"], site.state["b"], site.clusters
     theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
@@ -66,11 +76,6 @@ def finish(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, 
         alone = np.isinf(stray)
         here = w[parent[alone]], C[parent[alone]]
         theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge(site.objective.family), *here)
-    site.state["theta"], site.state["cov"] = theta, S * sigma2
-    return {}
-
-
-@work
-def reveal(site: Site) -> Reply:
-    """A client's parameters, for an owner of all the data who wants them in one table."""
-    return {"theta": site.state["theta"], "cov": site.state["cov"]}
+    site.state["theta"] = theta
+    S *= scale
+    return {"theta": theta, "cov": S} if show else {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster
-from coterie.methods.at_home import finish, reveal, ridge
+from coterie.methods.at_home import finish, ridge
 from coterie.methods.penalised_tree import Solution, per_cluster
 from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, Ints, pack
@@ -69,17 +69,16 @@ def collect(
     C = s.inverse if C is None else C
     at = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
     here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-    fed.ask(finish, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, **here, **extra)
-    own = fed.ask(reveal)
-    scale = pack(np.outer(setup.unit, setup.unit))
+    scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
+    own = fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=True, **here, **extra)
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(
         root=setup.raw(root),
         root_cov=C * np.outer(setup.unit, setup.unit) * sigma2,
         nodes=tuple(setup.raw(a) for a in at.at[:-1]),
-        node_cov=tuple(c * scale * sigma2 for c in at.cov[:-1]),
+        node_cov=tuple(c * scale for c in at.cov[:-1]),
         client=setup.raw(own["theta"]),
-        client_cov=own["cov"] * scale,
+        client_cov=own["cov"],
         D_client=spread[0],
         D_levels=tuple(d[0] for d in spread[1:]),
         sigma2=sigma2,

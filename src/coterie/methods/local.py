@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.at_home import WEAK, reveal
+from coterie.methods.at_home import WEAK
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import Reply, prepare
@@ -22,6 +22,12 @@ def least_squares(site: Site, unit: Floats, origin: Floats) -> Reply:
     )
     site.state["theta"], site.state["cov"] = theta, pack(inverse)
     return {"sse": np.maximum(site.state["c"] - fit, 0.0), "rank": rank}
+
+
+@work
+def reveal(site: Site) -> Reply:
+    """A client's parameters, for an owner of all the data who wants them in one table."""
+    return {"theta": site.state["theta"], "cov": site.state["cov"]}
 
 
 def minimum_norm(A: Floats, b: Floats, unit: Floats, origin: Floats) -> tuple[Floats, Floats, Floats]:
