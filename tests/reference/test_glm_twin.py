@@ -1,0 +1,177 @@
+"""The GLM kernels against loops over rows, `scipy.stats`, `scipy.optimize` and differences."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+
+from coterie.objectives import glm
+from coterie.objectives.glm import GLM
+
+FAMILIES = ["gaussian", "binomial", "poisson"]
+COUNTS = (4, 0, 7, 1, 5)
+
+
+def make(family, seed=0, p=3, weights=True):
+    rng = np.random.default_rng(seed)
+    n = sum(COUNTS)
+    stops = np.cumsum(COUNTS)
+    starts = stops - COUNTS
+    X, offset = rng.normal(size=(n, p)), 0.3 * rng.normal(size=n)
+    w = rng.uniform(0.5, 3.0, n) if weights else np.ones(n)
+    w[5] = 0.0 if weights else 1.0
+    y = {"gaussian": rng.normal(size=n), "binomial": rng.integers(0, 2, n), "poisson": rng.poisson(2.0, n)}[family]
+    unit = np.array([1.0, 2.0, 0.3])[:p]
+    return GLM(X, y.astype(float), offset, w, starts, stops, family), unit, rng
+
+
+def rows(o):
+    return [slice(a, b) for a, b in zip(o.starts, o.stops, strict=True)]
+
+
+def density(family, y, eta, w):
+    """Log density of rows; a weight is a precision (Gaussian) or a count of equal rows."""
+    if family == "gaussian":
+        ok = w > 0
+        out = np.zeros(len(y))
+        out[ok] = stats.norm.logpdf(y[ok], eta[ok], 1 / np.sqrt(w[ok]))
+        return out
+    if family == "binomial":
+        return w * np.where(y > 0, stats.logistic.logcdf(eta), stats.logistic.logsf(eta))
+    return w * stats.poisson.logpmf(y, np.exp(np.minimum(eta, 300.0)))  # SciPy's search tries absurd places
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_and_constants_are_log_densities(family):
+    o, unit, rng = make(family)
+    theta = rng.normal(size=(len(o), 3))
+    ours = o.losses(unit, theta) + o.constants()
+    for i, r in enumerate(rows(o)):
+        eta = o.offset[r] + (o.X[r] * unit) @ theta[i]
+        assert ours[i] == pytest.approx(-density(family, o.y[r], eta, o.weights[r]).sum(), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", range(3))
+def test_point_derivatives(family):
+    """Score, curvature and third derivative of one row, by differences; also where exp would overflow."""
+    for y in (0.0, 1.0):
+        for eta in (-3.0, -0.1, 0.0, 0.7, 4.0):
+            h = 1e-4
+            low, mid, high = (glm.point(family, eta + d, y) for d in (-h, 0.0, h))
+            assert mid[1] == pytest.approx(-(high[0] - low[0]) / (2 * h), rel=1e-6, abs=1e-7)
+            assert mid[2] == pytest.approx(-(high[1] - low[1]) / (2 * h), rel=1e-6, abs=1e-7)
+            assert mid[3] == pytest.approx((high[2] - low[2]) / (2 * h), rel=1e-6, abs=1e-7)
+
+
+def test_binomial_does_not_overflow():
+    assert glm.point(glm.BINOMIAL, 800.0, 1.0)[0] == 0.0
+    assert glm.point(glm.BINOMIAL, -800.0, 1.0)[0] == 800.0
+    assert glm.point(glm.BINOMIAL, 800.0, 0.0)[:2] == (800.0, -1.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_moments(family):
+    o, _, _ = make(family)
+    moments = o.moments()
+    for i, r in enumerate(rows(o)):
+        X, w = o.X[r], o.weights[r]
+        assert moments["rows"][i] == np.count_nonzero(w)
+        assert moments["w"][i] == pytest.approx(w.sum())
+        assert moments["y"][i] == pytest.approx(w @ (o.y - o.offset)[r])
+        np.testing.assert_allclose(moments["x"][i], w @ X, atol=1e-12)
+        np.testing.assert_allclose(moments["xx"][i], w @ X**2, atol=1e-12)
+
+
+def test_gram():
+    o, unit, _ = make("gaussian")
+    A, b, c = o.gram(unit, 0.7)
+    i, j = np.tril_indices(3)
+    for k, r in enumerate(rows(o)):
+        X, w, v = o.X[r] * unit, o.weights[r], (o.y - o.offset)[r] - 0.7
+        np.testing.assert_allclose(A[k], ((X.T * w) @ X)[i, j], atol=1e-12)
+        np.testing.assert_allclose(b[k], (X.T * w) @ v, atol=1e-12)
+        assert c[k] == pytest.approx(w @ v**2, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("z", [[], [0], [2, 1], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("size", [0.0, 0.8, 30.0])
+def test_modes(family, z, size):
+    """The mode of each client against SciPy's, from a poor start; the quadratic against differences at the mode."""
+    o, unit, rng = make(family, 1)
+    q, z = len(z), np.array(z, dtype=np.int64)
+    L = size * np.tril(rng.normal(size=(2, q, q)))
+    which, parent = np.array([0, 1, 0, 1, 1]), np.array([0, 0, 1, 1, 1])
+    w = 0.4 * rng.normal(size=(2, 3))
+    A, b, value, u = o.modes(unit, L, which, z, w, parent, 0.5 * rng.normal(size=(5, q)))
+    i, j = np.tril_indices(3)
+    for k, r in enumerate(rows(o)):
+        X, y, weight, off = o.X[r] * unit, o.y[r], o.weights[r], o.offset[r]
+        T = np.zeros((3, q))
+        T[z] = L[which[k]]
+
+        def loss(theta, X=X, y=y, weight=weight, off=off):
+            eta = off + X @ theta
+            return -density(family, y, eta, weight).sum()
+
+        def objective(v, T=T, k=k, loss=loss):
+            return loss(w[parent[k]] + T @ v) + 0.5 * v @ v
+
+        theta = w[parent[k]] + T @ u[k]
+        constant = o.constants()[k]
+        assert value[k] == pytest.approx(2 * (objective(u[k]) - constant), rel=1e-10, abs=1e-9)
+        if q:
+            near = minimize(objective, u[k], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}).fun
+            far = minimize(objective, np.zeros(q), method="Nelder-Mead").fun
+            assert objective(u[k]) <= min(near, far) + 1e-9
+        eta = off + X @ theta
+        mean = {"gaussian": eta, "binomial": 1 / (1 + np.exp(-eta)), "poisson": np.exp(eta)}[family]
+        v = {"gaussian": np.ones_like(eta), "binomial": mean * (1 - mean), "poisson": mean}[family]
+        H = (X.T * (weight * v)) @ X
+        np.testing.assert_allclose(A[k], H[i, j], rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(b[k], X.T @ (weight * (y - mean)) + H @ theta, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(T.T @ X.T @ (weight * (y - mean)), u[k], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_modes_from_a_start_that_overflows(family):
+    o, unit, _ = make(family, 2)
+    L, z = 2.0 * np.eye(3)[None], np.arange(3)
+    zero = np.zeros(5, dtype=np.int64)
+    good = o.modes(unit, L, zero, z, np.zeros((1, 3)), zero, np.zeros((5, 3)))
+    bad = o.modes(unit, L, zero, z, np.zeros((1, 3)), zero, np.full((5, 3), 1e4))
+    for a, b in zip(good, bad, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_third_is_the_gradient_of_log_det(family):
+    """``log|P + X'WX|`` of each client by its theta, with S the inverse of the matrix."""
+    o, unit, rng = make(family, 3)
+    theta, P = 0.5 * rng.normal(size=(5, 3)), np.diag([0.5, 1.0, 2.0])
+
+    def hessian(k, at):
+        r = rows(o)[k]
+        X = o.X[r] * unit
+        eta = o.offset[r] + X @ at
+        mu = 1 / (1 + np.exp(-eta))
+        v = {"gaussian": np.ones_like(eta), "binomial": mu * (1 - mu), "poisson": np.exp(eta)}[family]
+        return P + (X.T * (o.weights[r] * v)) @ X
+
+    i, j = np.tril_indices(3)
+    S = np.array([np.linalg.inv(hessian(k, theta[k]))[i, j] for k in range(5)])
+    ours, h = o.third(unit, theta, S), 1e-5
+    for k in range(5):
+        for a in range(3):
+            e = np.zeros(3)
+            e[a] = h
+            difference = np.linalg.slogdet(hessian(k, theta[k] + e))[1] - np.linalg.slogdet(hessian(k, theta[k] - e))[1]
+            assert ours[k, a] == pytest.approx(difference / (2 * h), rel=1e-6, abs=1e-8)
+
+
+def test_take_repeats_and_reorders():
+    o, unit, rng = make("poisson")
+    theta = rng.normal(size=(5, 3))
+    order = np.array([4, 0, 0, 2])
+    np.testing.assert_array_equal(o.take(order).losses(unit, theta[order]), o.losses(unit, theta)[order])
+    assert o.take(slice(1, 3)).counts.tolist() == [0, 7]
