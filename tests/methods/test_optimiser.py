@@ -1,0 +1,107 @@
+"""The search against SciPy on the dense deviance from several starts: never above the best by more than 1e-5."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from coterie.methods.hierarchical import snap
+from tests.methods.dense import table
+from tests.methods.test_gradients import dense_deviance, searched
+
+ONE, TWO = ([0, 0, 0, 1, 1, 2, 2, 2],), ([0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1])
+EIGHT = (5, 9, 4, 12, 7, 3, 8, 6)
+
+CASES = {
+    "plain": {"p": 2},
+    "three clients": {"counts": (6, 9, 5), "p": 2},
+    "two clusters": {"p": 2, "parents": ([0, 0, 0, 0, 1, 1, 1, 1],)},
+    "three levels": {"p": 2, "parents": TWO},
+    "tiny client variance": {"p": 2, "sd": 1e-3},
+    "tiny cluster variance": {"p": 2, "parents": ONE, "sd_up": 1e-3},
+    "large client variance": {"p": 2, "sd": 20.0},
+    "large cluster variance": {"p": 2, "parents": ONE, "sd_up": 20.0},
+    "much noise": {"p": 2, "parents": ONE, "sigma": 10.0},
+    "little noise": {"p": 2, "parents": ONE, "sigma": 0.05},
+    "three columns": {"p": 3, "parents": ONE},
+    "one row clients": {"counts": (1, 1, 1, 5, 1, 1, 6, 1), "p": 2},
+}
+
+
+def best_of_scipy(f, x, a, rng):
+    """Smallest dense deviance over our point and random starts, by two methods."""
+
+    def safe(v):
+        with np.errstate(all="ignore"):
+            try:
+                value = f(v)
+            except np.linalg.LinAlgError:
+                value = np.inf
+        return value if np.isfinite(value) else 1e10
+
+    starts = [x] + [np.concatenate([np.abs(rng.normal(size=a)) * scale, x[a:]]) for scale in (0.3, 3.0)]
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for start in starts:
+            found.append(minimize(safe, start, method="L-BFGS-B", options={"maxiter": 200}).fun)
+        found.append(minimize(safe, x, method="Nelder-Mead", options={"maxiter": 300}).fun)
+    return min(found)
+
+
+def check(t, covariance, own=False, reml=False, seed=0):
+    fed, setup, search = searched(t, covariance, own, reml)
+    *_, state = search.run(fed)
+    state = snap(fed, search, state)
+    a = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
+
+    def f(x):
+        return dense_deviance(t, setup, search, x, reml)
+
+    assert state.status == "converged"
+    ours = f(state.x)
+    assert ours == pytest.approx(state.deviance, rel=1e-8, abs=1e-6)
+    assert ours <= best_of_scipy(f, state.x, a, np.random.default_rng(seed)) + 1e-5
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("reml", [False, True], ids=["ml", "reml"])
+@pytest.mark.parametrize("name", CASES)
+def test_gaussian(name, reml, covariance):
+    check(table(len(name), **{"counts": EIGHT} | CASES[name]), covariance, reml=reml)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("covariance", ["isotropic", "diagonal"])
+@pytest.mark.parametrize("name", ["plain", "two clusters", "three levels", "tiny client variance", "three columns"])
+def test_laplace(name, covariance, family):
+    """Clients large enough that no direction is separated (there the optimum is at infinity)."""
+    counts = (14, 18, 12, 20, 15, 13, 17, 16)
+    t = table(101, family, **{"sd": 0.6, "root": [0.2] * CASES[name]["p"]} | CASES[name] | {"counts": counts})
+    check(t, covariance)
+
+
+@pytest.mark.parametrize("reml", [False, True])
+def test_each_cluster_its_own(reml):
+    check(table(7, counts=EIGHT, p=2, parents=ONE), "diagonal", own=True, reml=reml)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_covariance_of_rank_one(seed):
+    """Intercepts and slopes that move together exactly: full D is singular at the optimum."""
+    rng = np.random.default_rng(seed)
+    t = table(200 + seed, counts=EIGHT, p=2, sd=0.0)
+    u = rng.normal(size=8)
+    y = t.y + (t.X @ np.array([2.0, -1.0])) * u[t.codes[0]]
+    check(type(t)(t.X, y, t.codes), "full", reml=bool(seed % 2))
+
+
+@pytest.mark.parametrize("seed", [8, 11, 14, 23, 24, 35, 41, 43, 49, 54, 56, 57])
+def test_designs_on_which_the_search_once_stopped(seed):
+    """Variances at zero, where the expected Hessian promised a decrease that could not be had."""
+    rng = np.random.default_rng(seed)
+    m = int(rng.choice([4, 6, 10]))
+    counts = rng.integers(2, 9, m)
+    parents = (np.sort(np.concatenate([[0, 1], rng.integers(0, 2, m - 2)])),)
+    check(table(seed, counts=counts, p=2, parents=parents, sd=0.0, sd_up=0.0), "full", reml=bool(seed % 2))
