@@ -36,7 +36,8 @@ def minimum_norm(A: Floats, b: Floats, unit: Floats, origin: Floats) -> tuple[Fl
     Where A is singular, the solution whose ``origin + unit * theta`` is shortest. Returns theta (m, p), a generalised
     inverse (m, p, p) and the rank (m,).
     """
-    size = np.sqrt(np.maximum(np.einsum("mii->mi", full(A)), 1e-300))
+    square = np.einsum("mii->mi", full(A))
+    size = np.sqrt(np.where(square > 0.0, square, 1.0))  # a column may be zero in all rows of a client
     values, vectors = np.linalg.eigh(full(A) / (size[:, :, None] * size[:, None, :]))
     kept = values > 1e-10 * len(unit)
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)

@@ -44,9 +44,9 @@ def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, s
 def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
     """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
     s = solve(fed, setup, L)
-    dof = setup.rows - (setup.p if reml else 0)
+    dof, value = setup.dof(reml), setup.residual(s.value)
     logdet = s.logdet + (float(np.linalg.slogdet(full(s.swept.A[-1][0]))[1]) if reml else 0.0)
-    return float(dof * (1.0 + np.log(2.0 * np.pi * s.value / dof)) + logdet), s, s.value / dof
+    return float(dof * (1.0 + np.log(2.0 * np.pi * value / dof)) + logdet), s, value / dof
 
 
 def laplace(

@@ -24,7 +24,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     gaussian = problem.family == "gaussian"
     L = [np.full((1, 1, 1), FREE if gaussian else WEAK)] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     s = solve(fed, setup, L)
-    sigma2 = s.value / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
+    sigma2 = setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
     fitted = collect(fed, setup, s, L, sigma2)
     fitted = replace(fitted, D_client=np.zeros_like(fitted.D_client))
     if not gaussian:
@@ -44,9 +44,10 @@ def _mean_client(fitted: Fitted, intercept: int) -> tuple[Floats, Floats]:
     each = full(fitted.client_cov)
     slopes = np.delete(np.arange(each.shape[1]), intercept)
     V, c = each[0][np.ix_(slopes, slopes)], each[:, intercept, slopes]
-    own = each[:, intercept, intercept] - np.einsum("mi,mi->m", c, np.linalg.solve(V, c.T).T)
+    inverse = np.linalg.pinv(V, hermitian=True)  # nothing is uncertain where every row is fitted exactly
+    own = each[:, intercept, intercept] - np.einsum("mi,ij,mj->m", c, inverse, c)
     mean = c.mean(axis=0)
     cov = np.array(each[0])
     cov[intercept, slopes] = cov[slopes, intercept] = mean
-    cov[intercept, intercept] = own.sum() / len(own) ** 2 + mean @ np.linalg.solve(V, mean)
+    cov[intercept, intercept] = own.sum() / len(own) ** 2 + mean @ inverse @ mean
     return fitted.client.mean(axis=0), cov

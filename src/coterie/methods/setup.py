@@ -26,9 +26,9 @@ def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
     """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home."""
     if site.objective.family == "gaussian":
         site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
-    else:
-        site.state["u"] = np.zeros((len(site), personal))
-    return {}
+        return {"square": site.state["c"]}
+    site.state["u"] = np.zeros((len(site), personal))
+    return {"square": np.zeros(len(site))}
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,15 @@ class Setup:
     constant: float
 
     intercept: int | None = None
+    square: float = 0.0
+
+    def residual(self, value: float) -> float:
+        """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
+        return max(value, 1e-14 * self.square, np.finfo(np.float64).tiny)
+
+    def dof(self, reml: bool) -> float:
+        """Rows less the coefficients that REML integrates out; 1 where there are no more rows than coefficients."""
+        return max(self.rows - (self.p if reml else 0), 1.0)
 
     @property
     def p(self) -> int:
@@ -70,15 +79,6 @@ def prepare(
     if intercept is not None:
         unit[intercept] = 1.0
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
-    setup = Setup(
-        tree,
-        family,
-        z,
-        unit if standardise else np.ones_like(unit),
-        shift,
-        float(s["rows"]),
-        float(s["constant"]),
-        intercept,
-    )
-    fed.total(summarise, unit=setup.unit, shift=setup.shift, personal=len(z))
-    return setup
+    unit = unit if standardise else np.ones_like(unit)
+    square = fed.total(summarise, unit=unit, shift=shift, personal=len(z))["square"]
+    return Setup(tree, family, z, unit, shift, float(s["rows"]), float(s["constant"]), intercept, float(square))

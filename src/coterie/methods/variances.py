@@ -82,8 +82,7 @@ class Variances:
             gradient.append(structure.gradient(Ll, full(e - o)).ravel())
             holds.extend(structure.hold(full(e - o)))
             curvatures.append((structure.directions(Ll), full(e), full(square), n))
-        dof = self.setup.rows - (self.setup.p if self.reml else 0)
-        H = information(curvatures, dof if profiled else None)
+        H = information(curvatures, self.setup.dof(self.reml) if profiled else None)
         inverses = quasi_newton.inverse(H), quasi_newton.inverse(H + block_diag(*holds))
         if profiled:
             return np.concatenate(gradient), *inverses
