@@ -12,12 +12,13 @@ from numba import njit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def kernel(function: F) -> F:
     """Compile on first use, keep on disk, run without the interpreter's lock (engines run blocks in threads)."""
-    return cast(F, njit(cache=True, nogil=True)(function))
+    return cast(F, njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 @cache

@@ -7,69 +7,159 @@ clusters (few, at the coordinator).
 
 Shapes: ``P = p (p + 1) / 2`` (packed lower triangles, row by row), q personal columns ``z`` of p. ``L`` is (g, q, q)
 and ``which`` (m,) picks a node's own. Columns that are not personal do not stray. ``L = 0`` needs no special case.
+
+Matrices are small, so the kernels take ``LANES`` nodes at a time: the last axis of every work array is the lane, and
+the innermost loops over it become vector instructions. The last group repeats its last node.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints, cholesky, kernel, unpack
+from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+
+LANES = 8
 
 
 @kernel
-def _whiten(A: Floats, L: Floats, z: Ints, M: Floats, Y: Floats) -> float:
-    """For one node: M becomes the Cholesky factor R of I + L'AL, Y = R^-1 L'A (q, p). Returns log|M|."""
+def _nodes(first: int, m: int, at: Ints) -> int:
+    """The nodes of a group into ``at`` (LANES,); how many of them are new."""
+    for i in range(LANES):
+        at[i] = min(first + i, m - 1)
+    return min(LANES, m - first)
+
+
+@kernel
+def _load(packed: Floats, at: Ints, A: Floats) -> None:
+    """Packed lower triangles of nodes ``at`` into A (p, p, LANES)."""
+    c = 0
+    for r in range(A.shape[0]):
+        for s in range(r + 1):
+            for i in range(LANES):
+                A[r, s, i] = packed[at[i], c]
+                A[s, r, i] = packed[at[i], c]
+            c += 1
+
+
+@kernel
+def _load_rows(b: Floats, at: Ints, v: Floats) -> None:
+    """Rows of nodes ``at`` into v (p, LANES)."""
+    for r in range(v.shape[0]):
+        for i in range(LANES):
+            v[r, i] = b[at[i], r]
+
+
+@kernel
+def _load_factors(L: Floats, which: Ints, at: Ints, F: Floats) -> None:
+    """Every node's own factor into F (q, q, LANES)."""
+    for r in range(F.shape[0]):
+        for s in range(F.shape[0]):
+            for i in range(LANES):
+                F[r, s, i] = L[which[at[i]], r, s]
+
+
+@kernel
+def _used(L: Floats) -> Bools:
+    """Entries (q, q) that are not zero in all factors: the others are skipped."""
+    q = L.shape[1]
+    used = np.zeros((q, q), dtype=np.bool_)
+    for g in range(L.shape[0]):
+        for r in range(q):
+            for s in range(q):
+                used[r, s] |= L[g, r, s] != 0.0
+    return used
+
+
+@kernel
+def _whiten(A: Floats, F: Floats, used: Bools, z: Ints, M: Floats, Y: Floats, logdet: Floats) -> None:
+    """M becomes the Cholesky factor R of I + L'AL, Y = R^-1 L'A (q, p), logdet = log|M|."""
     p, q = A.shape[0], z.shape[0]
     for a in range(q):
         for j in range(p):
-            Y[a, j] = 0.0
+            for i in range(LANES):
+                Y[a, j, i] = 0.0
         for k in range(q):
-            v = L[k, a]
-            if v != 0.0:
+            if used[k, a]:
                 for j in range(p):
-                    Y[a, j] += v * A[z[k], j]
+                    for i in range(LANES):
+                        Y[a, j, i] += F[k, a, i] * A[z[k], j, i]
     for a in range(q):
         for c in range(a + 1):
-            s = 1.0 if a == c else 0.0
+            for i in range(LANES):
+                M[a, c, i] = 1.0 if a == c else 0.0
             for k in range(q):
-                s += Y[a, z[k]] * L[k, c]
-            M[a, c] = s
-    cholesky(M)
-    logdet = 0.0
+                if used[k, c]:
+                    for i in range(LANES):
+                        M[a, c, i] += Y[a, z[k], i] * F[k, c, i]
+    for i in range(LANES):
+        logdet[i] = 0.0
+    product = np.ones(LANES)
     for a in range(q):
         for k in range(a):
-            v = M[a, k]
-            for j in range(p):
-                Y[a, j] -= v * Y[k, j]
-        d = 1.0 / M[a, a]
-        logdet -= 2.0 * np.log(d)
-        for j in range(p):
-            Y[a, j] *= d
-    return logdet
+            for i in range(LANES):
+                M[a, a, i] -= M[a, k, i] * M[a, k, i]
+        for i in range(LANES):
+            M[a, a, i] = np.sqrt(M[a, a, i])
+            product[i] *= M[a, a, i]
+        for r in range(a + 1, q):
+            for k in range(a):
+                for i in range(LANES):
+                    M[r, a, i] -= M[r, k, i] * M[a, k, i]
+            for i in range(LANES):
+                M[r, a, i] /= M[a, a, i]
+        if a % 8 == 7 or a == q - 1:  # so few factors cannot overflow
+            for i in range(LANES):
+                logdet[i] += 2.0 * np.log(product[i])
+                product[i] = 1.0
+    _forward(M, Y)
 
 
 @kernel
-def _whiten_rhs(b: Floats, L: Floats, z: Ints, M: Floats, v: Floats) -> None:
-    """v = R^-1 L'b, with R in the lower triangle of M."""
+def _forward(M: Floats, Y: Floats) -> None:
+    """Y <- R^-1 Y in place, R in the lower triangle of M, Y (q, columns, LANES)."""
+    for a in range(Y.shape[0]):
+        for k in range(a):
+            for j in range(Y.shape[1]):
+                for i in range(LANES):
+                    Y[a, j, i] -= M[a, k, i] * Y[k, j, i]
+        for j in range(Y.shape[1]):
+            for i in range(LANES):
+                Y[a, j, i] /= M[a, a, i]
+
+
+@kernel
+def _whiten_rhs(b: Floats, F: Floats, used: Bools, z: Ints, M: Floats, v: Floats) -> None:
+    """v = R^-1 L'b for b (p, LANES); v (q, 1, LANES)."""
     q = z.shape[0]
     for a in range(q):
-        s = 0.0
+        for i in range(LANES):
+            v[a, 0, i] = 0.0
         for k in range(q):
-            s += L[k, a] * b[z[k]]
-        for k in range(a):
-            s -= M[a, k] * v[k]
-        v[a] = s / M[a, a]
+            if used[k, a]:
+                for i in range(LANES):
+                    v[a, 0, i] += F[k, a, i] * b[z[k], i]
+    _forward(M, v)
 
 
 @kernel
-def _back(M: Floats, v: Floats) -> None:
-    """v <- R^-T v in place."""
-    q = v.shape[0]
-    for a in range(q - 1, -1, -1):
-        s = v[a]
-        for k in range(a + 1, q):
-            s -= M[k, a] * v[k]
-        v[a] = s / M[a, a]
+def _drop(A: Floats, Y: Floats) -> None:
+    """A <- A - Y'Y, both triangles."""
+    for r in range(A.shape[0]):
+        for s in range(r + 1):
+            for a in range(Y.shape[0]):
+                for i in range(LANES):
+                    A[r, s, i] -= Y[a, r, i] * Y[a, s, i]
+            for i in range(LANES):
+                A[s, r, i] = A[r, s, i]
+
+
+@kernel
+def _drop_rhs(b: Floats, Y: Floats, v: Floats) -> None:
+    """b <- b - Y'v."""
+    for r in range(b.shape[0]):
+        for a in range(Y.shape[0]):
+            for i in range(LANES):
+                b[r, i] -= Y[a, r, i] * v[a, 0, i]
 
 
 @kernel
@@ -92,69 +182,66 @@ def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats,
     """
     m, p = b.shape
     q = z.shape[0]
-    A1, b1 = np.empty_like(A), np.empty_like(b)
-    drop, logdet = np.empty(m), np.empty(m)
-    full, M, Y, v = np.empty((p, p)), np.empty((q, q)), np.empty((q, p)), np.empty(q)
-    for i in range(m):
-        unpack(A[i], full)
-        Li = L[which[i]]
-        logdet[i] = _whiten(full, Li, z, M, Y)
-        _whiten_rhs(b[i], Li, z, M, v)
-        c = 0
-        for r in range(p):
-            for s in range(r + 1):
-                t = A[i, c]
-                for a in range(q):
-                    t -= Y[a, r] * Y[a, s]
-                A1[i, c] = t
-                c += 1
-            t = b[i, r]
+    A1, b1, drop, logdet = np.empty_like(A), np.empty_like(b), np.empty(m), np.empty(m)
+    at, used = np.empty(LANES, dtype=np.int64), _used(L)
+    full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
+    M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
+    for first in range(0, m, LANES):
+        new = _nodes(first, m, at)
+        _load(A, at, full)
+        _load_rows(b, at, rhs)
+        _load_factors(L, which, at, F)
+        _whiten(full, F, used, z, M, Y, logs)
+        _whiten_rhs(rhs, F, used, z, M, v)
+        _drop(full, Y)
+        _drop_rhs(rhs, Y, v)
+        for i in range(new):
+            c = 0
+            for r in range(p):
+                b1[first + i, r] = rhs[r, i]
+                for s in range(r + 1):
+                    A1[first + i, c] = full[r, s, i]
+                    c += 1
+            t = 0.0
             for a in range(q):
-                t -= Y[a, r] * v[a]
-            b1[i, r] = t
-        t = 0.0
-        for a in range(q):
-            t += v[a] * v[a]
-        drop[i] = t
+                t += v[a, 0, i] * v[a, 0, i]
+            drop[first + i], logdet[first + i] = t, logs[i]
     return A1, b1, drop, logdet
 
 
 @kernel
-def _posterior(Y: Floats, M: Floats, L: Floats, z: Ints, C: Floats, S: Floats, Q: Floats, T: Floats) -> None:
-    """S = L M^-1 L' + Q C Q' with Q = I - L M^-1 L'A: covariance of a node given its parent's, C (p, p)."""
+def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q: Floats, S: Floats) -> None:
+    """S = L M^-1 L' + Q C Q' with Q = I - L M^-1 L'A: covariance of a node given its parent's, C (p, p, LANES)."""
     p, q = C.shape[0], z.shape[0]
-    W = np.zeros((q, p))
+    W[:] = 0.0
     for k in range(q):
         for a in range(q):
-            W[a, z[k]] = L[k, a]
-    for a in range(q):
-        for k in range(a):
-            v = M[a, k]
-            for j in range(p):
-                W[a, j] -= v * W[k, j]
-        for j in range(p):
-            W[a, j] /= M[a, a]
+            for i in range(LANES):
+                W[a, z[k], i] = F[k, a, i]
+    _forward(M, W)
     for r in range(p):
         for s in range(p):
-            t = 1.0 if r == s else 0.0
+            for i in range(LANES):
+                Q[r, s, i] = 1.0 if r == s else 0.0
             for a in range(q):
-                t -= W[a, r] * Y[a, s]
-            Q[r, s] = t
+                for i in range(LANES):
+                    Q[r, s, i] -= W[a, r, i] * Y[a, s, i]
+    T = np.zeros((p, LANES))
     for r in range(p):
-        for s in range(p):
-            t = 0.0
-            for k in range(p):
-                t += Q[r, k] * C[k, s]
-            T[r, s] = t
-    for r in range(p):
+        T[:] = 0.0
+        for k in range(p):
+            for s in range(p):
+                for i in range(LANES):
+                    T[s, i] += Q[r, k, i] * C[k, s, i]
         for s in range(r + 1):
-            t = 0.0
+            for i in range(LANES):
+                S[r, s, i] = 0.0
             for a in range(q):
-                t += W[a, r] * W[a, s]
+                for i in range(LANES):
+                    S[r, s, i] += W[a, r, i] * W[a, s, i]
             for k in range(p):
-                t += T[r, k] * Q[s, k]
-            S[r, s] = t
-            S[s, r] = t
+                for i in range(LANES):
+                    S[r, s, i] += T[k, i] * Q[s, k, i]
 
 
 @kernel
@@ -178,31 +265,45 @@ def unfold(
     m, p = b.shape
     q = z.shape[0]
     theta, u, S = np.empty((m, p)), np.empty((m, q)), np.empty((m, A.shape[1]))
-    full, M, Y = np.empty((p, p)), np.empty((q, q)), np.empty((q, p))
-    Cj, Si, Q, T = np.empty((p, p)), np.empty((p, p)), np.empty((p, p)), np.empty((p, p))
-    v = np.empty(q)
-    for i in range(m):
-        unpack(A[i], full)
-        Li, wi = L[which[i]], w[parent[i]]
-        _whiten(full, Li, z, M, Y)
-        _whiten_rhs(b[i], Li, z, M, v)
+    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), _used(L)
+    full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
+    M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
+    Cj, here, Sj = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, p, LANES))
+    W, Q = np.empty((q, p, LANES)), np.empty((p, p, LANES))
+    for first in range(0, m, LANES):
+        new = _nodes(first, m, at)
+        above[:] = parent[at]
+        _load(A, at, full)
+        _load_rows(b, at, rhs)
+        _load_factors(L, which, at, F)
+        _load(C, above, Cj)
+        _load_rows(w, above, here)
+        _whiten(full, F, used, z, M, Y, logs)
+        _whiten_rhs(rhs, F, used, z, M, v)
         for a in range(q):
             for j in range(p):
-                v[a] -= Y[a, j] * wi[j]
-        _back(M, v)
-        for j in range(p):
-            theta[i, j] = wi[j]
-        for a in range(q):
-            u[i, a] = v[a]
-            for k in range(q):
-                theta[i, z[k]] += Li[k, a] * v[a]
-        unpack(C[parent[i]], Cj)
-        _posterior(Y, M, Li, z, Cj, Si, Q, T)
-        c = 0
-        for r in range(p):
-            for s in range(r + 1):
-                S[i, c] = Si[r, s]
-                c += 1
+                for i in range(LANES):
+                    v[a, 0, i] -= Y[a, j, i] * here[j, i]
+        for a in range(q - 1, -1, -1):
+            for k in range(a + 1, q):
+                for i in range(LANES):
+                    v[a, 0, i] -= M[k, a, i] * v[k, 0, i]
+            for i in range(LANES):
+                v[a, 0, i] /= M[a, a, i]
+        for k in range(q):
+            for a in range(q):
+                for i in range(LANES):
+                    here[z[k], i] += F[k, a, i] * v[a, 0, i]
+        _posterior(Y, F, z, M, Cj, W, Q, Sj)
+        for i in range(new):
+            c = 0
+            for r in range(p):
+                theta[first + i, r] = here[r, i]
+                for s in range(r + 1):
+                    S[first + i, c] = Sj[r, s, i]
+                    c += 1
+            for a in range(q):
+                u[first + i, a] = v[a, 0, i]
     return theta, u, S
 
 
@@ -242,52 +343,54 @@ def scores(
     m, p = b.shape
     q = z.shape[0]
     expected, observed = np.empty((m, q * (q + 1) // 2)), np.empty((m, q * (q + 1) // 2))
-    full, M, Y, Cj, T = np.empty((p, p)), np.empty((q, q)), np.empty((q, p)), np.empty((p, p)), np.empty((q, p))
-    v, g, t = np.empty(q), np.empty(p), np.zeros(p)
-    last = -1
-    for i in range(m):
-        Li, j = L[which[i]], parent[i]
-        if j != last:
-            unpack(C[j], Cj)
-            last = j
-        unpack(A[i], full)
-        _whiten(full, Li, z, M, Y)
-        for r in range(p):
-            for s in range(r + 1):
-                x = full[r, s]
-                for k in range(q):
-                    x -= Y[k, r] * Y[k, s]
-                full[r, s] = x
-                full[s, r] = x
-        _residual(full, b[i], w[j], Li, z, M, Y, v, g)
+    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), _used(L)
+    full, g, t, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.zeros((p, LANES)), np.empty((q, q, LANES))
+    M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
+    Cj, here, T, e = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, LANES)), np.empty(LANES)
+    for first in range(0, m, LANES):
+        new = _nodes(first, m, at)
+        above[:] = parent[at]
+        _load(A, at, full)
+        _load_factors(L, which, at, F)
+        _load(C, above, Cj)
+        _whiten(full, F, used, z, M, Y, logs)
+        _load_rows(b, at, g)
+        _load_rows(w, above, here)
+        _whiten_rhs(g, F, used, z, M, v)
+        _drop(full, Y)
+        _drop_rhs(g, Y, v)
+        _subtract(full, here, g)
         if len(a):
-            _residual(full, a[i], delta[j], Li, z, M, Y, v, t)
-        for r in range(q):
-            for s in range(p):
-                x = 0.0
-                for k in range(p):
-                    x += full[z[r], k] * Cj[k, s]
-                T[r, s] = x
+            _load_rows(a, at, t)
+            _load_rows(delta, above, here)
+            _whiten_rhs(t, F, used, z, M, v)
+            _drop_rhs(t, Y, v)
+            _subtract(full, here, t)
         c = 0
         for r in range(q):
+            T[:] = 0.0
+            for k in range(p):
+                for s in range(p):
+                    for i in range(LANES):
+                        T[s, i] += full[z[r], k, i] * Cj[k, s, i]
             for s in range(r + 1):
-                x = full[z[r], z[s]]
+                for i in range(LANES):
+                    e[i] = full[z[r], z[s], i]
                 for k in range(p):
-                    x -= T[r, k] * full[k, z[s]]
-                expected[i, c] = x
-                observed[i, c] = g[z[r]] * g[z[s]] / sigma2 - 0.5 * (t[z[r]] * g[z[s]] + g[z[r]] * t[z[s]])
+                    for i in range(LANES):
+                        e[i] -= T[k, i] * full[k, z[s], i]
+                for i in range(new):
+                    gr, gs, tr, ts = g[z[r], i], g[z[s], i], t[z[r], i], t[z[s], i]
+                    expected[first + i, c] = e[i]
+                    observed[first + i, c] = gr * gs / sigma2 - 0.5 * (tr * gs + gr * ts)
                 c += 1
     return expected, observed
 
 
 @kernel
-def _residual(A1: Floats, b: Floats, w: Floats, L: Floats, z: Ints, M: Floats, Y: Floats, v: Floats, g: Floats) -> None:
-    """g = b1 - A1 w, where b1 is what b becomes on the way up."""
-    _whiten_rhs(b, L, z, M, v)
-    for r in range(b.shape[0]):
-        x = b[r]
-        for k in range(z.shape[0]):
-            x -= Y[k, r] * v[k]
-        for k in range(b.shape[0]):
-            x -= A1[r, k] * w[k]
-        g[r] = x
+def _subtract(A: Floats, x: Floats, g: Floats) -> None:
+    """g <- g - A x."""
+    for r in range(g.shape[0]):
+        for k in range(g.shape[0]):
+            for i in range(LANES):
+                g[r, i] -= A[r, k, i] * x[k, i]
