@@ -1,20 +1,32 @@
 """The registry of the contract suite: a new method adds one row to ``CASES`` and every law is tried on it.
 
-The methods here are small ones, written against the contract alone; each uses one more of its parts.
+Most methods here are small ones, written against the contract alone; each uses one more of its parts. The exact solvers
+of the library follow them.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from coterie.engines import InProcess, Loopback
 from coterie.federation import PerCluster, PerRow, Ragged, work
+from coterie.methods import clusterwise as one_a_cluster
+from coterie.methods import hierarchical, local, own_intercept
+from coterie.methods import pooled as one_for_all
+from coterie.methods.fitted import Problem as Fit
+from coterie.methods.fitted import collect
+from coterie.methods.setup import Setup, prepare
+from coterie.methods.variances import State as Search
+from coterie.methods.variances import Variances
+from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
+from coterie.relations.clusters import Tree
 
 State = dict[str, Any]
 
@@ -308,6 +320,121 @@ def narrow(fed, state=None, steps=5):
         yield state
 
 
+# -- the exact solvers: rows instead of quadratics, a tree of two levels under the root
+
+
+def grouped(m: int = 23, k: int = 5, family: str = "gaussian", seed: int = 0) -> Problem:
+    """Rows of m clients that differ, in k clusters of unequal size; every client has some rows."""
+    rng = np.random.default_rng(seed)
+    k = min(k, m)
+    clusters = np.sort(np.concatenate([np.arange(k), rng.integers(0, k, m - k)]))
+    counts = rng.integers(4, 9, m)
+    stops = np.cumsum(counts)
+    X = np.c_[np.ones(stops[-1]), rng.normal(size=stops[-1])]
+    beta = np.array([0.3, -0.5]) + 0.8 * rng.normal(size=(m, 2)) + 0.5 * rng.normal(size=(k, 2))[clusters]
+    eta = np.sum(X * np.repeat(beta, counts, axis=0), axis=1)
+    y = {
+        "gaussian": eta + rng.normal(size=len(eta)),
+        "binomial": (rng.uniform(size=len(eta)) < 1 / (1 + np.exp(-eta))).astype(float),
+        "poisson": rng.poisson(np.exp(eta)).astype(float),
+    }[family]
+    glm = GLM(X, y, np.zeros(len(y)), np.ones(len(y)), stops - counts, stops, family)
+    return Problem(glm, clusters, np.ones(m), rng.integers(0, 2**64, m, dtype=np.uint64))
+
+
+def fit_problem(fed: Any, family: str) -> Fit:
+    """Both columns personal, the clusters under one root."""
+    return Fit(Tree((np.zeros(fed.clients.k, dtype=np.int64),)), family, np.arange(2), 0)
+
+
+def found(f: Any) -> dict[str, Any]:
+    """What a fit gives, as arrays."""
+    out = {"root": f.root, "cov": f.root_cov, "clusters": f.nodes[0], "client": f.client, "client_cov": f.client_cov}
+    return out | {"D": f.D_client[0], "sigma2": np.array(f.sigma2)}
+
+
+def exact(
+    name: str, fit: Callable[..., Any], family: str = "gaussian", tolerance: float = 1e-10, **options: Any
+) -> Case:
+    """A row for a solver ``fit(fed, problem, **options)``."""
+
+    def run(fed: Any) -> Mapping[str, Any]:
+        return found(fit(fed, fit_problem(fed, family), **options))
+
+    problem = partial(grouped, family=family)
+    return Case(f"{name}-{family}", run, problem=problem, per_client=("client", "client_cov"), tolerance=tolerance)
+
+
+def search(fed: Any, state: State | None = None) -> Iterator[State]:
+    """The search for variances, a step at a time; the agreed units travel in its state."""
+    problem = fit_problem(fed, "gaussian")
+    setup = prepare(fed, problem.tree, "gaussian", problem.personal, 0) if not state else setup_of(problem, state)
+    structures = hierarchical.structures("diagonal", problem)
+    kept = {f.name: getattr(setup, f.name) for f in fields(setup) if f.name != "tree"}
+    at = Search(**state["search"]) if state else None
+    for i, reached in enumerate(Variances(setup, structures).run(fed, at)):
+        if i or not state:  # a resumed run begins with the state it was given
+            yield {"setup": kept, "search": asdict(reached)}
+
+
+def setup_of(problem: Fit, state: State) -> Setup:
+    """What the sites agreed on, from a state."""
+    return Setup(tree=problem.tree, **state["setup"])
+
+
+def searched(fed: Any, state: State) -> dict[str, Any]:
+    """Coefficients at the variances of a state."""
+    problem = fit_problem(fed, "gaussian")
+    variances = Variances(setup_of(problem, state), hierarchical.structures("diagonal", problem))
+    at = Search(**state["search"])
+    _, s, sigma2 = variances.evaluate(fed, at.x, at.u)
+    return found(collect(fed, variances.setup, s, variances.factors(at.x)[0], sigma2))
+
+
+def everyones_least_squares(problem: Problem) -> dict[str, Any]:
+    """Least squares over all rows, and at each client."""
+    o = problem.objective
+    own = [np.linalg.lstsq(o.X[a:b], o.y[a:b])[0] for a, b in zip(o.starts, o.stops, strict=True)]
+    return {"root": np.linalg.lstsq(o.X, o.y)[0], "client": np.array(own)}
+
+
+def pooled_least_squares(problem: Problem) -> dict[str, Any]:
+    """Least squares over all rows, for every client."""
+    root = everyones_least_squares(problem)["root"]
+    return {"root": root, "client": np.tile(root, (len(problem.ids), 1))}
+
+
+def tied_least_squares(problem: Problem) -> dict[str, Any]:
+    """The minimiser of (2.3) with gamma = 2 and lambda = 3, from one dense system over clients, clusters and root."""
+    o, m, k = problem.objective, len(problem.ids), int(problem.clusters.max()) + 1
+    H, h = np.zeros((m + k + 1, 2, m + k + 1, 2)), np.zeros((m + k + 1, 2))
+    for i, (a, b) in enumerate(zip(o.starts, o.stops, strict=True)):
+        H[i, :, i] += o.X[a:b].T @ o.X[a:b]
+        h[i] = o.X[a:b].T @ o.y[a:b]
+    ties = [(i, m + j, 2.0) for i, j in enumerate(problem.clusters)] + [(m + j, m + k, 3.0) for j in range(k)]
+    for a, b, strength in ties:
+        for x, y, sign in ((a, a, 1), (b, b, 1), (a, b, -1), (b, a, -1)):
+            H[x, :, y] += sign * strength * np.eye(2)
+    size = 2 * (m + k + 1)
+    theta = np.linalg.solve(H.reshape(size, size), h.ravel()).reshape(-1, 2)
+    return {"client": theta[:m], "clusters": theta[m : m + k], "root": theta[-1]}
+
+
+EXACT = [
+    replace(exact("exact-local", local.fit), optimum=everyones_least_squares),
+    replace(exact("exact-pooled", one_for_all.fit), optimum=pooled_least_squares),
+    replace(exact("exact-given", hierarchical.given, gamma=2.0, lam=3.0), optimum=tied_least_squares),
+    exact("exact-own-intercept", own_intercept.fit, tolerance=1e-6),
+    exact("exact-clusterwise", one_a_cluster.fit),
+    exact("exact-hierarchical", hierarchical.fit, tolerance=1e-6),
+    exact("exact-local", local.fit, "binomial", tolerance=1e-8),
+    exact("exact-given", hierarchical.given, "poisson", tolerance=1e-8, gamma=2.0, lam=3.0),
+    exact("exact-hierarchical", hierarchical.fit, "binomial", tolerance=1e-5, covariance="two"),
+    streamed(
+        "exact-search", search, finish=searched, problem=grouped, per_client=("client", "client_cov"), tolerance=1e-6
+    ),
+]
+
 CASES = [
     streamed("pooled", pooled, optimum=pooled_optimum),
     streamed("tied", tied, finish=with_personal, per_client=("u",)),
@@ -317,4 +444,5 @@ CASES = [
     streamed("packed", packed, per_client=("heard",)),
     streamed("stochastic", stochastic, random=True),
     streamed("narrow", narrow, tolerance=1e-6),
+    *EXACT,
 ]

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster
 from coterie.methods.at_home import finish, ridge
+from coterie.methods.complete import complete
 from coterie.methods.penalised_tree import Solution, per_cluster
 from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, Ints, pack
@@ -70,7 +71,7 @@ def collect(
     at = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
     here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
-    own = fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=True, **here, **extra)
+    own = complete(fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=True, **here, **extra))
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(
         root=setup.raw(root),

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods import residuals
+from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.given_strengths import given as given
 from coterie.methods.setup import prepare
@@ -64,7 +65,7 @@ def fit(
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if residual == "by-client" and problem.family == "gaussian":
-        each = fed.ask(residuals.own_variance)["v"] * sigma2
+        each = complete(fed.ask(residuals.own_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)

@@ -7,6 +7,7 @@ import numpy as np
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
 from coterie.methods.at_home import WEAK
+from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import Reply, prepare
@@ -61,8 +62,8 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept)
     if problem.family == "gaussian":
         origin = setup.raw(np.zeros(p))
-        sums = fed.total(least_squares, unit=setup.unit, origin=origin)
-        own, sigma2 = fed.ask(reveal), float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
+        sums = complete(fed.total(least_squares, unit=setup.unit, origin=origin))
+        own, sigma2 = complete(fed.ask(reveal)), float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
         client = setup.raw(own["theta"])
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:

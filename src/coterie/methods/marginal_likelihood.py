@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.at_home import strays
+from coterie.methods.complete import complete
 from coterie.methods.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.setup import Reply, Setup
 from coterie.numerics import tree_fold
@@ -83,10 +84,10 @@ def slopes(
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     swept, moved = s.swept, setup.tree.place(np.zeros(setup.p), setup.tree.still(len(setup.z)), L[1:], setup.z)
     if setup.family != "gaussian":
-        a = fed.total(leverage, by="cluster", unit=setup.unit, **sent)["a"]
+        a = complete(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
         moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
-    sums = fed.total(score, by="cluster", sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent)
+    sums = complete(fed.total(score, by="cluster", sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
     scores: Scores = [(sums["expected"], sums["observed"], sums["square"], np.asarray(sums.count, dtype=np.float64))]
     for level in range(len(setup.tree.parents)):
         e, o = _node_scores(setup, level, L[level + 1], s, swept.b[level], at, moved, sigma2)

@@ -16,6 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
 from coterie.methods.at_home import RIDGE, ridge, up
+from coterie.methods.complete import complete
 from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.relations.clusters import Positions, Swept
@@ -47,7 +48,8 @@ def per_cluster(L: Floats) -> Floats | PerCluster:
 
 def ask_up(fed: Federation, setup: Setup, L: Floats, at: Floats, **extra: Any) -> Sums:
     """One exchange: the clients' quadratics, added up within the finest clusters."""
-    return fed.total(up, by="cluster", unit=setup.unit, z=setup.z, L=per_cluster(L), w=PerCluster(at), **extra)
+    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L), "w": PerCluster(at)}
+    return complete(fed.total(up, by="cluster", unit=setup.unit, **sent, **extra))
 
 
 def solve(

@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.at_home import strays
+from coterie.methods.complete import complete
 from coterie.methods.penalised_tree import per_cluster
 from coterie.methods.setup import Reply
 from coterie.methods.variances import State, Variances
@@ -66,7 +67,7 @@ def alternate(fed: Federation, search: Variances, state: State, rounds: int = 20
         C = s.inverse if search.reml else 0.0 * s.inverse
         at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
         here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-        sums = fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here)
+        sums = complete(fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here))
         mean = float(np.exp(sums["log"] / setup.rows))
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
         penalised = state.deviance + float(sums["log"] + sums["prior"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, Site, work
+from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusters import Tree
 
@@ -71,7 +72,7 @@ def prepare(
     fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, standardise: bool = True
 ) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
-    s = fed.total(describe)
+    s = complete(fed.total(describe))
     weight = float(s["w"])
     mean, square = s["x"] / weight, s["xx"] / weight
     sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
@@ -80,5 +81,5 @@ def prepare(
         unit[intercept] = 1.0
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
     unit = unit if standardise else np.ones_like(unit)
-    square = fed.total(summarise, unit=unit, shift=shift, personal=len(z))["square"]
+    square = complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"]
     return Setup(tree, family, z, unit, shift, float(s["rows"]), float(s["constant"]), intercept, float(square))
