@@ -169,7 +169,17 @@ def fit(
     settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
-    return fitting.result(start, fingerprint(table))
+    used = {
+        *design.parsed.outcome_columns,
+        *design.columns,
+        client,
+        *_tuple(cluster),
+        offset,
+        weights,
+        order_by,
+        split_by,
+    }
+    return fitting.result(start, fingerprint(table[[c for c in table.columns if c in used]]))
 
 
 def compare(df: Any, formula: str, client: str, cluster: str | Sequence[str] = (), **options: Any) -> pd.DataFrame:

@@ -112,6 +112,8 @@ def collinear(clients: Clients) -> str | None:
     n, p = clients.X.shape
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
+    if _well_conditioned(clients.X):
+        return None
     scale = np.maximum(np.abs(clients.X.max(axis=0)), np.abs(clients.X.min(axis=0)))
     zero = np.flatnonzero(scale == 0)
     if len(zero):
@@ -137,6 +139,17 @@ def collinear(clients: Clients) -> str | None:
             "its coefficient cannot be told from theirs. Leave one of them out of the formula."
         )
     return None
+
+
+def _well_conditioned(X: F64) -> bool:
+    """Whether a glance at X'X is enough: no column near a combination of the others, far from rounding."""
+    gram = sum(
+        (X[at : at + _BLOCK].T @ X[at : at + _BLOCK] for at in range(0, len(X), _BLOCK)), np.zeros((X.shape[1],) * 2)
+    )
+    size = np.sqrt(np.diag(gram))
+    if not (np.all(size > 0) and np.all(np.isfinite(size))):
+        return False
+    return bool(np.linalg.eigvalsh(gram / np.outer(size, size))[0] > 1e-6)
 
 
 def _triangle(X: F64, scale: F64) -> F64:

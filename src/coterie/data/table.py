@@ -160,7 +160,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
 
 
 def fingerprint(df: Any) -> str:
-    """A hash of a table's column names, types and values, in their order.
+    """A hash (BLAKE2b) of a table's column names, types and values, in their order.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def fingerprint(df: Any) -> str:
         64 hexadecimal digits; the same for a table that went through any file format that keeps its types.
     """
     frame = to_pandas(df)
-    total = hashlib.sha256(f"{len(frame)}".encode())
+    total = hashlib.blake2b(f"{len(frame)}".encode(), digest_size=32)
     for name in frame.columns:
         kind, values = _bytes_of(frame[name])
         total.update(f"\n{len(name)} {name} {kind}\n".encode())

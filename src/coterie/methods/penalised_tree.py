@@ -28,6 +28,8 @@ class Solution:
 
     Attributes
     ----------
+    positions : Positions
+        Of all nodes; for a Gaussian outcome of the root only.
     value : float
         Twice the penalised objective (Gaussian: residual and penalty sums of squares); infinite where it overflows.
     logdet : float
@@ -71,6 +73,8 @@ def solve(
     **extra
         Goes into the message, e.g. ``stray=PerRow(gamma ** -0.5)``.
     """
+    if setup.family == "gaussian":
+        return _squares(fed, setup, L, root, extra)
     held = ridge(setup.family, client=False)
     here = start or setup.tree.place(
         np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
@@ -81,31 +85,39 @@ def solve(
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
-        if setup.family != "gaussian":
-            value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
-            swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
-            if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
-                t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
-                here = base.towards(solution.positions, t)
-                continue
-            if not np.isfinite(value):
-                if start is None:
-                    raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
-                if here.penalty == 0.0:
-                    return Solution(swept, here, np.zeros((setup.p, setup.p)), np.inf, 0.0)
-                here = setup.tree.place(here.at[-1][0], setup.tree.still(len(setup.z)), L[1:], setup.z)
-                continue
+        value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
+        swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
+        if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
+            t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
+            here = base.towards(solution.positions, t)
+            continue
+        if not np.isfinite(value):
+            if start is None:
+                raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
+            if here.penalty == 0.0:
+                return Solution(swept, here, np.zeros((setup.p, setup.p)), np.inf, 0.0)
+            here = setup.tree.place(here.at[-1][0], setup.tree.still(len(setup.z)), L[1:], setup.z)
+            continue
         minimiser, inverse = swept.root()
         w = minimiser if root is None else root
         C = inverse if root is None else 0.0 * inverse
         goal = setup.tree.descend(swept, L[1:], setup.z, w, C, held)
-        if setup.family == "gaussian":
-            value -= swept.drop + float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)
         solution = Solution(swept, goal, inverse, value, logdet)
-        moved = 0.0 if setup.family == "gaussian" else _distance(here, goal)
-        if moved <= 1e-8 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
+        moved = _distance(here, goal)
+        if moved <= 1e-6 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
             return solution
         best, base, here, t, last = value, here, goal, 1.0, moved
+
+
+def _squares(fed: Federation, setup: Setup, L: list[Floats], root: Floats | None, extra: dict[str, Any]) -> Solution:
+    """A Gaussian tree is one quadratic, solved by one sweep up; nobody asks yet where the nodes below the root are."""
+    sums = ask_up(fed, setup, L[0], np.zeros((setup.tree.sizes[0], setup.p)), **extra)
+    swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, ridge(setup.family, client=False))
+    minimiser, inverse = swept.root()
+    w = minimiser if root is None else root
+    value = float(sums["value"].sum()) - swept.drop - float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)
+    logdet = float(sums["logdet"].sum()) + swept.logdet
+    return Solution(swept, Positions([w[None]], [pack(inverse)[None]], []), inverse, value, logdet)
 
 
 def _distance(here: Positions, goal: Positions) -> float:

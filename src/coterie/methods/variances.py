@@ -35,7 +35,7 @@ class Variances:
         Each finest cluster has its own client variances (the paper's sigma_j^2).
     reml : bool, default True
         Restricted likelihood (Gaussian only).
-    tolerance : float, default 1e-8
+    tolerance : float, default 1e-7
         Stop when the predicted decrease of the deviance is below it, or below the rounding of its sums.
     scoring : int, default 3
         So many first steps are Fisher scoring; then BFGS.
@@ -45,7 +45,7 @@ class Variances:
     structures: tuple[Structure, ...]
     own: bool = False
     reml: bool = True
-    tolerance: float = 1e-8
+    tolerance: float = 1e-7
     scoring: int = 3
 
     @property
@@ -83,10 +83,13 @@ class Variances:
             holds.extend(structure.hold(full(e - o)))
             curvatures.append((structure.directions(Ll), full(e), full(square), n))
         H = information(curvatures, self.setup.dof(self.reml) if profiled else None)
-        inverses = quasi_newton.inverse(H), quasi_newton.inverse(H + block_diag(*holds))
+        held, at = H.copy(), 0
+        for block in holds:
+            held[at : at + len(block), at : at + len(block)] += block
+            at += len(block)
         if profiled:
-            return np.concatenate(gradient), *inverses
-        fisher, held = (block_diag(F, 0.5 * s.inverse) for F in inverses)
+            return np.concatenate(gradient), quasi_newton.inverse(H), quasi_newton.inverse(held)
+        fisher, held = (block_diag(quasi_newton.inverse(F), 0.5 * s.inverse) for F in (H, held))
         return np.concatenate([*gradient, by_root]), fisher, held
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:

@@ -14,17 +14,17 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
     """What a table cannot identify."""
     notes = list(clients.notes)
     if auto_shared:
-        what = "is the same coefficient" if len(auto_shared) == 1 else "are the same coefficients"
+        has = "has one coefficient" if len(auto_shared) == 1 else "have one coefficient each"
         notes.append(
-            f"{_names(auto_shared)} {what} for every client ({clients.name}): nothing varies there within a client that "
-            "other columns do not tell already."
+            f"{_names(auto_shared)} {has} for all clients ({clients.name}): within a client nothing varies there that "
+            "other columns do not tell."
         )
     if len(clients) == 1:
         notes.append(f"There is one client only ({clients.name}): nothing can be said of how clients differ.")
     elif clients.single_rows:
         notes.append(
-            f"Every client ({clients.name}) has one row, so the variance between clients cannot be told from the variance "
-            "within: no variances are reported, and one model serves all."
+            f"Every client ({clients.name}) has one row, so the variance between clients cannot be told from the "
+            "variance within: no variances are reported, and one model serves all."
         )
     for level in clients.levels:
         if len(level.labels) == 1:
@@ -46,9 +46,9 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
 def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: tuple[str, ...]) -> list[str]:
     """What was found: variances of zero, separation, a search that stopped early."""
     notes = []
-    spread = _sd(clients)
     if problem.family != "gaussian":
-        wide = [t for t, v, s in zip(terms, np.diag(fitted.root_cov), spread, strict=True) if v**0.5 * s > 30.0]
+        errors = np.sqrt(np.maximum(np.diag(fitted.root_cov), 0.0)) * _sd(clients)
+        wide = [term for term, error in zip(terms, errors, strict=True) if error > 30.0]
         if wide:
             notes.append(
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "

@@ -52,6 +52,7 @@ class FitResult:
     settings : dict
         Everything that was chosen, and why.
     data_fingerprint : str
+        Hash of the columns that were used.
     versions : dict of str
     offset : str or None
         Column that is added to the linear predictor.
