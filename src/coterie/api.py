@@ -179,7 +179,7 @@ def fit(
         order_by,
         split_by,
     }
-    return fitting.result(start, fingerprint(table[[c for c in table.columns if c in used]]))
+    return fitting.result(start, fingerprint(table, used))
 
 
 def compare(df: Any, formula: str, client: str, cluster: str | Sequence[str] = (), **options: Any) -> pd.DataFrame:

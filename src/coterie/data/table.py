@@ -8,7 +8,7 @@ import os
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,12 +159,14 @@ def to_pandas(df: Any) -> pd.DataFrame:
     return frame if all(isinstance(c, str) for c in frame.columns) else frame.set_axis(names, axis=1)
 
 
-def fingerprint(df: Any) -> str:
+def fingerprint(df: Any, columns: Container[str] | None = None) -> str:
     """A hash (BLAKE2b) of a table's column names, types and values, in their order.
 
     Parameters
     ----------
     df : DataFrame
+    columns : container of str, optional
+        Only these columns count.
 
     Returns
     -------
@@ -174,6 +176,8 @@ def fingerprint(df: Any) -> str:
     frame = to_pandas(df)
     total = hashlib.blake2b(f"{len(frame)}".encode(), digest_size=32)
     for name in frame.columns:
+        if columns is not None and name not in columns:
+            continue
         kind, values = _bytes_of(frame[name])
         total.update(f"\n{len(name)} {name} {kind}\n".encode())
         total.update(np.ascontiguousarray(values).view(np.uint8).data)

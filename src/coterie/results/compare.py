@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.data.split import split_rows
+from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
@@ -22,6 +23,9 @@ from coterie.results.metrics import LOSSES, bootstrap, client_losses, client_sum
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ROWS_PER_BLOCK = 16_384
+"""Enough work for a thread to be worth its start."""
 
 Fit = Callable[[Clients], Fitted]
 
@@ -60,7 +64,10 @@ def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) 
     if method.flat:
         problem = Problem(Tree(), problem.family, problem.personal, problem.intercept)
     here = None if method.flat else clients.clusters
-    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids)
+    block = BLOCK
+    if problem.family != "gaussian":  # whose work is by rows in every exchange
+        block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
+    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block)
     fitted = method.fit(fed, problem, **taken)
     return fitted, fed.ledger.as_dict()
 
