@@ -169,16 +169,8 @@ def fit(
     settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
-    used = {
-        *design.parsed.outcome_columns,
-        *design.columns,
-        client,
-        *_tuple(cluster),
-        offset,
-        weights,
-        order_by,
-        split_by,
-    }
+    used = [*design.parsed.outcome_columns, *design.columns, client, *_tuple(cluster)]
+    used += [name for name in (offset, weights, order_by, split_by) if name is not None]
     return fitting.result(start, fingerprint(table, used))
 
 

@@ -1,7 +1,7 @@
 """The search for the variances of a tree: (restricted) maximum likelihood, Laplace's for GLMs.
 
-BFGS on standard deviations, whose signs do not matter, so that a variance of
-zero is an ordinary point; every quantity comes from sums (``marginal_likelihood``).
+BFGS on standard deviations, whose signs do not matter, so that a variance of zero is an ordinary point; every quantity
+comes from sums (``marginal_likelihood``).
 """
 
 from __future__ import annotations
@@ -10,87 +10,57 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from coterie.federation import Federation
-from coterie.methods import marginal_likelihood
-from coterie.methods.penalised_tree import Solution, solve
-from coterie.methods.search_state import State as State
-from coterie.methods.setup import Setup
+from coterie.methods.deviance import Deviance
+from coterie.methods.penalised_tree import solve
 from coterie.numerics import quasi_newton
-from coterie.numerics.kernels import Floats, full
-from coterie.relations.covariance import Structure, information
+from coterie.numerics.kernels import Floats
 
 
 @dataclass(frozen=True)
-class Variances:
+class State:
+    """A point of the search: all that a resumed run needs.
+
+    Attributes
+    ----------
+    x : (a,) float64
+        Standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out.
+    deviance : float
+    gradient : (a,) float64
+    H, held : (a, a) float64
+        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x with what holds zeros.
+    u : list of (k_l, q) float64
+        The clusters' deviations: where Newton's method starts.
+    iteration : int
+    status : str
+        "running", "converged", or "stopped" where no step along the gradient decreases the deviance.
+    """
+
+    x: Floats
+    deviance: float
+    gradient: Floats
+    H: Floats
+    held: Floats
+    u: list[Floats]
+    iteration: int = 0
+    status: str = "running"
+
+
+@dataclass(frozen=True)
+class Variances(Deviance):
     """Learn the variances of a tree.
 
     Parameters
     ----------
-    setup : Setup
-    structures : tuple of Structure
-        Of the clients, then of each level; an empty basis keeps a level at its parent.
-    own : bool, default False
-        Each finest cluster has its own client variances (the paper's sigma_j^2).
-    reml : bool, default True
-        Restricted likelihood (Gaussian only).
     tolerance : float, default 1e-7
         Stop when the predicted decrease of the deviance is below it, or below the rounding of its sums.
     scoring : int, default 3
         So many first steps are Fisher scoring; then BFGS.
     """
 
-    setup: Setup
-    structures: tuple[Structure, ...]
-    own: bool = False
-    reml: bool = True
     tolerance: float = 1e-7
     scoring: int = 3
-
-    @property
-    def groups(self) -> list[int]:
-        """How many factors each level has."""
-        return [self.setup.tree.sizes[0] if self.own else 1] + [1] * len(self.setup.tree.parents)
-
-    def factors(self, x: Floats) -> tuple[list[Floats], Floats]:
-        """L of the clients and of each level (groups, q, q), and what is left of x: w, or nothing."""
-        L, at = [], 0
-        for structure, groups in zip(self.structures, self.groups, strict=True):
-            stop = at + groups * len(structure)
-            L.append(structure.factor(x[at:stop].reshape(groups, -1)))
-            at = stop
-        return L, x[at:]
-
-    def evaluate(self, fed: Federation, x: Floats, u: list[Floats]) -> tuple[float, Solution, float]:
-        """Deviance at x, the solved tree, and sigma^2."""
-        L, w = self.factors(x)
-        if self.setup.family == "gaussian":
-            return marginal_likelihood.gaussian(fed, self.setup, L, self.reml)
-        return marginal_likelihood.laplace(fed, self.setup, L, w, u)
-
-    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
-        """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
-        profiled = self.setup.family == "gaussian"
-        L, _ = self.factors(x)
-        C = s.inverse if profiled and self.reml else 0.0 * s.inverse
-        scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)
-        gradient, curvatures = [], []
-        holds: list[Floats] = []
-        for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
-            e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
-            gradient.append(structure.gradient(Ll, full(e - o)).ravel())
-            holds.extend(structure.hold(full(e - o)))
-            curvatures.append((structure.directions(Ll), full(e), full(square), n))
-        H = information(curvatures, self.setup.dof(self.reml) if profiled else None)
-        held, at = H.copy(), 0
-        for block in holds:
-            held[at : at + len(block), at : at + len(block)] += block
-            at += len(block)
-        if profiled:
-            return np.concatenate(gradient), quasi_newton.inverse(H), quasi_newton.inverse(held)
-        fisher, held = (block_diag(quasi_newton.inverse(F), 0.5 * s.inverse) for F in (H, held))
-        return np.concatenate([*gradient, by_root]), fisher, held
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:
         """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
