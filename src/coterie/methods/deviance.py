@@ -79,7 +79,8 @@ class Deviance:
         for block in holds:
             held[at : at + len(block), at : at + len(block)] += block
             at += len(block)
+        fisher, held = quasi_newton.inverse(np.stack([H, held]))
         if profiled:
-            return np.concatenate(gradient), quasi_newton.inverse(H), quasi_newton.inverse(held)
-        fisher, held = (block_diag(quasi_newton.inverse(F), 0.5 * s.inverse) for F in (H, held))
+            return np.concatenate(gradient), fisher, held
+        fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))
         return np.concatenate([*gradient, by_root]), fisher, held

@@ -82,7 +82,7 @@ def slopes(
     """
     at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-    swept, moved = s.swept, setup.tree.place(np.zeros(setup.p), setup.tree.still(len(setup.z)), L[1:], setup.z)
+    swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
     if setup.family != "gaussian":
         a = complete(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)

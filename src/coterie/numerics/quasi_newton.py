@@ -14,13 +14,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def inverse(H: Floats) -> Floats:
-    """Positive definite inverse of an approximate Hessian, flat directions held at a thousandth of the steepest."""
-    if not len(H):
+    """Positive definite inverses of approximate Hessians (..., a, a), flat directions held at .001 of the steepest."""
+    if not H.shape[-1]:
         return H
-    scale = np.sqrt(np.maximum(np.diag(H), 1e-3 * max(float(np.diag(H).max()), 1e-300)))
-    values, vectors = np.linalg.eigh(H / np.outer(scale, scale))
-    values = np.maximum(values, 1e-3)
-    return np.asarray((vectors / values) @ vectors.T / np.outer(scale, scale))
+    diagonal = np.diagonal(H, axis1=-2, axis2=-1)
+    steepest = np.maximum(diagonal.max(axis=-1, keepdims=True), 1e-300)
+    scale = np.sqrt(np.maximum(diagonal, 1e-3 * steepest))
+    scale = scale[..., :, None] * scale[..., None, :]
+    values, vectors = np.linalg.eigh(H / scale)
+    return np.asarray((vectors / np.maximum(values, 1e-3)[..., None, :]) @ np.swapaxes(vectors, -1, -2) / scale)
 
 
 def update(H: Floats, s: Floats, y: Floats) -> Floats:

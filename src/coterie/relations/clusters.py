@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from coterie.data.clients import Clients
 from coterie.numerics import free_nodes, tree_fold
@@ -39,11 +38,10 @@ class Swept:
         size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
         A = A / np.outer(size, size)
         try:
-            factor = cho_factor(A, lower=True)
-            if len(b) and np.diag(factor[0]).min() < 1e-6:
-                raise LinAlgError
-            inverse = cho_solve(factor, np.eye(len(b)))
-        except LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
+            if len(b) and np.diag(np.linalg.cholesky(A)).min() < 1e-6:
+                raise np.linalg.LinAlgError
+            inverse = np.linalg.inv(A)
+        except np.linalg.LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
             inverse = np.linalg.pinv(A, rcond=1e-12, hermitian=True)
         inverse /= np.outer(size, size)
         return inverse @ b, (inverse + inverse.T) / 2
