@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.columns import at_rows, need
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients
 from coterie.data.reading import prepare
@@ -57,6 +58,8 @@ class Options:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         if self.splits.count < 0:
             raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
+        if not 0.0 < self.splits.fraction < 1.0:
+            raise CoterieError(f"The test fraction must be between 0 and 1, not {self.splits.fraction:g}.")
 
     @property
     def learning(self) -> dict[str, Any]:
@@ -118,10 +121,12 @@ def fit(
         How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
-    method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster"}
+    method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
+"given-strengths"}
         "auto" (default) takes the one with the lowest held-out loss.
     splits : int, default 5
-        Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical".
+        Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
+        "given-strengths").
     test_fraction : float, default 0.25
     order_by : str, optional
         Test on each client's latest rows by this column instead (one split).
@@ -186,10 +191,14 @@ def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:
+    """A column to split rows by, sorted like the clients' rows."""
     if name is None:
         return None
-    if name not in table.columns:
-        raise CoterieError(f"Column '{name}' is not in the table.{nearest(name, table.columns)}")
+    need(table, [name], "split")
+    missing = np.zeros(len(table), dtype=bool)
+    missing[clients.order] = table[name].isna().to_numpy()[clients.order]
+    if missing.any():
+        raise CoterieError(f"Column '{name}' has missing values in {at_rows(missing)}: these cannot be split by it.")
     return table[name].to_numpy()[clients.order]
 
 
@@ -256,7 +265,7 @@ class Fitting:
             if asked == "given-strengths":
                 raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
             names = [*names, asked]
-        default = "hierarchical" if learnable else "pooled"
+        default = "given-strengths" if options.strengths else "hierarchical" if learnable else "pooled"
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}

@@ -36,7 +36,11 @@ def fit(
     covariance: o.Covariance = "auto",
     cluster_variance: o.ClusterVariance = "common",
     method: o.Method = "auto",
+    residual: o.Residual = "common",
     reml: o.Reml = True,
+    gamma: o.Gamma = None,
+    lam: o.Lam = None,
+    alpha: o.Alpha = None,
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
@@ -71,6 +75,7 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out")}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
+    options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
@@ -109,6 +114,9 @@ def what_was_read(df: pd.DataFrame, table: Path, client: str, cluster: list[str]
 
 def print_comparison(result: FitResult) -> None:
     """The comparison as wide as the terminal."""
+    if result.comparison.empty:
+        say("No methods were compared.")
+        return
     from coterie.report.tables import comparison_table, render_text
 
     print(render_text(comparison_table(result), width()), end="")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
-_TABLE, _MODEL, _EVIDENCE = "The table", "The model", "The evidence"
+from coterie.errors import CoterieError
+
+_TABLE, _MODEL, _STRENGTHS, _EVIDENCE = "The table", "The model", "Given strengths", "The evidence"
 
 Formula = Annotated[
     str, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
@@ -76,13 +78,22 @@ ClusterVariance = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+Residual = Annotated[
+    str,
+    Option(
+        "--residual",
+        metavar="NAME",
+        help="common: one residual variance; by-client: one for each client (Gaussian only).",
+        rich_help_panel=_MODEL,
+    ),
+]
 Method = Annotated[
     str,
     Option(
         "--method",
         metavar="NAME",
-        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, or auto, which takes the one with "
-        "the lowest held-out loss.",
+        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma) "
+        "or auto, which takes the one with the lowest held-out loss.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -92,6 +103,34 @@ Reml = Annotated[
         "--reml/--ml",
         help="Learn variances by restricted or by full maximum likelihood (Gaussian only).",
         rich_help_panel=_MODEL,
+    ),
+]
+Gamma = Annotated[
+    str | None,
+    Option(
+        "--gamma",
+        metavar="NUMBERS",
+        help="Strength of the ties of clients to their cluster, given instead of learned: a number, or several with "
+        "commas between them, from which held-out rows choose. Adds the method given-strengths.",
+        rich_help_panel=_STRENGTHS,
+    ),
+]
+Lam = Annotated[
+    str | None,
+    Option(
+        "--lam",
+        metavar="NUMBERS",
+        help="Strength of the ties of clusters to each other, beside --gamma; by default they are one.",
+        rich_help_panel=_STRENGTHS,
+    ),
+]
+Alpha = Annotated[
+    str | None,
+    Option(
+        "--alpha",
+        metavar="NUMBERS",
+        help="Instead of --lam: from 0, clusters apart, to 1, no clusters.",
+        rich_help_panel=_STRENGTHS,
     ),
 ]
 Splits = Annotated[
@@ -126,3 +165,14 @@ SplitBy = Annotated[
     ),
 ]
 Seed = Annotated[int, Option("--seed", metavar="N", help="Of the splits.", rich_help_panel=_EVIDENCE)]
+
+
+def numbers(option: str, text: str | None) -> float | list[float] | None:
+    """A number, or a list of them (a grid) where there are commas."""
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError as e:
+        raise CoterieError(f"{option} takes a number, or several with commas between them, not '{text}'.") from e
+    return values if len(values) > 1 else values[0]

@@ -1,0 +1,79 @@
+"""The help, the page made from it, and the options that were promised."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie import __version__
+from tests.cli.harness import coterie
+from tests.docs.cli_page import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+TABLE_OPTIONS = ["--formula", "--client", "--cluster", "--family", "--shared", "--offset", "--weights", "--missing"]
+MODEL_OPTIONS = ["--covariance", "--cluster-variance", "--residual", "--reml", "--ml", "--gamma", "--lam", "--alpha"]
+EVIDENCE_OPTIONS = ["--splits", "--test-fraction", "--order-by", "--split-by", "--seed", "--out"]
+COMPARE = [*TABLE_OPTIONS, *MODEL_OPTIONS, *EVIDENCE_OPTIONS]
+OPTIONS = {
+    "fit": [*COMPARE, "--method"],
+    "compare": COMPARE,
+    "predict": ["--interval", "--out"],
+    "report": ["--out"],
+    "data": ["list", "show", "fetch"],
+}
+
+
+def test_the_page_is_that_of_the_help():
+    assert PAGE.read_text(encoding="utf-8") == page(), "python tests/docs/cli_page.py > docs/cli.md"
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_every_option_is_in_the_help(command):
+    ran = coterie(command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert [option for option in OPTIONS[command] if option not in ran.out] == []
+
+
+def test_without_a_command_it_is_the_help_that_is_shown():
+    for arguments in ([], ["--help"], ["data"]):
+        ran = coterie(*arguments)
+        assert (ran.code, ran.err) == (0, "")
+        assert "Usage" in ran.out
+
+
+def test_version():
+    assert coterie("--version").out == f"coterie {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["fitt"], ["No such command 'fitt'", "coterie --help"]),
+        (["fit"], ["TABLE", "coterie fit --help"]),
+        (["fit", "a.csv"], ["--formula"]),
+        (["fit", "a.csv", "--formula", "y ~ x"], ["--client"]),
+        (["fit", "a.csv", "--formul", "y ~ x", "--client", "c"], ["No such option: --formul", "--formula"]),
+        (["fit", "a.csv", "--formula", "y ~ x", "--client", "c", "--splits", "many"], ["'--splits'", "valid integer"]),
+        (["fit", "a.csv", "--formula", "y ~ x", "--client"], ["--client", "requires an argument"]),
+        (["fit", "a.csv", "b.csv", "--formula", "y ~ x", "--client", "c"], ["unexpected extra argument", "b.csv"]),
+        (["compare", "a.csv", "--method", "local"], ["No such option", "--method"]),
+        (["predict", "model"], ["TABLE"]),
+        (["data", "lst"], ["No such command 'lst'", "list"]),
+    ],
+    ids=[
+        "command",
+        "nothing",
+        "no formula",
+        "no client",
+        "option",
+        "number",
+        "no value",
+        "two tables",
+        "compare",
+        "predict",
+    ]
+    + ["data command"],
+)
+def test_wrong_usage_is_said_in_one_line(arguments, fragments):
+    message = coterie(*arguments).message
+    for fragment in fragments:
+        assert fragment in message

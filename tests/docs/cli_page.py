@@ -1,0 +1,70 @@
+"""The page about the command, made from its own help: ``python tests/docs/cli_page.py > docs/cli.md``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from typer.main import get_command
+
+from coterie.cli.main import app
+
+HEAD = """# The command `coterie`
+
+Made from `coterie --help` and the help of its commands. Errors in the input are said in one line, with exit code 2, and
+nothing is written then. `coterie --debug ...` shows where an unexpected error came from; `coterie --version` says which
+version it is.
+"""
+OTHER = "Other options"
+EXAMPLES = {"coterie data list": "", "coterie data show": "heart", "coterie data fetch": "heart"}
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([HEAD, *(section(name, command) for name, command in commands("coterie", get_command(app)))])
+
+
+def commands(name: str, command: object) -> Iterator[tuple[str, object]]:
+    """All commands that do something, by what is typed."""
+    for part, inner in getattr(command, "commands", {}).items():
+        yield from commands(f"{name} {part}", inner)
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+def section(name: str, command) -> str:
+    """One command: what it does, an example, and a table for each group of its arguments and options."""
+    example = (command.epilog or "").removeprefix("Example: ") or f"{name} {EXAMPLES[name]}".rstrip()
+    lines = [f"## `{name}`", "", *command.help.splitlines(), "", "```console", f"$ {example}", "```", ""]
+    groups: dict[str, list[str]] = {}
+    for parameter in command.params:
+        if "--help" not in parameter.opts:
+            groups.setdefault(heading(parameter), []).append(row(parameter))
+    for title in sorted(groups, key=lambda title: title == OTHER):
+        lines += [f"| {title} | |", "|---|---|", *groups[title], ""]
+    return "\n".join(lines)
+
+
+def heading(parameter) -> str:
+    if parameter.param_type_name == "argument":
+        return "Argument"
+    return parameter.rich_help_panel or OTHER
+
+
+def row(parameter) -> str:
+    text = re.sub(r"(?<!\S)--[a-z-]+", r"`\g<0>`", parameter.help)
+    if parameter.param_type_name == "argument":
+        return f"| `{parameter.metavar}` | {text} |"
+    names = "`, `".join([*parameter.opts, *parameter.secondary_opts])
+    value = "" if parameter.is_flag else f" {parameter.metavar}"
+    if parameter.required:
+        text += " Required."
+    elif parameter.is_flag:
+        text += f" Default: `{parameter.opts[0]}`."
+    elif parameter.default is not None:
+        text += f" Default: `{parameter.default}`."
+    return f"| `{names}{value}` | {text} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
