@@ -86,6 +86,12 @@ def make(tmp_path, kind):
         path.write_bytes("a,b\nÅre,1\n".encode("latin-1"))
     elif kind == "ragged.csv":
         path.write_text("a,b\n1,2\n1,2,3,4\n")
+    elif kind == "longer.csv":
+        path.write_text("a,b\n1,2,3\n4,5,6\n")
+    elif kind == "parquet.csv":
+        df.to_parquet(path)
+    elif kind == "table.xlsx":
+        path.write_bytes(b"PK")
     elif kind == "rows.parquet":
         df.iloc[:0].to_parquet(path)
     elif kind == "folder.csv":
@@ -101,6 +107,8 @@ BROKEN = {
     "broken.npz": "damaged or not what its extension says",
     "noise.npz": "damaged or not what its extension says",
     "objects.npz": "damaged or not what its extension says",
+    "longer.csv": "rows of .* have more values than its first line has names",
+    "parquet.csv": "is a Parquet file by its content",
     "ragged.csv": "damaged or not what its extension says",
     "lengths.npz": r"do not have the same length \(a: 3, b: 4\)",
     "cube.npz": "'a' in .* has 3 dimensions",
@@ -109,9 +117,10 @@ BROKEN = {
     "empty.csv": "has no rows",
     "header.csv": "has no rows",
     "rows.parquet": "has no rows",
-    "semicolons.csv": "does not have commas",
+    "semicolons.csv": "has semicolons between its columns, not commas",
     "latin.csv": "is not UTF-8",
     "folder.csv": "is a folder",
+    "absent": "There is no file",
     "table.xlsx": r"none of the extensions \.csv, \.csv\.gz, \.parquet",
 }
 

@@ -314,6 +314,13 @@ def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:
     out[child.codes] = parent.codes
     torn = out[child.codes] != parent.codes
     if torn.any():
+        back = np.zeros(len(parent.labels), dtype=np.int64)
+        back[parent.codes] = child.codes
+        if np.array_equal(back[parent.codes], child.codes):
+            raise CoterieError(
+                f"Every '{parent_name}' is in one '{name}', not the other way round: name the columns from fine to "
+                "coarse, the client first."
+            )
         bad = np.unique(child.codes[torn])
         homes = [parent.labels[np.unique(parent.codes[child.codes == c])] for c in bad[:3]]
         cases = [f"{child.labels[c]!s} in {listed(map(str, h))}" for c, h in zip(bad, homes, strict=False)]

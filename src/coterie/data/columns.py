@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +30,7 @@ LEVELS = 1000
 COLUMNS = 2000
 """Most columns of a design matrix."""
 
+_OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
@@ -75,26 +77,34 @@ def kind_of(series: pd.Series[Any], name: str) -> Kind:
     ):
         return "number"
     if isinstance(dtype, pd.StringDtype) or str(dtype) in _ARROW_TEXT:
-        return _kind_of_text(series)
+        return _kind_of_text(series, name)
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         present = series.dropna()
         kinds = {type(v) for v in present}
         if all(issubclass(k, (numbers.Real, Decimal, np.bool_)) for k in kinds):
             return "number"
         if all(issubclass(k, (str, numbers.Real, Decimal, np.bool_)) for k in kinds):
-            return _kind_of_text(series)
+            return _kind_of_text(series, name)
     raise CoterieError(
         f"Column '{name}' holds {_thing(dtype)}, which a formula cannot use; make a column of numbers or text of it."
     )
 
 
-def _kind_of_text(series: pd.Series[Any]) -> Kind:
+def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
     import pandas as pd
 
     counts = series.value_counts(sort=False)
     parsed = pd.to_numeric(pd.Series(counts.index, dtype=object), errors="coerce").notna().to_numpy()
-    readable = int(counts.to_numpy()[parsed].sum())
-    return "number" if parsed.size and not parsed.all() and 2 * readable > int(counts.sum()) else "category"
+    readable, total = int(counts.to_numpy()[parsed].sum()), int(counts.sum())
+    if parsed.size and not parsed.all() and 2 * readable > total:
+        return "number"
+    written = [text for text in counts.index if isinstance(text, str) and _OTHER_NUMBER.fullmatch(text.strip())]
+    if 2 * (readable + int(counts[written].sum())) > total and not parsed.all() and len(counts) > 2:
+        raise CoterieError(
+            f"Column '{name}' has numbers that are written as text, such as {written[0]!r}: write them as in 1234.5, "
+            f"without signs around them (or if '{name}' is a category, write C({name}) in the formula)."
+        )
+    return "category"
 
 
 def _thing(dtype: Any) -> str:

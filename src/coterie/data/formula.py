@@ -101,8 +101,9 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     CoterieError
         For wrong syntax, a missing outcome, a column that is not in the table, a function that is not allowed.
     """
-    left, right = _sides(formula)
     known = None if names is None else [str(n) for n in names]
+    _need_backticks(formula, known or ())
+    left, right = _sides(formula)
     outcome, outcome_columns = _left(formula, left)
     right = _write_out_dot(formula, right, known, {*outcome_columns, *exclude})
     text = f"{left.strip()} ~ {right.strip()}"
@@ -222,6 +223,18 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         stateful=tuple(dict.fromkeys(stateful)),
         factors=tuple(factors),
     )
+
+
+def _need_backticks(formula: str, names: Iterable[str]) -> None:
+    """Raise for a column whose name is several words, which no formula can tell from a slip."""
+    quoted = re.sub(r"`[^`]*`", "``", formula)
+    for name in names:
+        words = re.fullmatch(r"\w[\w.]*(\s+\w[\w.]*)+", name)
+        if words and re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", quoted):
+            raise CoterieError(
+                f"Column '{name}' has a space in its name: write it between backticks, `{name}` (in a shell, put the "
+                "formula between single quotes then)."
+            )
 
 
 def formulaic_terms(side: str, formula: str) -> Any:

@@ -98,7 +98,7 @@ def _proportional(x: F64, z: F64, starts: npt.NDArray[np.int64]) -> bool:
 
 
 def collinear(clients: Clients) -> str | None:
-    """The sentence that names columns which are combinations of others over all rows, or None.
+    """The sentence that names columns out of range or combinations of others over all rows, or None.
 
     Parameters
     ----------
@@ -112,9 +112,13 @@ def collinear(clients: Clients) -> str | None:
     n, p = clients.X.shape
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
+    scale = np.maximum(np.abs(clients.X.max(axis=0)), np.abs(clients.X.min(axis=0)))
+    for name, size in [*zip(clients.terms, scale, strict=True), ("the outcome", np.abs(clients.y).max())]:
+        if size > 1e100 or 0 < size < 1e-100:
+            what = name if name == "the outcome" else f"column '{name}'"
+            return f"The largest value of {what} is {size:.3g}, which cannot be squared safely: use other units."
     if _well_conditioned(clients.X):
         return None
-    scale = np.maximum(np.abs(clients.X.max(axis=0)), np.abs(clients.X.min(axis=0)))
     zero = np.flatnonzero(scale == 0)
     if len(zero):
         return f"Column '{clients.terms[zero[0]]}' is 0 in every row: leave it out of the formula."

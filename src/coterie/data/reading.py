@@ -24,6 +24,8 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 FAMILIES = ("gaussian", "binomial", "poisson")
+COUNTS = 1e10
+"""Largest count: above, a likelihood's digits are lost to rounding."""
 
 
 def prepare(
@@ -264,6 +266,11 @@ def check_outcome(
             raise CoterieError(
                 f"Family poisson needs counts (0, 1, 2, ...); '{name}' has "
                 f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}."
+            )
+        if y.max() > COUNTS:
+            raise CoterieError(
+                f"The outcome '{name}' has counts up to {y.max():.3g}, too large to be counted one by one: divide by a "
+                "round number, or use family gaussian."
             )
     if y.min() == y.max():
         value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"

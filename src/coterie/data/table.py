@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
+_STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
+_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -44,12 +46,12 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         For a missing or damaged file, an unknown extension, columns of the same name, a table without rows.
     """
     file = Path(path)
-    suffix = _suffix(file, _READ)
     if not file.exists():
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder, not a table.")
+    suffix = _suffix(file, _READ)
     with _readable(file):
         df = {".csv": _csv, ".csv.gz": _csv, ".parquet": _parquet, ".feather": _feather, ".npz": _npz}[suffix](file)
     if len(df) == 0:
@@ -227,6 +229,7 @@ def _readable(file: Path) -> Iterator[None]:
         raise CoterieError(f"'{file}' is not UTF-8 text; save it again as UTF-8.") from e
     except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
         reason = " ".join(str(e).split("\n")[0].split())[:200].rstrip(". ")
+        reason = reason.removeprefix("Error tokenizing data. C error: ")
         raise CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.") from e
 
 
@@ -239,15 +242,24 @@ def _distinct(names: Iterable[str]) -> None:
 def _csv(file: Path) -> pd.DataFrame:
     import pandas as pd
 
+    with file.open("rb") as f:
+        start = f.read(8)
+    kind = next((kind for mark, kind in _STARTS.items() if start.startswith(mark)), None)
+    if kind is not None and not file.name.lower().endswith(".gz"):
+        raise CoterieError(f"'{file}' is {kind} file by its content; give it the extension of what it is.")
     try:
         head = pd.read_csv(file, header=None, nrows=1, dtype=str, encoding="utf-8-sig", keep_default_na=False)
     except pd.errors.EmptyDataError as e:
         raise CoterieError(f"The table '{file}' has no rows.") from e
     names = [str(v) for v in head.iloc[0]]
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
-        raise CoterieError(f"'{file}' does not have commas between its columns; save it with commas.")
+    marks = [text for mark, text in _MARKS.items() if mark in names[0]]
+    if len(names) == 1 and marks:
+        raise CoterieError(f"'{file}' has {marks[0]} between its columns, not commas; save it with commas.")
     _distinct(n for n in names if n)
-    return pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
+    df = pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
+    if not isinstance(df.index, pd.RangeIndex):  # pandas takes what has no name for row labels
+        raise CoterieError(f"The rows of '{file}' have more values than its first line has names.")
+    return df
 
 
 def _parquet(file: Path) -> pd.DataFrame:
