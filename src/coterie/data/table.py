@@ -247,8 +247,10 @@ def _csv(file: Path) -> pd.DataFrame:
     kind = next((kind for mark, kind in _STARTS.items() if start.startswith(mark)), None)
     if kind is not None and not file.name.lower().endswith(".gz"):
         raise CoterieError(f"'{file}' is {kind} file by its content; give it the extension of what it is.")
+    text: dict[str, Any] = {"header": None, "dtype": str, "encoding": "utf-8-sig", "keep_default_na": False}
     try:
-        head = pd.read_csv(file, header=None, nrows=1, dtype=str, encoding="utf-8-sig", keep_default_na=False)
+        head = pd.read_csv(file, nrows=1, **text)
+        width = pd.read_csv(file, nrows=1, skiprows=1, **text).shape[1]
     except pd.errors.EmptyDataError as e:
         raise CoterieError(f"The table '{file}' has no rows.") from e
     names = [str(v) for v in head.iloc[0]]
@@ -256,10 +258,9 @@ def _csv(file: Path) -> pd.DataFrame:
     if len(names) == 1 and marks:
         raise CoterieError(f"'{file}' has {marks[0]} between its columns, not commas; save it with commas.")
     _distinct(n for n in names if n)
-    df = pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
-    if not isinstance(df.index, pd.RangeIndex):  # pandas takes what has no name for row labels
-        raise CoterieError(f"The rows of '{file}' have more values than its first line has names.")
-    return df
+    if width > len(names):  # pandas would take what has no name for row labels
+        raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
+    return pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
 
 
 def _parquet(file: Path) -> pd.DataFrame:
