@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import at_rows, need
+from coterie.data.columns import at_rows, need, need_order
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients
 from coterie.data.reading import prepare
@@ -168,6 +168,8 @@ def fit(
     Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, {}, residual)
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
+    if order_by is not None and order_by in table.columns:
+        need_order(table[order_by], order_by)
     hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
     options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, ties, residual)

@@ -106,6 +106,7 @@ CASES = [
      ["'hours' has numbers that are written", "'0,0'"]),
     ("percentages", table(hours=[f"{i} %" for i in range(N)]), {},
      ["'hours' has numbers that are written as text", "'0 %'"]),
+    ("dates as text", table(hours=[f"2026-01-{i + 1:02}" for i in range(N)]), {}, ["'hours' holds dates", "C(hours)"]),
     ("spaces in a name", table(**{"study hours": 1.0}), {"formula": "score ~ study hours"},
      ["between backticks, `study hours`"]),
     ("huge counts", table(visits=np.arange(N) * 1e10), {"formula": "visits ~ hours", "family": "poisson"},

@@ -31,6 +31,8 @@ COLUMNS = 2000
 """Most columns of a design matrix."""
 
 _OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
+_ISO_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}")
+_LOCAL_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}")
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
@@ -98,6 +100,12 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
     readable, total = int(counts.to_numpy()[parsed].sum()), int(counts.sum())
     if parsed.size and not parsed.all() and 2 * readable > total:
         return "number"
+    dates = [text for text in counts.index if isinstance(text, str) and _ISO_DATE.match(text.strip())]
+    if 2 * int(counts[dates].sum()) > total:
+        raise CoterieError(
+            f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it (or if '{name}' "
+            f"is a category, write C({name}) in the formula)."
+        )
     written = [text for text in counts.index if isinstance(text, str) and _OTHER_NUMBER.fullmatch(text.strip())]
     if 2 * (readable + int(counts[written].sum())) > total and not parsed.all() and len(counts) > 2:
         raise CoterieError(
@@ -112,6 +120,17 @@ def _thing(dtype: Any) -> str:
     if text.startswith(("datetime", "period", "timestamp", "date")):
         return "dates"
     return "durations" if text.startswith(("timedelta", "duration")) else f"values of type {text}"
+
+
+def need_order(series: pd.Series[Any], name: str) -> None:
+    """Raise CoterieError for dates as text that does not sort by time."""
+    texts = [value for value in series.iloc[:1000] if isinstance(value, str)]
+    wrong = next((text for text in texts if _LOCAL_DATE.match(text.strip())), None)
+    if wrong is not None:
+        raise CoterieError(
+            f"Column '{name}' has dates such as {wrong!r}, which do not sort by time: write them with the year first, "
+            "as in 2026-12-31."
+        )
 
 
 def read_numbers(series: pd.Series[Any]) -> npt.NDArray[Any]:
