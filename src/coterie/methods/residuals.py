@@ -3,7 +3,7 @@
 A client's own variance is a weight on its rows, ``1 / v_i``, so the sweeps stay as they are. Given the tree, EM sets
 ``v_i`` to the expected mean square of the client's residuals, at home; the tree's variances are then searched again.
 A client with few rows could fit itself perfectly, so every client counts ``PRIOR`` rows more, of the common variance:
-what is minimised is the deviance plus ``PRIOR sum_i (log(v_i / v) + v / v_i)``, v their mean weighted by rows.
+what is minimised is the deviance plus ``PRIOR sum_i (log(v_i / v) + v / v_i)``, over v too: their harmonic mean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def reweigh(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float,
     weigh = old / new
     site.state["A"], site.state["b"], site.state["c"] = A * weigh[:, None], b * weigh[:, None], c * weigh
     site.state["v"] = new
-    return {"log": n * np.log(new), "prior": PRIOR * (np.log(new / mean) + mean / new)}
+    return {"log": n * np.log(new), "logs": np.log(new), "inverse": 1.0 / new}
 
 
 @work
@@ -68,9 +68,9 @@ def alternate(fed: Federation, search: Variances, state: State, rounds: int = 20
         at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
         here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
         sums = complete(fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here))
-        mean = float(np.exp(sums["log"] / setup.rows))
+        mean = len(fed.clients) / float(sums["inverse"])
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
-        penalised = state.deviance + float(sums["log"] + sums["prior"])
+        penalised = state.deviance + float(sums["log"] + PRIOR * (sums["logs"] - len(fed.clients) * np.log(mean)))
         if abs(best - penalised) < 1e-4:
             return replace(state, status="converged"), float(sums["log"])
         best = penalised

@@ -1,0 +1,65 @@
+"""What is not identified is said; what is found is said in words."""
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.data.simulate import tree
+from coterie.errors import CoterieError
+
+
+def said(result, *parts):
+    return any(all(p in note for p in parts) for note in result.notes)
+
+
+def test_one_row_for_each_client_reports_no_variance():
+    df = tree(clients=50, rows=1, columns=1, seed=0)[0]
+    result = coterie.fit(df, "y ~ x1", "client")
+    assert said(result, "has one row", "no variances are reported")
+    assert result.method == "pooled" and set(result.variance_components["level"]) == {"residual"}
+    with pytest.raises(CoterieError, match="--method pooled"):
+        coterie.fit(df, "y ~ x1", "client", method="hierarchical")
+
+
+def test_a_variance_of_zero_is_an_answer():
+    rng = np.random.default_rng(2)
+    df = tree(clients=40, rows=20, columns=1, seed=0)[0]
+    df["y"] = 1.0 + 2.0 * df["x1"] + rng.normal(size=len(df)) + rng.normal(size=40)[np.repeat(np.arange(40), 20)]
+    result = coterie.fit(df, "y ~ x1", "client", covariance="diagonal", method="hierarchical", splits=0)
+    sd = result.variance_components.set_index(["level", "term"])["sd"]
+    if sd["client", "x1"] == 0.0:
+        assert said(result, "do not differ in x1", "variance is zero")
+    assert sd["client", "(Intercept)"] > 0.5
+
+
+def test_a_column_that_no_client_varies_in_is_shared():
+    df = tree(clients=20, rows=10, columns=1, seed=0)[0]
+    df["size"] = df.groupby("client")["x1"].transform("sum")
+    result = coterie.fit(df, "y ~ x1 + size + x1:size", "client", splits=0)
+    assert said(result, "size and x1:size", "one coefficient each")
+    assert result.settings["shared"] == ["size", "x1:size"]
+    assert np.ptp(result.client_coefficients["size"]) == 0.0
+
+
+def test_clients_of_one_class_and_separation_are_finite_and_said():
+    df = tree(clients=12, rows=15, columns=1, family="binomial", seed=3)[0]
+    df.loc[df["client"] == df["client"].iloc[0], "y"] = 1
+    result = coterie.fit(df, "y ~ x1", "client", family="binomial", splits=2)
+    assert said(result, "1 of 12 clients", "one class only")
+    assert np.isfinite(result.client_coefficients.to_numpy()).all()
+    df["y"] = (df["x1"] > 0).astype(int)
+    for method in ("hierarchical", "pooled", "local", "own-intercept"):
+        result = coterie.fit(df, "y ~ x1", "client", family="binomial", method=method, splits=0)
+        assert np.isfinite(result.client_coefficients.to_numpy()).all(), method
+        assert result.predict(df)["prediction"].between(0, 1).all(), method
+    assert said(
+        coterie.fit(df, "y ~ x1", "client", family="binomial", method="pooled", splits=0), "separated perfectly"
+    )
+
+
+def test_asking_for_clusters_without_any_says_so():
+    df = tree(clients=12, rows=15, columns=1, seed=3)[0]
+    with pytest.raises(CoterieError, match="needs clusters"):
+        coterie.fit(df, "y ~ x1", "client", method="clusterwise")
+    with pytest.raises(CoterieError, match="Did you mean"):
+        coterie.fit(df, "y ~ x1", "client", method="hierarchicl")
