@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from coterie.methods import clusterwise, hierarchical, local, own_intercept, pooled
+from coterie.errors import CoterieError
+from coterie.methods import clusterwise, hierarchical, local, marginal_likelihood, own_intercept, pooled
+from coterie.methods.setup import prepare
 from tests.methods import dense
 from tests.methods.dense import table
 
@@ -253,9 +255,20 @@ def test_the_order_of_rows_does_not_matter(method, family):
     np.testing.assert_allclose(a.client, b.client, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("eta", [300.0, 600.0, 705.0, 709.7, 800.0])
+@pytest.mark.parametrize("parents", [(), ONE], ids=["0", "1"])
+def test_a_trial_far_outside_is_bad_and_ends_nothing(eta, parents):
+    """The search then goes back; curvatures overflow before the likelihood itself does."""
+    t = table(85, "poisson", parents=parents, scale=np.array([1.0, 1e3]))
+    fed, problem = t.setting()
+    setup = prepare(fed, problem.tree, "poisson", problem.personal, 0)
+    L = [np.eye(2)[None] * sd for sd in (1e-3, 1e-3)][: len(t.codes)]
+    u = setup.tree.still(2)
+    assert marginal_likelihood.laplace(fed, setup, L, np.array([eta, 0.0]), u)[0] > 1e6
+    assert np.isfinite(marginal_likelihood.laplace(fed, setup, L, np.zeros(2), u)[0])
+
+
 def test_an_offset_that_overflows_is_said():
     t = table(84, "poisson", parents=ONE)
-    from coterie.errors import CoterieError
-
     with pytest.raises(CoterieError, match="logarithm"):
         pooled.fit(*dense.replace(t, offset=np.full(len(t.y), 800.0)).setting())

@@ -86,6 +86,8 @@ def solve(
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
         value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
+        if not abs(value) < 1e100:  # curvatures overflow before values do
+            value = np.inf
         swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
         if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
             t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
