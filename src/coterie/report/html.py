@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from pathlib import Path
@@ -10,27 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError
 from coterie.report import figures, tables, words
+from coterie.report.templating import environment
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from coterie.results.result import FitResult
-
-
-@functools.cache
-def environment() -> Environment:
-    """The templates, with everything that is put into them escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("coterie.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"sentence": words.sentence, "value": words.plain_text}
-    return made
 
 
 def render(result: FitResult) -> str:
