@@ -59,19 +59,7 @@ def test_version():
         (["predict", "model"], ["TABLE"]),
         (["data", "lst"], ["No such command 'lst'", "list"]),
     ],
-    ids=[
-        "command",
-        "nothing",
-        "no formula",
-        "no client",
-        "option",
-        "number",
-        "no value",
-        "two tables",
-        "compare",
-        "predict",
-    ]
-    + ["data command"],
+    ids=" ".join,
 )
 def test_wrong_usage_is_said_in_one_line(arguments, fragments):
     message = coterie(*arguments).message

@@ -32,7 +32,8 @@ def complain(message: str, code: int) -> int:
 
 def one_line(text: str) -> str:
     """Text without line breaks or characters that steer a terminal, which labels of a table may hold."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+    line = " ".join(part.strip() for part in text.replace("\t", " ").splitlines())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def width() -> int:

@@ -16,9 +16,9 @@ from coterie.cli import compare, data, fit, predict, report
 from coterie.cli.common import complain
 from coterie.errors import CoterieError
 
-app = typer.Typer(
-    name="coterie", add_completion=False, rich_markup_mode="rich", context_settings={"max_content_width": 100}
-)
+_SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
 app.command(epilog=fit.EXAMPLE)(fit.fit)
 app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
@@ -77,6 +77,8 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except SystemExit:  # typer's own answer to a closed pipe
+        return CLOSED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         return CLOSED

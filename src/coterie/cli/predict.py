@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.common import ModelPath, TablePath, check_table, load_model, say, status
+from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,8 @@ def predict(
     """
     if out is not None:
         check_table(out)
+        if out.exists() and table.exists() and out.samefile(table):
+            raise CoterieError(f"'{out}' is the table itself; name another file for the predictions.")
     result = load_model(model)
     from coterie.data.table import read_table, write_table
 

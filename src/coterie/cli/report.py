@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.common import ModelPath, load_model, say
+from coterie.errors import CoterieError
 
 EXAMPLE = "Example: coterie report model --out report.html"
 
@@ -19,6 +20,8 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Write the report of a saved model as one HTML page."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
     from coterie.report.html import write_report
 
     write_report(load_model(model), out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import os
 import zipfile
@@ -32,9 +33,10 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     Parameters
     ----------
     path : path
-        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. In
-        an NPZ file every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or
-        the names in an array ``columns`` where it has one name for each.
+        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. Whole
+        numbers with leading zeros in a CSV, such as ZIP codes, make their column text. In an NPZ file every
+        one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in an array
+        ``columns`` where it has one name for each.
 
     Returns
     -------
@@ -260,7 +262,34 @@ def _csv(file: Path) -> pd.DataFrame:
     _distinct(n for n in names if n)
     if width > len(names):  # pandas would take what has no name for row labels
         raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
-    return pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
+    df = pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
+    return _codes_as_text(df, file) if _leading_zeros(file) else df
+
+
+def _leading_zeros(file: Path) -> bool:
+    """Whether any cell may begin with a zero and another digit."""
+    before, last = np.frombuffer(b', "\n', dtype=np.uint8), b""
+    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as f:
+        while block := f.read(1 << 24):
+            text = np.frombuffer(last + block, dtype=np.uint8)
+            zero = np.flatnonzero(text[1:-1] == ord("0"))
+            if np.any(np.isin(text[zero], before) & (text[zero + 2] - np.uint8(ord("0")) < 10)):
+                return True
+            last = block[-2:]
+    return False
+
+
+def _codes_as_text(df: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """Whole numbers with leading zeros, such as ZIP codes, are no numbers: 01002 and 1002 are two labels."""
+    import pandas as pd
+
+    places = [j for j, dtype in enumerate(df.dtypes) if pd.api.types.is_numeric_dtype(dtype)]
+    if places:
+        texts = pd.read_csv(file, encoding="utf-8-sig", usecols=places, dtype=str)
+        for j, (_, text) in zip(places, texts.items(), strict=True):
+            if text.str.fullmatch(r"\s*0[0-9]+\s*", na=False).any():
+                df[df.columns[j]] = text.str.strip()
+    return df
 
 
 def _parquet(file: Path) -> pd.DataFrame:

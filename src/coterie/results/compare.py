@@ -140,7 +140,7 @@ class Evidence:
         others = [
             f"{each[name]:.4g} for {name}" for name in each if name in ("local", "pooled") and name != recommended
         ]
-        held = "the latest rows" if splits.order is not None else f"{splits.count} splits"
+        held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
         text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
         against = f", against {' and '.join(others)}" if others else ""
         return f"{text}{against}), on {held} with {splits.fraction:.0%} of each client's rows held out."
