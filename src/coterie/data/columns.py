@@ -55,7 +55,9 @@ def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
     known = [str(c) for c in df.columns]
     for name in names:
         if name not in known:
-            raise CoterieError(f"The {role} column '{name}' is not in the table.{nearest(name, known)}")
+            several = "," in name and set(map(str.strip, name.split(","))) <= set(known)
+            hint = " Name each column by itself." if several else nearest(name, known)
+            raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
 
 
 def kind_of(series: pd.Series[Any], name: str) -> Kind:
