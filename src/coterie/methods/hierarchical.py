@@ -49,7 +49,11 @@ def fit(
     runs: dict[str, tuple[Variances, State]] = {}
     for name in candidates(covariance, problem, len(fed.clients)):
         search = Variances(setup, structures(name, problem, automatic=covariance == "auto"), own, reml)
-        *_, state = search.run(fed)
+        begin = None
+        if runs:  # simpler structures come first: go on from the last
+            other, last = runs[next(reversed(runs))]
+            begin = search.follow(fed, other, last.x, last.u)
+        *_, state = search.run(fed, begin)
         state = snap(fed, search, state)
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
         tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))

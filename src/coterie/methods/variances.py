@@ -71,6 +71,12 @@ class Variances(Deviance):
             x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
         return self.start(fed, x, u)
 
+    def follow(self, fed: Federation, other: Deviance, x: Floats, u: list[Floats]) -> State:
+        """Start where the search under another structure ended."""
+        L, w = other.factors(x)
+        phi = [structure.nearest(Ll).ravel() for structure, Ll in zip(self.structures, L, strict=True)]
+        return self.start(fed, np.concatenate([*phi, w]), u)
+
     def start(self, fed: Federation, x: Floats, u: list[Floats]) -> State:
         """The state of a search that begins at x, Newton's method at the clusters' deviations u."""
         deviance, s, sigma2 = self.evaluate(fed, x, u)

@@ -60,6 +60,12 @@ class Structure:
         """Parameters (a,) of ``L = sd I``."""
         return np.where(np.einsum("aii->a", self.basis) > 0, sd, 0.0)
 
+    def nearest(self, L: Floats, least: float = 0.05) -> Floats:
+        """Parameters (g, a) of the L (g, q, q) nearest to another structure's, none of its deviations quite zero."""
+        phi = np.einsum("aij,gij->ga", self.basis, L) / np.einsum("aij,aij->a", self.basis, self.basis)
+        diagonal = np.einsum("aii->a", self.basis) > 0
+        return np.asarray(np.where(diagonal & (np.abs(phi) < least), least, phi))
+
     def factor(self, phi: Floats) -> Floats:
         """L (g, q, q) for parameters phi (g, a)."""
         return np.asarray(np.einsum("ga,aij->gij", phi, self.basis))
