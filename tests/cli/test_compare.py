@@ -1,0 +1,81 @@
+"""`coterie compare`: only the evidence."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie as package
+from tests.cli.harness import coterie, files, table
+
+ARGUMENTS = ["compare", "table.csv", "--formula", "score ~ hours", "--client", "school"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    table().to_csv("table.csv", index=False)
+    return tmp_path
+
+
+def test_shows_every_method_and_keeps_no_model(folder):
+    ran = coterie(*ARGUMENTS, "--cluster", "sector")
+    assert (ran.code, ran.err) == (0, "")
+    for method in ("local", "pooled", "own-intercept", "clusterwise", "single-cluster", "hierarchical"):
+        assert f" {method} " in ran.out
+    assert ran.out.count("\n> ") == 1
+    assert files(folder) == {"table.csv"}
+
+
+@pytest.mark.parametrize("out", ["out.csv", "out.parquet"])
+def test_the_table_in_a_file_is_that_of_the_library(out):
+    ran = coterie(*ARGUMENTS, "--splits", "2", "--seed", "3", "--out", out)
+    assert ran.out.endswith(f"Written to {out}.\n")
+    expected = package.compare(table(), "score ~ hours", "school", splits=2, seed=3)
+    frame = package.read_table(out).set_index("method")
+    assert list(frame.columns) == list(expected.columns)
+    pd.testing.assert_frame_equal(frame.drop(columns="seconds"), expected.drop(columns="seconds"), rtol=1e-9)
+
+
+def test_a_seed_repeats_and_another_differs():
+    def losses(seed):
+        coterie(*ARGUMENTS, "--seed", seed, "--out", "out.csv")
+        return pd.read_csv("out.csv")["loss_rows"].to_numpy()
+
+    np.testing.assert_array_equal(losses(1), losses(1))
+    assert not np.allclose(losses(1), losses(2))
+
+
+def test_given_strengths_are_compared_too():
+    ran = coterie(*ARGUMENTS, "--gamma", "0.1,1,10", "--splits", "2")
+    assert ran.code == 0
+    assert " given-strengths " in ran.out
+
+
+def test_a_narrow_terminal_loses_no_method(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    ran = coterie(*ARGUMENTS, "--cluster", "sector")
+    assert max(map(len, ran.out.splitlines())) <= 50
+    assert "single-cluster" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["--splits", "0"], "A comparison needs at least one split"),
+        (["--family", "poison"], "Did you mean 'poisson'"),
+        (["--out", "there.txt"], "none of the extensions .csv"),
+        (["--test-fraction", "nan"], "test fraction must be between 0 and 1, not nan"),
+    ],
+    ids=["splits", "family", "out", "share"],
+)
+def test_bad_options(folder, arguments, fragment):
+    assert fragment in coterie(*ARGUMENTS, *arguments).message
+    assert files(folder) == {"table.csv"}
+
+
+def test_one_row_for_each_client_cannot_be_compared(folder):
+    table(school=np.arange(60)).to_csv("table.csv", index=False)
+    message = coterie(*ARGUMENTS, "--out", "out.csv").message
+    assert "No client has a row to spare for a test" in message
+    assert files(folder) == {"table.csv"}

@@ -1,0 +1,50 @@
+"""`coterie report`: one page from a saved model."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import coterie, files, table
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("table.csv", index=False)
+    options = ["--client", "school", "--cluster", "sector", "--splits", "2", "--out", "model"]
+    assert coterie("fit", "table.csv", "--formula", "score ~ hours", *options).code == 0
+    return tmp_path / "model"
+
+
+def test_is_the_page_that_fit_wrote(model):
+    ran = coterie("report", "model", "--out", "page.html")
+    assert (ran.code, ran.out, ran.err) == (0, "Report: page.html\n", "")
+    assert Path("page.html").read_bytes() == (model / "report.html").read_bytes()
+
+
+def test_a_model_json_and_the_usual_name(model):
+    assert coterie("report", model / "model.json").out == "Report: report.html\n"
+    assert Path("report.html").read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+
+
+def test_a_page_is_written_over(model):
+    Path("page.html").write_text("old")
+    assert coterie("report", model, "--out", "page.html").code == 0
+    assert Path("page.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("out", "fragment"),
+    [
+        ("there/page.html", "there"),
+        ("folder.html", "'folder.html': Is a directory"),
+        ("page.pdf", "'page.pdf' does not end in .html"),
+        ("table.csv/page.html", "table.csv"),
+    ],
+    ids=["no folder", "folder", "extension", "file as folder"],
+)
+def test_a_place_that_cannot_be_written(model, out, fragment):
+    Path("folder.html").mkdir()
+    before = files(model.parent)
+    assert fragment in coterie("report", "model", "--out", out).message
+    assert files(model.parent) == before
