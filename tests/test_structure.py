@@ -229,7 +229,6 @@ def test_import_is_light() -> None:
     assert loaded & HEAVY == set()
 
 
-@pytest.mark.skipif("cli/main.py" not in FILES, reason="there is no command line yet")
 @pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"]], ids=" ".join)
 def test_help_is_light(arguments: list[str]) -> None:
     start = f"import sys; sys.argv = {['coterie', *arguments]!r}"
@@ -241,9 +240,6 @@ def test_help_is_light(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", coterie.__all__)
 def test_public_names_resolve_and_are_documented(name: str) -> None:
-    home = coterie._HOMES.get(name, "coterie.__init__").removeprefix("coterie.").replace(".", "/")
-    if not {f"{home}.py", f"{home}/__init__.py"} & set(FILES):
-        pytest.skip(f"{home} is not written yet")
     value = getattr(coterie, name)
     assert name in dir(coterie)
     assert isinstance(value, str) or len(inspect.getdoc(value) or "") > 20

@@ -6,7 +6,14 @@ The public names load when they are first used, so that `import coterie` stays q
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.api import compare, fit
+    from coterie.data.table import read_table
+    from coterie.errors import CoterieError
+    from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
+    from coterie.results.result import FitResult, load
 
 __version__ = "0.1.0"
 
