@@ -105,3 +105,16 @@ def test_designs_on_which_the_search_once_stopped(seed):
     counts = rng.integers(2, 9, m)
     parents = (np.sort(np.concatenate([[0, 1], rng.integers(0, 2, m - 2)])),)
     check(table(seed, counts=counts, p=2, parents=parents, sd=0.0, sd_up=0.0), "full", reml=bool(seed % 2))
+
+
+@pytest.mark.parametrize("seed", [25, 252, 267])
+def test_no_data_keeps_the_search_for_ever(seed):
+    """A handful of separated rows, or counts whose trials overflow: the search ends, at something finite."""
+    for family in ("binomial", "poisson"):
+        t = table(seed, family, counts=(3, 5, 4, 6), p=3, parents=([0, 0, 1, 1],), sd=2.0, sd_up=1.0)
+        fed, _, search = searched(t, "full", False, False)
+        *_, state = search.run(fed)
+        assert state.iteration <= search.most
+        assert np.isfinite(state.deviance)
+        assert np.all(np.isfinite(state.x))
+        assert fed.ledger.exchanges < 10_000

@@ -21,6 +21,9 @@ from coterie.methods.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.relations.clusters import Positions, Swept
 
+MOST = 1000
+"""Exchanges of one solve: far more than Newton needs, so that no data can keep it for ever."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -81,7 +84,7 @@ def solve(
     )
     best, base, t, last = np.inf, here, 1.0, np.inf
     solution: Solution | None = None
-    while True:
+    for _ in range(MOST):
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
@@ -96,7 +99,7 @@ def solve(
         if not np.isfinite(value):
             if start is None:
                 raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
-            if here.penalty == 0.0:
+            if here.penalty == 0.0 or solution is not None:
                 return Solution(swept, here, np.zeros((setup.p, setup.p)), np.inf, 0.0)
             here = setup.tree.place(here.at[-1][0], setup.tree.still(len(setup.z)), L[1:], setup.z)
             continue
@@ -109,6 +112,9 @@ def solve(
         if moved <= 1e-6 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
             return solution
         best, base, here, t, last = value, here, goal, 1.0, moved
+    if solution is None:
+        raise CoterieError("The clients' parameters have no values at which the outcome is likely at all.")
+    return solution
 
 
 def _squares(fed: Federation, setup: Setup, L: list[Floats], root: Floats | None, extra: dict[str, Any]) -> Solution:

@@ -57,10 +57,13 @@ class Variances(Deviance):
         Stop when the predicted decrease of the deviance is below it, or below the rounding of its sums.
     scoring : int, default 3
         So many first steps are Fisher scoring; then BFGS.
+    most : int, default 300
+        Steps, after which the search has stopped: separated outcomes would have it follow variances to infinity.
     """
 
     tolerance: float = 1e-7
     scoring: int = 3
+    most: int = 300
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:
         """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
@@ -94,6 +97,8 @@ class Variances(Deviance):
             slope = float(state.gradient @ d)
         if -slope <= max(self.tolerance, noise):
             return replace(state, status="converged")
+        if state.iteration >= self.most:
+            return replace(state, status="stopped")
         t = 1.0
         while True:
             x = self.move(state, t * d)
