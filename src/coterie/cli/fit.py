@@ -106,9 +106,10 @@ def keep(result: FitResult, out: Path) -> None:
 
 def what_was_read(df: pd.DataFrame, table: Path, client: str, cluster: list[str]) -> str:
     """Rows, clients and clusters of the table in one sentence."""
-    from coterie.report.words import several
+    from coterie.report.words import one, several
 
-    groups = [f"{df[name].nunique():,} {several(name)}" for name in (client, *cluster)]
+    sizes = {name: df[name].nunique() for name in (client, *cluster)}
+    groups = [f"{size:,} {one(name) if size == 1 else several(name)}" for name, size in sizes.items()]
     return f"Read {len(df):,} rows of {' in '.join(groups)} from {table}."
 
 
