@@ -264,6 +264,10 @@ class Fitting:
                 raise CoterieError(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
             if METHODS[asked].clustered and not clients.levels:
                 raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
+            if METHODS[asked].intercept:
+                raise CoterieError(
+                    f"Method '{asked}' needs an intercept that is not shared and differs between clients."
+                )
             if asked == "given-strengths":
                 raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
             names = [*names, asked]

@@ -17,6 +17,7 @@ Without labels there is one client, and one model for all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
@@ -35,10 +36,21 @@ from sklearn.utils.validation import (
 )
 
 from coterie.api import Fitting, Options
-from coterie.data.clients import Clients, arrange, cluster_columns
+from coterie.data.clients import Clients, cluster_columns
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
-from coterie.data.label_columns import Column, as_list, at_levels, coded_labels, same_length, take_columns, together
+from coterie.data.label_columns import (
+    Column,
+    as_list,
+    at_levels,
+    coded_labels,
+    columns_left,
+    columns_named,
+    same_length,
+    take_columns,
+    together,
+)
+from coterie.data.reading import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
 from coterie.results.compare import Splits
@@ -88,15 +100,18 @@ class _Hierarchical(BaseEstimator):
 
     def _fit(self, parts: Parts, y: F64, weights: F64 | None) -> Self:
         start = perf_counter()
-        names = _terms(self)
+        every = _columns(self)
+        names = columns_left(every, [*as_list(self.client_column), *as_list(self.cluster_column)])
         rows = self._rows(parts, y, weights, names)
+        if not isinstance(self.random_state, (int, np.integer)):
+            raise CoterieError(f"random_state must be a whole number, not {self.random_state!r}.")
         method = self.method
         if method in METHODS and METHODS[method].learns and (len(rows) == 1 or rows.single_rows):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
         settings = {"weights": None if weights is None else "sample_weight"}
         options = Options(
             family=self.family,
-            shared=_shared(self),
+            shared=columns_named(every, as_list(self.shared), "shared"),
             covariance=self.covariance,
             method=method,
             reml=self.reml,
@@ -113,8 +128,12 @@ class _Hierarchical(BaseEstimator):
         X, n, first = parts.X, len(parts.X), int(self.fit_intercept)
         labels = np.zeros(n, dtype=np.int64) if parts.clients is None else parts.clients
         name = str(getattr(labels, "name", None) or "client")
-        levels = [(k, coded_labels(v, n, k)) for k, v in cluster_columns(parts.clusters)]
-        tree = arrange((name, coded_labels(labels, n, "clients")), levels)
+        coded = {k: coded_labels(v, n, k) for k, v in cluster_columns(parts.clusters)}
+        self._levels = list(coded)
+        if name in coded:
+            raise CoterieError(f"'{name}' names both the clients and their clusters.")
+        coded[name] = coded_labels(labels, n, "clients")
+        tree, notes = informative_tree(name, self._levels, coded)
         weights = np.ones(n) if weights is None else weights
         terms = (*([INTERCEPT] if first else []), *names)
         design = X
@@ -124,7 +143,8 @@ class _Hierarchical(BaseEstimator):
             for start in range(0, n, _BLOCK):
                 block = slice(start, start + _BLOCK)
                 design[block, first:] = X[block if tree.presorted else tree.order[block]]
-        return tree.clients(design, y[tree.order], np.zeros(n), weights[tree.order], terms, tree.order)
+        rows = tree.clients(design, y[tree.order], np.zeros(n), weights[tree.order], terms, tree.order)
+        return replace(rows, notes=tuple(notes))
 
     def _name_coefficients(self, result: FitResult) -> None:
         first, m = int(self.fit_intercept), result.model
@@ -140,7 +160,7 @@ class _Hierarchical(BaseEstimator):
         parts = self._take_apart(X, clients, clusters, fitted=True)
         n, first, nodes = len(parts.X), int(self.fit_intercept), Nodes(self.result_.model)
         labels = np.full(n, np.nan) if parts.clients is None else parts.clients
-        above = at_levels(parts.clusters, [level.name for level in nodes.model.levels])
+        above = at_levels(parts.clusters, self._levels)
         same_length({"clients": labels, **above}, n)
         level, place, _ = nodes.locate(labels, above)
         eta = np.empty(n)
@@ -163,7 +183,7 @@ class _Hierarchical(BaseEstimator):
         if (own and clients is not None) or (groups and clusters is not None):
             raise CoterieError("Give labels as an argument or as a column of X, not both.")
         validate_data(self, X, reset=not fitted, skip_check_array=True)
-        X, taken = take_columns(X, [*own, *groups])
+        X, taken = take_columns(X, own, groups)
         clients = taken.pop(0) if own else clients
         if groups:
             clusters = taken[0] if len(taken) == 1 else together(taken)
@@ -374,24 +394,7 @@ def _weights(sample_weight: Any, X: F64) -> F64 | None:
     return weights
 
 
-def _terms(estimator: Any) -> tuple[str, ...]:
-    """Names of the columns that are left when label columns are taken out."""
-    every = _columns(estimator)
-    labels = [*as_list(estimator.client_column), *as_list(estimator.cluster_column)]
-    out = {every[c] if isinstance(c, (int, np.integer)) else c for c in labels}
-    return tuple(name for name in every if name not in out)
-
-
 def _columns(estimator: Any) -> list[str]:
     """Names of the columns of X; ``x0, x1, ...`` where it has none."""
     names = getattr(estimator, "feature_names_in_", None)
     return [f"x{j}" for j in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]
-
-
-def _shared(estimator: Any) -> tuple[str, ...]:
-    every = _columns(estimator)
-    shared = as_list(estimator.shared)
-    for column in shared:
-        if not isinstance(column, str) and not -len(every) <= column < len(every):
-            raise CoterieError(f"shared names column {column}; X has {len(every)} columns.")
-    return tuple(c if isinstance(c, str) else every[c] for c in shared)

@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import coterie
 from coterie import CoterieError, HierarchicalClassifier, HierarchicalRegressor
+from coterie.results import compare as evidence
 
 WIDE = "fits 10 to 30 columns to fewer rows; coterie refuses that. Equivalence is tested below on a narrower table"
 
@@ -117,6 +118,49 @@ def test_no_labels_is_one_model_and_missing_labels_are_never_seen():
         HierarchicalRegressor().fit(X, DF["y"], clients=labels)
 
 
+def test_labels_in_any_container_and_their_names():
+    frame = pl.from_pandas(DF)
+    plain = HierarchicalRegressor().fit(X, DF["y"], clients=DF["client"], clusters=DF["cluster"])
+    forms = [
+        (frame[["x", "z"]], frame["y"], frame["client"], frame["cluster"], "cluster"),
+        (frame[["x", "z"]], frame["y"], frame["client"], frame[["cluster"]], "cluster"),
+        (X.to_numpy().tolist(), DF["y"].tolist(), DF["client"].tolist(), DF["cluster"].tolist(), "cluster"),
+        (np.asfortranarray(X), DF["y"], DF["client"].astype(str), DF["cluster"].to_numpy(), "cluster"),
+        (X, DF["y"], DF["client"].astype("category"), DF[["cluster"]].rename(columns={"cluster": "lea"}), "lea"),
+    ]
+    for data, y, clients, clusters, name in forms:
+        model = HierarchicalRegressor().fit(data, y, clients=clients, clusters=clusters)
+        assert model.result_.model.levels[0].name == name
+        ours = pd.DataFrame(model.client_coef_, index=model.clients_.astype(int)).sort_index()
+        np.testing.assert_allclose(ours, plain.client_coef_[np.argsort(plain.clients_)], rtol=1e-9)
+        np.testing.assert_allclose(
+            model.predict(data, clients, clusters), plain.predict(X, DF["client"], DF["cluster"]), rtol=1e-9
+        )
+
+
+@pytest.mark.parametrize("column", ["one", "each"])
+def test_clusters_that_tell_nothing_are_left_out_and_said(column):
+    df = DF.assign(one="u", each=DF["client"] + 100)
+    names = [column, "region"] if column == "each" else ["region", column]
+    groups = df[names].to_numpy()
+    model = HierarchicalRegressor().fit(X, DF["y"], clients=DF["client"], clusters=groups)
+    expected = coterie.fit(df, "y ~ x + z", "client", names, method="hierarchical", splits=0)
+    assert [level.name for level in model.result_.model.levels] == [f"cluster_{names.index('region') + 1}"]
+    assert any("left out" in note for note in model.result_.notes)
+    new = df.assign(client=df["client"] + 12)
+    predicted = model.predict(X, new["client"], groups)
+    np.testing.assert_allclose(predicted, expected.predict(new)["prediction"], rtol=1e-9)
+
+
+def test_probabilities():
+    model = HierarchicalClassifier().fit(X, DF["yes"], clients=DF["client"])
+    both = model.predict_proba(X, DF["client"])
+    np.testing.assert_allclose(both.sum(axis=1), 1.0, rtol=1e-15)
+    assert list(model.classes_) == ["no", "yes"]
+    assert (model.predict(X, DF["client"]) == np.where(both[:, 1] > 0.5, "yes", "no")).all()
+    np.testing.assert_allclose(model.decision_function(X, DF["client"]), np.log(both[:, 1] / both[:, 0]), rtol=1e-9)
+
+
 @pytest.fixture
 def routing():
     with sklearn.config_context(enable_metadata_routing=True):
@@ -204,18 +248,19 @@ def test_shuffled_rows_give_the_same_model():
     np.testing.assert_allclose(two.client_coef_, one.client_coef_, rtol=1e-8)
 
 
-def test_sorted_rows_without_intercept_are_not_copied():
+def test_sorted_rows_without_intercept_are_not_copied(monkeypatch):
+    objective = evidence.objective  # what every method works on
     n, p = 200_000, 10
     rng = np.random.default_rng(0)
     data, y = rng.normal(size=(n, p)), rng.normal(size=n)
     clients = np.repeat(np.arange(n // 10), 10)
-    model = HierarchicalRegressor(method="pooled", fit_intercept=False)
     seen = []
-    rows = model._rows
-    model._rows = lambda *a: seen.append(rows(*a)) or seen[-1]
-    model.fit(data, y, clients=clients)
-    assert np.shares_memory(seen[0].X, data)
-    assert (model.intercept_, model.client_intercept_.max()) == (0.0, 0.0)
+    monkeypatch.setattr(evidence, "objective", lambda *a: seen.append(objective(*a)) or seen[-1])
+    for method in ("pooled", "hierarchical"):
+        model = HierarchicalRegressor(method=method, covariance="diagonal", fit_intercept=False)
+        model.fit(data, y, clients=clients)
+        assert (model.intercept_, model.client_intercept_.max()) == (0.0, 0.0)
+    assert [np.shares_memory(rows.X, data) for rows in seen] == [True, True]
 
 
 @pytest.mark.parametrize("shuffled", [False, True], ids=["sorted", "shuffled"])
@@ -257,6 +302,30 @@ BAD = [
     ("many classes", HierarchicalClassifier(), {"y": DF["client"]}, "has 30 classes"),
     ("one class", HierarchicalClassifier(), {"y": ["a"] * 360}, "one class only, a"),
     ("missing", HierarchicalRegressor(), {"X": X.mask(X > 2)}, "contains NaN"),
+    (
+        "frame of labels",
+        HierarchicalRegressor(),
+        {"clients": DF[["client"]]},
+        "clients must be one column with a label",
+    ),
+    ("one label", HierarchicalRegressor(), {"clients": 3}, "clients must be one column with a label"),
+    ("cube of clusters", HierarchicalRegressor(), {"clusters": np.zeros((360, 1, 1))}, "one or two dimensions, not 3"),
+    ("same name", HierarchicalRegressor(), {"clusters": DF["client"]}, "'client' names both"),
+    (
+        "two clients",
+        HierarchicalRegressor(client_column=["x", "z"]),
+        {"clients": None},
+        "client_column names 2 columns",
+    ),
+    (
+        "no columns left",
+        HierarchicalRegressor(client_column=0, cluster_column=1),
+        {"clients": None},
+        "no column beside",
+    ),
+    ("no intercept", HierarchicalRegressor(method="own-intercept", fit_intercept=False), {}, "needs an intercept"),
+    ("no seed", HierarchicalRegressor(random_state=None), {}, "random_state must be a whole number, not None"),
+    ("strengths", HierarchicalRegressor(method="given-strengths"), {}, "needs strengths"),
 ]
 
 

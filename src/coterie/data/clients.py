@@ -228,12 +228,16 @@ def cluster_columns(clusters: Any) -> list[tuple[str, Any]]:
     """Cluster labels in any accepted form as (name, column) pairs, fine to coarse."""
     if clusters is None:
         return []
+    if hasattr(clusters, "columns"):
+        return [(str(c), clusters[c]) for c in clusters.columns]
+    if hasattr(clusters, "name"):
+        return [(str(clusters.name or "cluster"), clusters)]
     if not hasattr(clusters, "ndim"):
         clusters = np.array(clusters, dtype=object)
     if clusters.ndim == 1:
-        return [(str(getattr(clusters, "name", None) or "cluster"), clusters)]
-    if hasattr(clusters, "columns"):
-        return [(str(c), clusters[c]) for c in clusters.columns]
+        return [("cluster", clusters)]
+    if clusters.ndim != 2:
+        raise CoterieError(f"clusters must have one or two dimensions, not {clusters.ndim}.")
     return [(f"cluster_{j + 1}", clusters[:, j]) for j in range(clusters.shape[1])]
 
 

@@ -38,6 +38,8 @@ def coded_labels(values: Any, n: int, what: str) -> Coded:
 def same_length(columns: dict[str, Any], n: int) -> None:
     """Raise CoterieError unless each of these has a label for each of n rows."""
     for what, values in columns.items():
+        if not hasattr(values, "__len__") or len(getattr(values, "shape", (n,))) != 1:
+            raise CoterieError(f"{what} must be one column with a label for each row, not {type(values).__name__}.")
         if len(values) != n:
             raise CoterieError(f"{what} has {len(values):,} labels; X has {n:,} rows.")
 
@@ -49,21 +51,44 @@ def as_list(columns: Column | Sequence[Column] | None) -> list[Column]:
     return [columns] if isinstance(columns, (int, str, np.integer)) else list(columns)
 
 
-def take_columns(X: Any, columns: list[Column]) -> tuple[Any, list[Any]]:
+def take_columns(X: Any, client: list[Column], clusters: list[Column]) -> tuple[Any, list[Any]]:
     """X without its label columns, and these."""
+    columns = [*client, *clusters]
+    left: Any
+    taken: list[Any]
+    if len(client) > 1:
+        raise CoterieError(f"client_column names {len(client)} columns; a client has one label.")
     if hasattr(X, "columns"):
         frame = to_pandas(X)
         names = [str(frame.columns[c]) if isinstance(c, (int, np.integer)) else c for c in columns]
         for name in names:
             if name not in frame.columns:
                 raise CoterieError(f"X has no column '{name}'.{nearest(name, frame.columns)}")
-        return frame.drop(columns=names), [frame[name] for name in names]
-    array = np.asarray(X)
-    for c in columns:
-        if isinstance(c, str) or array.ndim != 2 or not -array.shape[1] <= c < array.shape[1]:
-            raise CoterieError(f"X, of shape {array.shape}, has no column {c!r} to take labels from.")
-    places = [int(c) for c in columns]
-    return np.delete(array, places, axis=1), [array[:, c] for c in places]
+        left, taken = frame.drop(columns=names), [frame[name] for name in names]
+    else:
+        array = np.asarray(X)
+        for c in columns:
+            if isinstance(c, str) or array.ndim != 2 or not -array.shape[1] <= c < array.shape[1]:
+                raise CoterieError(f"X, of shape {array.shape}, has no column {c!r} to take labels from.")
+        places = [int(c) for c in columns]
+        left, taken = np.delete(array, places, axis=1), [array[:, c] for c in places]
+    if left.shape[1] == 0:
+        raise CoterieError("X has no column beside its label columns.")
+    return left, taken
+
+
+def columns_left(every: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:
+    """Names of the columns that are left when label columns are taken out."""
+    out = {c if isinstance(c, str) else every[c] for c in labels}
+    return tuple(name for name in every if name not in out)
+
+
+def columns_named(every: Sequence[str], columns: Sequence[Column], what: str) -> tuple[str, ...]:
+    """Columns, given by name or position, by name."""
+    for column in columns:
+        if not isinstance(column, str) and not -len(every) <= column < len(every):
+            raise CoterieError(f"{what} names column {column}; X has {len(every)} columns.")
+    return tuple(c if isinstance(c, str) else every[c] for c in columns)
 
 
 def together(columns: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,7 +87,12 @@ def prepare(
     rows, notes = _sound_rows(table, parsed, labels, roles, design, missing)
     if rows is not None:
         labels = {name: column.take(rows) for name, column in labels.items()}
-    tree, more = _tree(client, levels, labels)
+    if len(labels[client].labels) == 1:
+        raise CoterieError(
+            f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row. "
+            "Name the column that tells clients apart."
+        )
+    tree, more = informative_tree(client, levels, labels)
     del labels
     rows = tree.order if rows is None else rows[tree.order]
     take = None if tree.presorted and len(rows) == len(table) else rows
@@ -186,14 +191,9 @@ def _sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}."]
 
 
-def _tree(client: str, levels: tuple[str, ...], labels: dict[str, Coded]) -> tuple[Tree, list[str]]:
+def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[Tree, list[str]]:
     """The tree of the clients; levels that tell nothing are left out, and a note says so."""
     clients = labels[client]
-    if len(clients.labels) == 1:
-        raise CoterieError(
-            f"There is only one client: '{client}' is {clients.labels[0]!s} in every row. "
-            "Name the column that tells clients apart."
-        )
     notes = []
     kept = []
     for name in levels:
