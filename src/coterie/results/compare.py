@@ -143,7 +143,7 @@ class Evidence:
         held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
         text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
         against = f", against {' and '.join(others)}" if others else ""
-        return f"{text}{against}), on {held} with {splits.fraction:.0%} of each client's rows held out."
+        return f"{text}{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
 
 
 def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits) -> Evidence:
