@@ -77,6 +77,10 @@ def site(tmp_path_factory) -> Iterator[tuple[str, list[str]]]:
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, directory=str(folder), **options)
 
+        def end_headers(self) -> None:
+            self.send_header("Cache-Control", "no-store")  # else a page may come from the cache, unseen
+            super().end_headers()
+
         def log_message(self, *_: Any) -> None:
             asked.append(self.path)
 
