@@ -293,6 +293,19 @@ def test_a_category():
     assert "level[T.lo]" in result.client_coefficients.columns
 
 
+def test_rows_of_weight_zero_are_as_good_as_not_there():
+    w = np.arange(N) % 4
+    df = table(w=w)
+    ran, one = fit(df, "--weights", "w", "--method", "hierarchical")
+    _, two = fit(df[w > 0], "--weights", "w", "--method", "hierarchical")
+    assert "15 of 60 rows were left out: their weight ('w') is 0." in ran.out
+    np.testing.assert_allclose(one.client_coefficients, two.client_coefficients, rtol=1e-9)
+    np.testing.assert_allclose(one.comparison["loss_rows"], two.comparison["loss_rows"], rtol=1e-9)
+    ran, result = fit(table(w=(np.arange(N) % 10 == 0) * 2), "--weights", "w")  # one row of each school
+    assert "Every client (school) has one row" in ran.out
+    assert result.method == "pooled"
+
+
 def test_counts_and_offsets():
     df = table(exposure=np.log(np.arange(N) % 5 + 1.0))
     ran, result = fit(df, "--family", "poisson", "--offset", "exposure", formula="visits ~ hours")

@@ -101,8 +101,11 @@ class Clients:
 
     @property
     def single_rows(self) -> bool:
-        """No client has two rows, so that the variances of clients and rows cannot be told apart."""
-        return bool(np.all(self.counts <= 1))
+        """No client has two rows that weigh, so that the variances of clients and rows cannot be told apart."""
+        counts = self.counts
+        if not self.weights.all():
+            counts = np.bincount(self.codes[self.weights > 0], minlength=len(self))
+        return bool(np.all(counts <= 1))
 
     def subset(self, mask: Mask) -> Clients:
         """The same clients with some of their rows.

@@ -85,12 +85,15 @@ def prepare(
     parsed = _roles(table, formula, client, levels, roles, design)
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = _sound_rows(table, parsed, labels, roles, design, missing)
+    if weights is not None:
+        rows, weightless = _weighing_rows(table, weights, rows)
+        notes += weightless
     if rows is not None:
         labels = {name: column.take(rows) for name, column in labels.items()}
     if len(labels[client].labels) == 1:
         raise CoterieError(
-            f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row. "
-            "Name the column that tells clients apart."
+            f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row"
+            f"{'' if rows is None else ' that is used'}. Name the column that tells clients apart."
         )
     tree, more = informative_tree(client, levels, labels)
     del labels
@@ -105,7 +108,7 @@ def prepare(
         X,
         y,
         np.zeros(len(y)) if offset is None else _numbers(table, offset, rows),
-        np.ones(len(y)) if weights is None else _weights(table, weights, rows),
+        np.ones(len(y)) if weights is None else _numbers(table, weights, rows),
         design.terms,
         rows,
     )
@@ -282,10 +285,15 @@ def _numbers(table: pd.DataFrame, name: str, rows: I64) -> F64:
     return np.ascontiguousarray(read_numbers(table[name])[rows], dtype=np.float64)
 
 
-def _weights(table: pd.DataFrame, name: str, rows: I64) -> F64:
-    weights = _numbers(table, name, rows)
+def _weighing_rows(table: pd.DataFrame, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
+    """Rows with a weight: those of weight 0 are as good as not there."""
+    here = np.arange(len(table), dtype=np.int64) if rows is None else rows
+    weights = _numbers(table, name, here)
     if (weights < 0).any():
-        raise CoterieError(f"The weights column '{name}' is negative in {rows_text(np.sort(rows[weights < 0]))}.")
+        raise CoterieError(f"The weights column '{name}' is negative in {rows_text(here[weights < 0])}.")
     if not weights.any():
         raise CoterieError(f"The weights column '{name}' is 0 in every row.")
-    return weights
+    if weights.all():
+        return rows, []
+    kept = here[weights > 0]
+    return kept, [f"{len(here) - len(kept):,} of {len(table):,} rows were left out: their weight ('{name}') is 0."]
