@@ -78,7 +78,7 @@ CASES = [
      "d": list("cdeabihfg")}), formula("score ~ c + d"), ["9 rows", "17"]),
     ("negative weight", table(w=[-1.0] + [1.0] * (N - 1)), ["--weights", "w"], ["'w' is negative in 1 row (row 1)"]),
     ("zero weights", table(w=0), ["--weights", "w"], ["'w' is 0 in every row"]),
-    ("one client weighs", table(w=[1] * 9 + [0] * 51), ["--weights", "w"], ["'school' is ash in every row that is used"]),
+    ("a client weighs", table(w=[1] * 9 + [0] * 51), ["--weights", "w"], ["'school' is ash in every row that"]),
     ("text weights", table(), ["--weights", "level"], ["weights column 'level' must hold numbers"]),
     ("text offset", table(), ["--offset", "level"], ["offset column 'level' must hold numbers"]),
     ("no share", table(), ["--test-fraction", "0"], ["test fraction must be between 0 and 1, not 0"]),
