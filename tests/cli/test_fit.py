@@ -187,7 +187,7 @@ def test_a_coefficient_constant_within_clients_is_shared_and_said():
 def test_clusters_from_fine_to_coarse():
     df = table(pair=np.repeat(["p1", "p2", "p3", "p4"], [20, 10, 20, 10]))
     ran, result = fit(df, "--cluster", "pair", "--cluster", "sector", "--method", "hierarchical")
-    assert "in 4 pairs in 2 sectors" in ran.out
+    assert "in 4 pair groups in 2 sectors" in ran.out
     assert list(result.cluster_coefficients.index.get_level_values("level").unique()) == ["pair", "sector"]
     other = coterie("fit", "table.csv", "--formula", "score ~ hours", "--client", "school", "--cluster", "sector")
     assert other.code == 0

@@ -26,13 +26,11 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     s = solve(fed, setup, L)
     sigma2 = setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
     fitted = collect(fed, setup, s, L, sigma2)
-    fitted = replace(fitted, D_client=np.zeros_like(fitted.D_client))
-    if not gaussian:
-        return fitted
-    centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's undefined
+    centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)
     node_cov = tuple(np.tile(pack(cov), (len(n), 1)) for n in fitted.nodes)
-    return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov)
+    nobody = np.zeros_like(fitted.D_client)
+    return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov, D_client=nobody)
 
 
 def _mean_client(fitted: Fitted, intercept: int) -> tuple[Floats, Floats]:

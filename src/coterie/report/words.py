@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.results.compare import may_be_as_good
 from coterie.results.predict import Nodes
 
 if TYPE_CHECKING:
@@ -78,19 +80,33 @@ def duration(seconds: float) -> str:
     return f"{minutes:,} min {rest} s"
 
 
+_NOUNS = frozenset(
+    "bank branch center centre city class classroom client clinic community company country county customer "
+    "department device district donor donors family farm firm group hospital household industry laboratory library lot "
+    "museum neighborhood neighbourhood office participant patient person plant practice product province region school "
+    "sector seller shop site speaker state store student subject supplier teacher team town university user village "
+    "ward woman women worker".split()
+)
+
+
+def one(name: str) -> str:
+    """A column's name as a noun: "school_id" → "school"; a name that is no known noun → "comm group"."""
+    word = re.sub(r"[ _](id|no|nr|number|code|name)$", "", name.strip(), flags=re.IGNORECASE).replace("_", " ").strip()
+    if not word:
+        return "client"
+    return word if word.lower().split()[-1] in _NOUNS else f"{word} group"
+
+
 def several(name: str) -> str:
-    """The plural of a column's name: "school" → "schools", "branch_id" → "branch ids"."""
-    word = name.replace("_", " ").strip() or "clients"
+    """The plural of :func:`one`."""
+    word = one(name)
+    if word.lower().endswith("woman"):
+        return f"{word[:-2]}en"
     if word.endswith(("ss", "x", "z", "ch", "sh")):
         return f"{word}es"
     if word.endswith("y") and word[-2:-1] not in tuple("aeiou"):
         return f"{word[:-1]}ies"
     return word if word.endswith("s") else f"{word}s"
-
-
-def one(name: str) -> str:
-    """A column's name as a noun."""
-    return name.replace("_", " ").strip() or "client"
 
 
 def short(label: object, most: int = 40) -> str:
@@ -128,20 +144,19 @@ def headline(result: FitResult) -> str:
         return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {clients}."
     other = baseline(result)
     best = float(table["loss_rows"][result.recommended])
-    text = f"The {result.recommended} model predicts best"
+    tied = may_be_as_good(table, result.recommended) if "behind_best_low" in table else []
+    text = f"The {result.recommended} model {'has the lowest loss' if tied else 'predicts best'}"
     if other in table.index and result.recommended != other:
         gained = less(best, float(table["loss_rows"][other]), result.loss)
         text += f": {gained} than {against(other, client)}"
+    if tied:
+        text += f"; {joined(tied)} may be as good"
     gains = _gains(result, other)
     if gains is None or result.recommended == other:
         return f"{text}."
     up, down = int((gains > 0).sum()), int((gains < 0).sum())
     text += f"; {up:,} of {len(gains):,} {clients} gain"
-    if not down:
-        return f"{text} and none loses."
-    worst = result.client_gains[f"gain_over_{other}"].idxmin()
-    lose = "loses" if down == 1 else "lose"
-    return f"{text}, {down:,} {lose}, {one(client)} {short(worst)} {'most' if down > 1 else 'alone'}."
+    return f"{text}, {down:,} {'loses' if down == 1 else 'lose'}." if down else f"{text} and none loses."
 
 
 def less(best: float, other: float, loss: str) -> str:
@@ -164,6 +179,12 @@ def _gains(result: FitResult, other: str) -> Any:
     return gains if len(gains) else None
 
 
+_TIED = {
+    "isotropic": "These are one variance that was learned, in standard units of the columns.",
+    "two": "These are two variances that were learned, one for intercepts and one for slopes in standard units.",
+}
+
+
 def variance_sentences(result: FitResult) -> list[str]:
     """How far clients and clusters stray, one sentence for each level."""
     table, levels = result.variance_components, Nodes(result.model).levels
@@ -176,6 +197,8 @@ def variance_sentences(result: FitResult) -> list[str]:
         if len(rows):
             around = f"their {one(columns[i + 1])}" if tied else "the global model"
             out.append(_level_sentence(several(columns[i]), around, rows))
+    if out and result.settings.get("covariance") in _TIED and len(result.model.personal) > 1:
+        out.append(_TIED[result.settings["covariance"]])
     return [*out, *_residual_sentence(result)]
 
 

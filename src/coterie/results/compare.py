@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ROWS_PER_BLOCK = 16_384
 """Enough work for a thread to be worth its start."""
 
+FEW = 10
+"""So few clients that a bootstrap over them is not to be trusted."""
+
 Fit = Callable[[Clients], Fitted]
 
 
@@ -108,7 +111,7 @@ class Evidence:
 
         tested = self.weight > 0
         means = {name: self.mean(name)[tested] for name in self.losses}
-        rows = []
+        best, rows = means[self.best()], []
         for name, mean in means.items():
             row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
             row |= {"loss_clients": mean.mean(), "se_clients": mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5}
@@ -117,6 +120,8 @@ class Evidence:
                 low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
                 row |= {f"gain_over_{other}": gain.mean(), f"gain_over_{other}_low": low}
                 row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float((gain > 0).mean())}
+            low, high = bootstrap(mean - best, keyed.generator(seed, "bootstrap", 0, 0))
+            row |= {"behind_best": (mean - best).mean(), "behind_best_low": low, "behind_best_high": high}
             rows.append(row | {"seconds": self.seconds[name]})
         return pd.DataFrame(rows).set_index("method")
 
@@ -135,7 +140,7 @@ class Evidence:
         return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
 
     def reason(self, recommended: str, splits: Splits) -> str:
-        """Why a method is recommended, in one sentence."""
+        """Why a method is recommended, and which ones may be as good."""
         each = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}
         others = [
             f"{each[name]:.4g} for {name}" for name in each if name in ("local", "pooled") and name != recommended
@@ -143,7 +148,19 @@ class Evidence:
         held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
         text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
         against = f", against {' and '.join(others)}" if others else ""
-        return f"{text}{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
+        text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
+        table = self.table(splits.seed)
+        if tied := may_be_as_good(table, recommended):
+            text += f" {' and '.join(tied)} may be as good: the 95% interval of the difference over clients holds 0."
+        if np.sum(self.weight > 0) < FEW:
+            text += f" With {int(np.sum(self.weight > 0))} clients, intervals over clients say little."
+        return text
+
+
+def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
+    """Methods of a comparison that cannot be told from the recommended one."""
+    behind = table["behind_best_low"] <= 0.0
+    return [str(name) for name in table.index[behind] if name != recommended]
 
 
 def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits) -> Evidence:

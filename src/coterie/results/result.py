@@ -38,7 +38,8 @@ class FitResult:
     reml : bool
         Whether it is the restricted likelihood.
     comparison : DataFrame, index "method"
-        Held-out loss of every method and its paired gains; empty where nothing was compared.
+        Held-out loss of every method, its paired gains over local and pooled models, and how far it is behind the
+        best, each with a 95% interval over clients; empty where nothing was compared.
     client_gains : DataFrame, index = client label
         Held-out loss of each client, and its gains over the local and the pooled model (positive: better off).
     recommended, reason : str
