@@ -191,7 +191,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(folder, command
     Path("folder.csv").mkdir()
     access = "coterie.cli.common.os.access"
     monkeypatch.setattr(access, lambda path, mode: Path(path).name != "locked")  # also where root runs the tests
-    monkeypatch.setattr("coterie.data.table.read_table", lambda path: pytest.fail("the table was read"))
+    monkeypatch.setattr("coterie.data.table.read_table", lambda *_: pytest.fail("the table was read"))
     ran = coterie(command, "table.csv", "--formula", "score ~ hours", "--client", "school", "--out", out)
     assert fragment in ran.message
     assert files(folder) == {"table.csv", "file", "locked", "folder.csv"}
@@ -247,7 +247,7 @@ def test_an_error_nobody_foresaw_asks_for_a_report(folder, monkeypatch):
 
 
 def test_an_interrupt_ends_it(folder, monkeypatch):
-    def interrupted(_path):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("coterie.data.table.read_table", interrupted)

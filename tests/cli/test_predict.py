@@ -95,6 +95,19 @@ def test_model_json_will_do_as_the_model(model):
     assert coterie("predict", model / "model.json", "new.csv").out == coterie("predict", model, "new.csv").out
 
 
+def test_labels_that_look_like_numbers_or_like_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    codes = ["02134", "10001", "00501", "1e3", "1000", "NA"]
+    table(school=np.repeat(codes, 10)).to_csv("table.csv", index=False)
+    options = ["--client", "school", "--method", "hierarchical", "--splits", "0", "--out", "model"]
+    ran = coterie("fit", "table.csv", "--formula", "score ~ hours", *options)
+    assert (ran.code, ran.out.split(" from ")[0]) == (0, "Read 60 rows of 6 schools")
+    _, frame = predicted(new(school=["02134", "ABC", "NA", None]))
+    assert list(frame["source"]) == ["client", "global", "client", "global"]
+    _, frame = predicted(new(school=["501", "02134", "10001", "1e3"]))
+    assert list(frame["source"]) == ["global", "client", "client", "client"]
+
+
 def test_a_client_column_named_like_an_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     df = table().rename(columns={"school": "source"})

@@ -56,6 +56,37 @@ def test_excel_s_byte_order_mark_is_not_part_of_a_name(tmp_path):
     assert list(read_table(tmp_path / "a.csv").columns) == ["name", "x"]
 
 
+LABELS = [
+    # cells of a label column, what they are read as
+    (["01", "001", "1"], ["01", "001", "1"]),
+    (["1e3", "1000", "1000.0"], ["1e3", "1000", "1000.0"]),
+    (["00501", "2134", "10001"], ["00501", "2134", "10001"]),
+    (["NA", "null", "None", "nan", "N/A", "NaN"], ["NA", "null", "None", "nan", "N/A", "NaN"]),
+    (["NA", "", "x"], ["NA", None, "x"]),
+    (["nan", "1.5", "inf"], ["nan", "1.5", "inf"]),
+    (["7", "-3", "0"], [7, -3, 0]),
+    (["7", "", "9007199254740993"], [7, None, 9007199254740993]),
+    (["1.0", "", "2.5"], [1.0, None, 2.5]),
+    (["1.50", "1.5"], ["1.50", "1.5"]),
+    ([" 7", "8 "], [7, 8]),
+    (["9" * 25, "1"], ["9" * 25, "1"]),
+    (["True", "False"], ["True", "False"]),
+]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
+@pytest.mark.parametrize(("cells", "values"), LABELS, ids=[" ".join(c)[:30] for c, _ in LABELS])
+def test_labels_are_read_as_they_are_written(tmp_path, cells, values, suffix):
+    path = tmp_path / f"a{suffix}"
+    mark = "\t" if suffix == ".tsv" else ","
+    content = "\n".join([f"x{mark}zip", *(f"NA{mark}{c}" for c in cells)]).encode()
+    path.write_bytes(gzip.compress(content) if suffix == ".csv.gz" else content)
+    df = read_table(path, labels=["zip", "absent"])
+    assert [None if pd.isna(v) else v for v in df["zip"]] == values
+    assert df["x"].isna().all()
+    assert read_table(path, labels="zip").equals(df)
+
+
 def make(tmp_path, kind):
     """A broken file of each kind."""
     df = pd.DataFrame({"a": [1, 2], "b": [3, 4]})

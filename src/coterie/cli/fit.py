@@ -80,7 +80,8 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
 
-        df = read_table(context.params["table"])
+        split_by = [options["split_by"]] if options["split_by"] is not None else []
+        df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by])
     with status("Comparing the methods ..."):
         return df, fit_frame(df, **options)
 

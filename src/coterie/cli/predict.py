@@ -43,7 +43,7 @@ def predict(
     from coterie.data.table import read_table, write_table
 
     with status("Reading the table ..."):
-        df = read_table(table)
+        df = read_table(table, [result.model.client_name, *(level.name for level in result.model.levels)])
     answers = result.predict(df, interval=interval)
     frame = with_client(df[result.model.client_name], answers)
     if out is not None:

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import os
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.delimited import distinct, read_delimited
 from coterie.errors import CoterieError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
+_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
-_STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
-_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -> pd.DataFrame:
     """Read a table from a file.
 
     Parameters
     ----------
     path : path
-        ``.csv``, ``.csv.gz`` (UTF-8, commas, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. Whole
+        ``.csv``, ``.csv.gz``, ``.tsv`` (UTF-8, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. Whole
         numbers with leading zeros in a CSV, such as ZIP codes, make their column text. In an NPZ file every
         one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in an array
         ``columns`` where it has one name for each.
+    labels : str or sequence of str, optional
+        Columns of a CSV that hold labels, such as those of clients and clusters. They are read as they are written:
+        ``1e3`` and ``1000`` are two, ``NA`` and ``null`` are labels, and only an empty cell has none. Names that are
+        not in the table do not matter.
 
     Returns
     -------
@@ -54,8 +55,12 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder, not a table.")
     suffix = _suffix(file, _READ)
+    readers = {".parquet": _parquet, ".feather": _feather, ".npz": _npz}
     with _readable(file):
-        df = {".csv": _csv, ".csv.gz": _csv, ".parquet": _parquet, ".feather": _feather, ".npz": _npz}[suffix](file)
+        if suffix in readers:
+            df = readers[suffix](file)
+        else:
+            df = read_delimited(file, (labels,) if isinstance(labels, str) else labels)
     if len(df) == 0:
         raise CoterieError(f"The table '{file}' has no rows.")
     return df
@@ -159,7 +164,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
             raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}.") from e
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
-    _distinct(names)
+    distinct(names)
     return frame if all(isinstance(c, str) for c in frame.columns) else frame.set_axis(names, axis=1)
 
 
@@ -227,76 +232,17 @@ def _readable(file: Path) -> Iterator[None]:
         raise
     except PermissionError as e:
         raise CoterieError(f"'{file}' may not be read: permission denied.") from e
-    except UnicodeDecodeError as e:
-        raise CoterieError(f"'{file}' is not UTF-8 text; save it again as UTF-8.") from e
     except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
         reason = " ".join(str(e).split("\n")[0].split())[:200].rstrip(". ")
         reason = reason.removeprefix("Error tokenizing data. C error: ")
         raise CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.") from e
 
 
-def _distinct(names: Iterable[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise CoterieError(f"The table has more than one column named '{twice[0]}'; rename one of them.")
-
-
-def _csv(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    with file.open("rb") as f:
-        start = f.read(8)
-    kind = next((kind for mark, kind in _STARTS.items() if start.startswith(mark)), None)
-    if kind is not None and not file.name.lower().endswith(".gz"):
-        raise CoterieError(f"'{file}' is {kind} file by its content; give it the extension of what it is.")
-    text: dict[str, Any] = {"header": None, "dtype": str, "encoding": "utf-8-sig", "keep_default_na": False}
-    try:
-        head = pd.read_csv(file, nrows=1, **text)
-        width = pd.read_csv(file, nrows=1, skiprows=1, **text).shape[1]
-    except pd.errors.EmptyDataError as e:
-        raise CoterieError(f"The table '{file}' has no rows.") from e
-    names = [str(v) for v in head.iloc[0]]
-    marks = [text for mark, text in _MARKS.items() if mark in names[0]]
-    if len(names) == 1 and marks:
-        raise CoterieError(f"'{file}' has {marks[0]} between its columns, not commas; save it with commas.")
-    _distinct(n for n in names if n)
-    if width > len(names):  # pandas would take what has no name for row labels
-        raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
-    df = pd.read_csv(file, encoding="utf-8-sig", low_memory=False)
-    return _codes_as_text(df, file) if _leading_zeros(file) else df
-
-
-def _leading_zeros(file: Path) -> bool:
-    """Whether any cell may begin with a zero and another digit."""
-    before, last = np.frombuffer(b', "\n', dtype=np.uint8), b""
-    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as f:
-        while block := f.read(1 << 24):
-            text = np.frombuffer(last + block, dtype=np.uint8)
-            zero = np.flatnonzero(text[1:-1] == ord("0"))
-            if np.any(np.isin(text[zero], before) & (text[zero + 2] - np.uint8(ord("0")) < 10)):
-                return True
-            last = block[-2:]
-    return False
-
-
-def _codes_as_text(df: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Whole numbers with leading zeros, such as ZIP codes, are no numbers: 01002 and 1002 are two labels."""
-    import pandas as pd
-
-    places = [j for j, dtype in enumerate(df.dtypes) if pd.api.types.is_numeric_dtype(dtype)]
-    if places:
-        texts = pd.read_csv(file, encoding="utf-8-sig", usecols=places, dtype=str)
-        for j, (_, text) in zip(places, texts.items(), strict=True):
-            if text.str.fullmatch(r"\s*0[0-9]+\s*", na=False).any():
-                df[df.columns[j]] = text.str.strip()
-    return df
-
-
 def _parquet(file: Path) -> pd.DataFrame:
     import pandas as pd
     import pyarrow.parquet as pq
 
-    _distinct(pq.read_schema(file).names)
+    distinct(pq.read_schema(file).names)
     return pd.read_parquet(file)
 
 
@@ -305,7 +251,7 @@ def _feather(file: Path) -> pd.DataFrame:
     import pyarrow as pa
 
     with pa.memory_map(str(file)) as source:
-        _distinct(pa.ipc.open_file(source).schema.names)
+        distinct(pa.ipc.open_file(source).schema.names)
     return pd.read_feather(file)
 
 
@@ -322,11 +268,11 @@ def _npz(file: Path) -> pd.DataFrame:
         elif array.ndim == 2:
             own = given is not None and len(given) == array.shape[1]
             titles = [str(v) for v in given] if own else [f"{name}_{j}" for j in range(array.shape[1])]
-            _distinct(titles)
+            distinct(titles)
             parts = dict(zip(titles, array.T, strict=True))
         else:
             raise CoterieError(f"The array '{name}' in '{file}' has {array.ndim} dimensions; a table has one or two.")
-        _distinct([*columns, *parts])
+        distinct([*columns, *parts])
         columns |= parts
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
