@@ -1,0 +1,158 @@
+"""Tables as text: CSV and TSV, where a label is what is written and not the number that it looks like."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
+_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_DECIMAL = r"\s*[+-]?\d+,\d+\s*"
+
+
+def read_delimited(file: Path, labels: Collection[str] = ()) -> pd.DataFrame:
+    """Read a CSV or TSV file.
+
+    Parameters
+    ----------
+    file : path
+        UTF-8, names in the first line.
+    labels : collection of str
+        Columns of labels, see :func:`coterie.read_table`; names that are not in the file do not matter.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    CoterieError
+        For another encoding, another separator, columns of the same name, a table without rows.
+    """
+    import pandas as pd
+
+    sep = "\t" if file.name.lower().endswith(".tsv") else ","
+    _check_start(file)
+    form: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
+    try:
+        _check_head(file, form)
+        df = pd.read_csv(file, low_memory=False, **form)
+    except UnicodeDecodeError as e:
+        raise CoterieError(_convert(file, "WINDOWS-1252", "Latin-1 or Windows-1252")) from e
+    return _labels_as_text(df, file, form, labels)
+
+
+def distinct(names: Iterable[str]) -> None:
+    """Raise CoterieError for columns of the same name."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise CoterieError(f"The table has more than one column named '{twice[0]}'; rename one of them.")
+
+
+def _check_start(file: Path) -> None:
+    with file.open("rb") as f:
+        start = f.read(8)
+    kind = next((kind for mark, kind in _STARTS.items() if start.startswith(mark)), None)
+    if kind is not None and not file.name.lower().endswith(".gz"):
+        raise CoterieError(f"'{file}' is {kind} file by its content; give it the extension of what it is.")
+    if start.startswith(_UTF16):
+        raise CoterieError(_convert(file, "UTF-16", "UTF-16 (Excel's 'Unicode text')"))
+
+
+def _convert(file: Path, code: str, name: str) -> str:
+    return (
+        f"'{file}' is not UTF-8 text but, it seems, {name}; save it again as UTF-8, or convert it: "
+        f"iconv -f {code} -t UTF-8 '{file.name}' > 'utf8-{file.name}'."
+    )
+
+
+def _check_head(file: Path, form: dict[str, Any]) -> None:
+    """Raise CoterieError unless the first line names the columns of the second."""
+    import pandas as pd
+
+    text: dict[str, Any] = {**form, "header": None, "dtype": str, "keep_default_na": False, "nrows": 1}
+    try:
+        head = pd.read_csv(file, **text)
+        width = pd.read_csv(file, skiprows=1, **text).shape[1]
+    except pd.errors.EmptyDataError as e:
+        raise CoterieError(f"The table '{file}' has no rows.") from e
+    names = [str(v) for v in head.iloc[0]]
+    mark = next((mark for mark in _MARKS if mark in names[0] and mark != form["sep"]), None)
+    if len(names) == 1 and mark is not None:
+        raise CoterieError(_other_mark(file, mark))
+    distinct(n for n in names if n)
+    if width > len(names):  # pandas would take what has no name for row labels
+        raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
+
+
+def _other_mark(file: Path, mark: str) -> str:
+    import pandas as pd
+
+    sentence = f"'{file}' has {_MARKS[mark]} between its columns, not commas; save it with commas"
+    if mark == "\t":
+        return f"{sentence}, or give it the extension .tsv."
+    rows = pd.read_csv(file, sep=mark, dtype=str, encoding="utf-8-sig", nrows=1000, index_col=False)
+    commas = any(rows[c].str.fullmatch(_DECIMAL, na=False).any() for c in rows.columns)
+    decimal = ", decimal=','" if commas else ""
+    return f"{sentence}, or read it in Python with pandas.read_csv('{file.name}', sep='{mark}'{decimal})."
+
+
+def _labels_as_text(df: pd.DataFrame, file: Path, form: dict[str, Any], labels: Collection[str]) -> pd.DataFrame:
+    """Labels as they are written; and no number begins with a zero, such as a ZIP code: 01002 and 1002 are two."""
+    import pandas as pd
+
+    zeros = _leading_zeros(file, form["sep"])
+    own = {j for j, name in enumerate(df.columns) if name in labels}
+    numeric = {j for j, dtype in enumerate(df.dtypes) if zeros and pd.api.types.is_numeric_dtype(dtype)}
+    places = sorted(own | numeric)
+    if not places:
+        return df
+    texts = pd.read_csv(file, usecols=places, dtype=str, keep_default_na=False, na_values=[""], **form)
+    for j, (_, text) in zip(places, texts.items(), strict=True):
+        if j in own:
+            df[df.columns[j]] = _as_written(text)
+        elif text.str.fullmatch(r"\s*0[0-9]+\s*", na=False).any():
+            df[df.columns[j]] = text.str.strip()
+    return df
+
+
+def _as_written(text: pd.Series[Any]) -> pd.Series[Any]:
+    """Labels as numbers where each is the only way to write its number, else as text."""
+    import pandas as pd
+
+    codes, uniques = pd.factorize(text)
+    bare = [str(u).strip() for u in uniques]
+    numbers = pd.to_numeric(pd.Series(bare, dtype=object), errors="coerce")
+    if not bare or numbers.isna().any():
+        return text
+    kept: Any = None
+    if all(b.removeprefix("-").isdecimal() and b == str(int(b)) and abs(int(b)) < 2**63 for b in bare):
+        whole = pd.array([*map(int, bare), None], dtype="Int64")
+        kept = whole[codes] if (codes < 0).any() else whole[codes].to_numpy(dtype=np.int64)
+    elif all(b == repr(float(b)) for b in bare) and np.isfinite(numbers).all():
+        kept = np.array([*map(float, bare), np.nan])[codes]
+    return text.str.strip() if kept is None else pd.Series(kept, index=text.index)
+
+
+def _leading_zeros(file: Path, sep: str) -> bool:
+    """Whether any cell may begin with a zero and another digit."""
+    before, last = np.frombuffer(f'{sep} "\n'.encode(), dtype=np.uint8), b""
+    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as f:
+        while block := f.read(1 << 24):
+            text = np.frombuffer(last + block, dtype=np.uint8)
+            zero = np.flatnonzero(text[1:-1] == ord("0"))
+            if np.any(np.isin(text[zero], before) & (text[zero + 2] - np.uint8(ord("0")) < 10)):
+                return True
+            last = block[-2:]
+    return False
