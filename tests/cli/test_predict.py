@@ -76,6 +76,18 @@ def test_intervals():
     assert width[0] < width[1] < width[2]
 
 
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_an_interval_of_a_mean_is_said_to_be_one(tmp_path, monkeypatch, family):
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("table.csv", index=False)
+    formula = {"binomial": "passed ~ hours", "poisson": "visits ~ hours"}[family]
+    options = ["--client", "school", "--family", family, "--splits", "0", "--out", "model"]
+    assert coterie("fit", "table.csv", "--formula", formula, *options).code == 0
+    said = "Note: The intervals are for the mean, not for a new outcome.\n"
+    assert predicted(new(), "--interval", "0.9")[0].err.endswith(said)
+    assert said not in predicted(new())[0].err
+
+
 @pytest.mark.parametrize("out", ["out.csv", "out.csv.gz", "out.parquet", "out.feather"])
 def test_into_a_file(model, out):
     new().to_csv("new.csv", index=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
-TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, CSV.gz, Parquet, Feather or NPZ.")]
+TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
 
 

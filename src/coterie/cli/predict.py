@@ -22,7 +22,12 @@ def predict(
     table: TablePath,
     interval: Annotated[
         float | None,
-        typer.Option("--interval", metavar="SHARE", help="Add lower and upper bounds that hold with this probability."),
+        typer.Option(
+            "--interval",
+            metavar="SHARE",
+            help="Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome; binomial and "
+            "Poisson: of the mean.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,

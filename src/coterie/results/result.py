@@ -219,7 +219,10 @@ class FitResult:
         )
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
-        out.attrs["notes"] = _prediction_notes(m, a.moved, bool(a.lower is not None and np.isnan(a.lower).any()))
+        notes = _prediction_notes(m, a.moved, bool(a.lower is not None and np.isnan(a.lower).any()))
+        if interval is not None and m.family != "gaussian":
+            notes.append("The intervals are for the mean, not for a new outcome.")
+        out.attrs["notes"] = notes
         return out
 
     def _matrix(self, df: pd.DataFrame) -> Floats:
