@@ -173,6 +173,8 @@ def test_a_folder_is_no_table(folder):
 
 
 OUTS = [
+    ("fit", "", "'--out': it is empty; name where to write"),
+    ("compare", "", "'--out': it is empty; name where to write"),
     ("fit", "file", "'file' is a file; --out names a folder"),
     ("fit", "file/model", "'file/model' cannot be made, because"),
     ("fit", "locked/model", "permission denied in"),
@@ -196,6 +198,20 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(folder, command
     assert fragment in ran.message
     assert files(folder) == {"table.csv", "file", "locked", "folder.csv"}
     assert Path("file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["fit", "data"])
+def test_drafts_are_not_named(folder, command, monkeypatch):
+    table().to_csv("table.csv", index=False)
+
+    def full(file, *_arguments, **_options):
+        raise OSError(28, "No space left on device", str(file))
+
+    for name in ("mkdir", "write_text"):
+        monkeypatch.setattr(Path, name, full)
+    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda _, file, **_options: full(file))
+    ran = coterie("data", "fetch", "heart", "--out", "h.csv") if command == "data" else fit("table.csv")
+    assert ran.message == f"'{'h.csv' if command == 'data' else 'model'}' cannot be written: No space left on device."
 
 
 def test_a_folder_with_a_model_of_something_else_is_left_alone(folder):
@@ -254,3 +270,15 @@ def test_an_interrupt_ends_it(folder, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main(["fit", "table.csv", "--formula", "score ~ hours", "--client", "school"])
     assert stop.value.code == 130
+
+
+def test_an_interrupt_of_compiled_code_ends_it_too(folder, monkeypatch):
+    def interrupted(*_):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as e:
+            raise SystemError("a function returned a result with an exception set") from e
+
+    monkeypatch.setattr("coterie.data.table.read_table", interrupted)
+    ran = fit("table.csv")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")

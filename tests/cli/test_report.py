@@ -38,10 +38,12 @@ def test_a_page_is_written_over(model):
     [
         ("there/page.html", "there"),
         ("folder.html", "'folder.html': Is a directory"),
+        (".", "'.' is a folder; name a file that ends in .html"),
+        ("", "'--out': it is empty"),
         ("page.pdf", "'page.pdf' does not end in .html"),
         ("table.csv/page.html", "table.csv"),
     ],
-    ids=["no folder", "folder", "extension", "file as folder"],
+    ids=["no folder", "folder", "here", "empty", "extension", "file as folder"],
 )
 def test_a_place_that_cannot_be_written(model, out, fragment):
     Path("folder.html").mkdir()

@@ -69,6 +69,13 @@ def load_model(path: Path) -> FitResult:
     return load(path.parent if path.name == "model.json" else path)
 
 
+def place(text: str | Path) -> Path:
+    """A file or folder to write, as it was typed; an empty one is a slip, not the folder where the command runs."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty; name where to write.")
+    return Path(text)
+
+
 def check_table(out: Path) -> None:
     """Refuse a file that a table cannot be written to before any work."""
     from coterie.data.table import check_writable

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import TablePath, check_table, say
+from coterie.cli.common import TablePath, check_table, place, say
 from coterie.cli.fit import fit_table, print_comparison
 from coterie.errors import CoterieError
 
@@ -16,7 +16,9 @@ EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --clien
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Write the comparison as .csv or .parquet, with all its columns."),
+    typer.Option(
+        "--out", parser=place, metavar="FILE", help="Write the comparison as .csv or .parquet, with all its columns."
+    ),
 ]
 
 

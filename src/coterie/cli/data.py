@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import check_table, say, width
+from coterie.cli.common import check_table, place, say, width
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ def fetch(
     name: Name,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default."),
+        typer.Option(
+            "--out",
+            parser=place,
+            metavar="FILE",
+            help="A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.",
+        ),
     ] = None,
 ) -> None:
     """Write a table to a file."""

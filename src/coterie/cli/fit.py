@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import TablePath, check_folder, say, status, width
+from coterie.cli.common import TablePath, check_folder, place, say, status, width
+from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,12 @@ EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client sc
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the model and report.html; nothing is written without it."),
+    typer.Option(
+        "--out",
+        parser=place,
+        metavar="DIR",
+        help="Folder for the model and report.html; nothing is written without it.",
+    ),
 ]
 
 
@@ -92,13 +98,18 @@ def keep(result: FitResult, out: Path) -> None:
 
     folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
     draft = folder / f".report.{os.getpid()}.html"
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         write_report(result, draft)
         result.save(folder)
         draft.replace(folder / "report.html")
         if folder != out:
             folder.rename(out)
+    except OSError as e:
+        raise CoterieError(f"'{out}' cannot be written: {e.strerror or e}.") from e
+    except CoterieError as e:  # names the draft
+        text = str(e).replace(str(draft), str(out / "report.html")).replace(str(folder), str(out))
+        raise CoterieError(text) from e
     finally:
         draft.unlink(missing_ok=True)
         if folder != out:

@@ -89,10 +89,19 @@ def _run(arguments: list[str]) -> int:
     except MemoryError:
         return complain("There is not enough memory for this table.", UNKNOWN)
     except Exception as e:
+        if _interrupted(e):
+            return INTERRUPTED
         if hasattr(e, "format_message"):  # typer's own: a wrong option
             return complain(_usage(e), USAGE)
         return _unexpected(e, arguments)
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an interrupt is what led to an error: compiled code turns it into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _usage(error: Exception) -> str:

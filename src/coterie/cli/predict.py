@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import ModelPath, TablePath, check_table, load_model, say, status
+from coterie.cli.common import ModelPath, TablePath, check_table, load_model, place, say, status
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def predict(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed."
+            "--out",
+            parser=place,
+            metavar="FILE",
+            help="A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.",
         ),
     ] = None,
 ) -> None:

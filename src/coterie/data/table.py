@@ -97,7 +97,8 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
             frame.to_csv(draft, index=False)
         draft.replace(file)
     except (OSError, pa.ArrowException) as e:
-        raise CoterieError(f"'{file}' cannot be written: {' '.join(str(e).split())[:200].rstrip('. ')}.") from e
+        reason = " ".join(str(getattr(e, "strerror", None) or e).split()).replace(str(draft), str(file))
+        raise CoterieError(f"'{file}' cannot be written: {reason[:200].rstrip('. ')}.") from e
     finally:
         draft.unlink(missing_ok=True)
 
