@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import at_rows, need, need_order
+from coterie.data.columns import as_name, as_names, at_rows, need, need_order
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients
 from coterie.data.reading import prepare
@@ -56,8 +56,18 @@ class Options:
         _choice("residual", self.residual, ("common", "by-client"))
         if self.residual == "by-client" and self.family != "gaussian":
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
+        if not isinstance(self.reml, (bool, np.bool_)):
+            raise CoterieError(f"reml must be True or False, not {self.reml!r}.")
+        self._check_splits()
+
+    def _check_splits(self) -> None:
+        for name, value in (("splits", self.splits.count), ("seed", self.splits.seed)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+                raise CoterieError(f"{name} must be a whole number, not {value!r}.")
         if self.splits.count < 0:
             raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
+        if not isinstance(self.splits.fraction, (int, float, np.number)):
+            raise CoterieError(f"test_fraction must be a number, not {self.splits.fraction!r}.")
         if not 0.0 < self.splits.fraction < 1.0:
             raise CoterieError(f"The test fraction must be between 0 and 1, not {self.splits.fraction:g}.")
 
@@ -81,10 +91,10 @@ def fit(
     df: Any,
     formula: str,
     client: str,
-    cluster: str | Sequence[str] = (),
+    cluster: str | Sequence[str] | None = (),
     *,
     family: str = "gaussian",
-    shared: Sequence[str] = (),
+    shared: str | Sequence[str] | None = (),
     covariance: str = "auto",
     method: str = "auto",
     splits: int = 5,
@@ -115,7 +125,7 @@ def fit(
     cluster : str or sequence of str, optional
         Columns of known clusters of clients, fine to coarse.
     family : {"gaussian", "binomial", "poisson"}, default "gaussian"
-    shared : sequence of str, optional
+    shared : str or sequence of str, optional
         Terms with one coefficient for all clients. Columns that do not vary within any client are always shared.
     covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
         How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
@@ -164,32 +174,34 @@ def fit(
     """
     start = perf_counter()
     table = to_pandas(df)
+    client, cluster, shared = as_name("client", client), as_names("cluster", cluster), as_names("shared", shared)
+    for what, name in (("order_by", order_by), ("split_by", split_by)):
+        as_names(what, name)
     hold = Splits(splits, test_fraction, seed)
-    Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, {}, residual)
+    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual)
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
     if order_by is not None and order_by in table.columns:
         need_order(table[order_by], order_by)
+    splits, test_fraction, seed, reml = int(splits), float(test_fraction), int(seed), bool(reml)  # NumPy's come too
     hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
-    options = Options(family, _tuple(shared), covariance, method, reml, cluster_variance, hold, ties, residual)
-    settings = {"formula": formula, "client": client, "cluster": list(_tuple(cluster)), "offset": offset}
+    options = Options(family, shared, covariance, method, reml, cluster_variance, hold, ties, residual)
+    settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
-    used = [*design.parsed.outcome_columns, *design.columns, client, *_tuple(cluster)]
+    used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
     return fitting.result(start, fingerprint(table, used))
 
 
-def compare(df: Any, formula: str, client: str, cluster: str | Sequence[str] = (), **options: Any) -> pd.DataFrame:
+def compare(
+    df: Any, formula: str, client: str, cluster: str | Sequence[str] | None = (), **options: Any
+) -> pd.DataFrame:
     """Only the comparison of :func:`fit`, with the same arguments: a row for each method."""
     if options.get("splits", 5) == 0:
         raise CoterieError("A comparison needs at least one split.")
     return fit(df, formula, client, cluster, **options).comparison
-
-
-def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:

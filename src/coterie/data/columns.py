@@ -50,6 +50,27 @@ def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
     return f"{len(rows):,} rows ({'first: ' if len(rows) > limit else 'rows '}{first})"
 
 
+def as_names(what: str, value: Any) -> tuple[str, ...]:
+    """None, one or several names of columns as a tuple; CoterieError, which names the argument, for anything else."""
+    if value is None:
+        return ()
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    names = tuple(value) if several else (value,)
+    for name in names:
+        if not isinstance(name, str):
+            hint = f": write {str(name)!r}" if isinstance(name, (int, np.integer)) else ""
+            raise CoterieError(f"{what} must name columns by text, not by {name!r}{hint}.")
+    return names
+
+
+def as_name(what: str, value: Any) -> str:
+    """The name of one column; CoterieError, which names the argument, for anything else."""
+    names = as_names(what, value)
+    if len(names) != 1:
+        raise CoterieError(f"{what} must be the name of one column, not {value!r}.")
+    return names[0]
+
+
 def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
     """Raise CoterieError unless the table has these columns."""
     known = [str(c) for c in df.columns]

@@ -101,6 +101,8 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     CoterieError
         For wrong syntax, a missing outcome, a column that is not in the table, a function that is not allowed.
     """
+    if not isinstance(formula, str):
+        raise CoterieError(f"formula must be text such as 'score ~ hours + age', not {formula!r:.60}.")
     known = None if names is None else [str(n) for n in names]
     _need_backticks(formula, known or ())
     left, right = _sides(formula)
@@ -126,8 +128,8 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     return parsed
 
 
-def _sides(formula: Any) -> tuple[str, str]:
-    if not isinstance(formula, str) or not formula.strip():
+def _sides(formula: str) -> tuple[str, str]:
+    if not formula.strip():
         raise CoterieError("The formula is empty: write outcome ~ columns, for example 'score ~ hours + age'.")
     bare = re.sub(r"`[^`]*`", lambda m: "x" * len(m[0]), formula)
     if "`" in bare:

@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Clients, Tree, arrange
-from coterie.data.columns import at_rows, column_kinds, fault_text, faults, kind_of, need, read_numbers, rows_text
+from coterie.data.columns import (
+    as_name,
+    as_names,
+    at_rows,
+    column_kinds,
+    fault_text,
+    faults,
+    kind_of,
+    need,
+    read_numbers,
+    rows_text,
+)
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import Coded, encode
@@ -79,9 +90,9 @@ def prepare(
         raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
     if missing not in ("error", "drop"):
         raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
-    levels = (cluster,) if isinstance(cluster, str) else tuple(cluster or ())
+    client, levels = as_name("client", client), as_names("cluster", cluster)
     extra = {"offset": offset, "weights": weights}
-    roles = {role: name for role, name in extra.items() if name is not None}
+    roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
     parsed = _roles(table, formula, client, levels, roles, design)
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = _sound_rows(table, parsed, labels, roles, design, missing)

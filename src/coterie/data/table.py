@@ -48,6 +48,8 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
     CoterieError
         For a missing or damaged file, an unknown extension, columns of the same name, a table without rows.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise CoterieError(f"path must be the path of one file, not {path!r:.60}.")
     file = Path(path)
     if not file.exists():
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []

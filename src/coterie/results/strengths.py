@@ -38,9 +38,9 @@ def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]
         if isinstance(value, Mapping) or hasattr(value, "items"):
             out[name] = [_by_label(name, dict(value), levels[name])]
         elif np.ndim(value) == 0:
-            out[name] = [float(value)]
+            out[name] = [_strength(name, value)]
         else:
-            out[name] = [float(v) for v in value]
+            out[name] = [_strength(name, v) for v in value]
             if not out[name]:
                 raise CoterieError(f"The grid of {name} is empty.")
     if out and "gamma" not in out:
@@ -48,6 +48,17 @@ def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]
     if "lam" in out and "alpha" in out:
         raise CoterieError("Give lam (form 2.3) or alpha (form 2.1), not both.")
     return out
+
+
+def _strength(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not number >= 0.0:
+        given = f"{value:g}" if isinstance(value, (int, float)) else repr(value)
+        raise CoterieError(f"{name} must be one number that is not negative, or a grid of such numbers, not {given}.")
+    return number
 
 
 def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
@@ -59,7 +70,7 @@ def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
     if missing:
         raise CoterieError(f"{name} has no entry for {level.name} {level.labels[missing[0]]!r}.")
     out = np.empty(len(level.labels))
-    out[at] = [float(v) for v in values.values()]
+    out[at] = [_strength(name, v) for v in values.values()]
     return out
 
 
