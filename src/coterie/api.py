@@ -18,6 +18,7 @@ from coterie.data.columns import as_name, as_names, at_rows, need, need_order
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients
 from coterie.data.reading import prepare
+from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
 from coterie.errors import CoterieError, nearest
 from coterie.methods.fitted import Fitted, Problem
@@ -185,6 +186,8 @@ def fit(
         need_order(table[order_by], order_by)
     splits, test_fraction, seed, reml = int(splits), float(test_fraction), int(seed), bool(reml)  # NumPy's come too
     hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
+    if split_by is not None and splits:
+        need_groups(clients, hold.groups, split_by)
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
     options = Options(family, shared, covariance, method, reml, cluster_variance, hold, ties, residual)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}

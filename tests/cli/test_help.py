@@ -52,7 +52,11 @@ def test_version():
         (["fit", "a.csv"], ["--formula"]),
         (["fit", "a.csv", "--formula", "y ~ x"], ["--client"]),
         (["fit", "a.csv", "--formul", "y ~ x", "--client", "c"], ["No such option: --formul", "--formula"]),
-        (["fit", "a.csv", "--formula", "y ~ x", "--client", "c", "--splits", "many"], ["'--splits'", "valid integer"]),
+        (
+            ["fit", "a.csv", "--formula", "y ~ x", "--client", "c", "--splits", "many"],
+            ["--splits takes a whole number. See 'coterie fit --help'."],
+        ),
+        (["predict", "model", "a.csv", "--interval", "x"], ["--interval takes a number. See"]),
         (["fit", "a.csv", "--formula", "y ~ x", "--client"], ["--client", "requires an argument"]),
         (["fit", "a.csv", "b.csv", "--formula", "y ~ x", "--client", "c"], ["unexpected extra argument", "b.csv"]),
         (["compare", "a.csv", "--method", "local"], ["No such option", "--method"]),

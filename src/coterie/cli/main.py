@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -106,6 +107,9 @@ def _interrupted(error: BaseException | None) -> bool:
 
 def _usage(error: Exception) -> str:
     text = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    number = re.match(r"Invalid value for '(--[a-z-]+)': .*valid (integer|number|float)", text)
+    if number:
+        text = f"{number[1]} takes a {'whole ' if number[2] == 'integer' else ''}number."
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "coterie"
     return f"{text}{'' if text.endswith(('.', '?', ')')) else '.'} See '{command} --help'."

@@ -31,7 +31,7 @@ COLUMNS = 2000
 """Most columns of a design matrix."""
 
 _OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
-_ISO_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}")
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
 _LOCAL_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}")
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
@@ -123,7 +123,7 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
     readable, total = int(counts.to_numpy()[parsed].sum()), int(counts.sum())
     if parsed.size and not parsed.all() and 2 * readable > total:
         return "number"
-    dates = [text for text in counts.index if isinstance(text, str) and _ISO_DATE.match(text.strip())]
+    dates = [text for text in counts.index if isinstance(text, str) and _DATE.match(text.strip())]
     if 2 * int(counts[dates].sum()) > total:
         raise CoterieError(
             f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it (or if '{name}' "

@@ -228,13 +228,20 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
 
 
 def _need_backticks(formula: str, names: Iterable[str]) -> None:
-    """Raise for a column whose name is several words, which no formula can tell from a slip."""
+    """Raise for a column whose name a formula reads as several words, or as an expression that cannot be meant."""
     quoted = re.sub(r"`[^`]*`", "``", formula)
+    known = set(names)
     for name in names:
+        at = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", quoted)
+        if at is None or re.fullmatch(_NAME, name):
+            continue
         words = re.fullmatch(r"\w[\w.]*(\s+\w[\w.]*)+", name)
-        if words and re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", quoted):
+        parts = re.findall(r"(?<![\w.])[^\W\d][\w.]*(?![\w.(])", name)
+        outcome = "~" not in quoted[: at.start()] and "(" not in name  # whoever has a column y-1 means it there
+        if words or (parts and (outcome or not known.issuperset(parts))):
+            what = "a space" if words else "signs"
             raise CoterieError(
-                f"Column '{name}' has a space in its name: write it between backticks, `{name}` (in a shell, put the "
+                f"Column '{name}' has {what} in its name: write it between backticks, `{name}` (in a shell, put the "
                 "formula between single quotes then)."
             )
 

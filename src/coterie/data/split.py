@@ -65,6 +65,25 @@ def split_rows(
     return _smallest(u, clients.counts, take)
 
 
+def need_groups(clients: Clients, groups: Any, name: str) -> None:
+    """Raise CoterieError where each client has one group, so that no split by groups leaves it both sides.
+
+    Parameters
+    ----------
+    clients : Clients
+    groups : (n,) labels
+        By sorted row.
+    name : str
+        Their column, for the message.
+    """
+    group = encode(groups).codes
+    if not clients.single_rows and np.array_equal(group, group[clients.starts][clients.codes]):
+        raise CoterieError(
+            f"Rows cannot be split by '{name}': each client ({clients.name}) has one group, which is needed to fit it. "
+            "Name a column with several values in a client, or leave it out."
+        )
+
+
 def _share(counts: I64, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> I64:
     """How many of each client's rows (or groups) are tested on, (m,) int64."""
     coin = uniform(seed, "split-share", ids, repeat, 1)[:, 0]
