@@ -25,8 +25,8 @@ ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder tha
 
 
 def complain(message: str, code: int) -> int:
-    """Say what is wrong in one line on the error stream; the exit code comes back."""
-    print(f"Error: {one_line(message)}", file=sys.stderr)
+    """Say what is wrong in a sentence on the error stream; the exit code comes back."""
+    say(f"Error: {message}", error=True)
     return code
 
 
@@ -41,12 +41,15 @@ def width() -> int:
     return max(shutil.get_terminal_size(_FALLBACK).columns, 40)
 
 
-def say(text: str, error: bool = False) -> None:
-    """Print a sentence, wrapped between words where a person reads it, else as one line."""
+def say(text: str, error: bool = False, indent: str = "") -> None:
+    """Print a sentence, wrapped between words where a person reads it, else as one line.
+
+    `indent` goes before each line but the first.
+    """
     stream = sys.stderr if error else sys.stdout
     line = one_line(text)
     if stream.isatty():
-        line = textwrap.fill(line, width(), break_long_words=False, break_on_hyphens=False)
+        line = textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     print(line, file=stream)
 
 

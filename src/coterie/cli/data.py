@@ -15,6 +15,8 @@ from coterie.errors import CoterieError
 if TYPE_CHECKING:
     from coterie.data.catalog import Entry
 
+_WIDE = 60  # columns of a terminal that has room for numbers beside sentences
+
 app = typer.Typer(no_args_is_help=False, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.")]
@@ -37,11 +39,13 @@ def list_tables() -> None:
 
     grid = Table(box=None, pad_edge=False)
     grid.add_column("name", no_wrap=True)
-    grid.add_column("rows", justify="right", no_wrap=True)
-    grid.add_column("clients", justify="right", no_wrap=True)
+    sizes = width() >= _WIDE
+    for title in ("rows", "clients") if sizes else ():
+        grid.add_column(title, justify="right", no_wrap=True)
     grid.add_column("what it is")
     for entry in list_data():
-        grid.add_row(entry.name, f"{entry.rows:,}", f"{entry.clients:,}", entry.title)
+        numbers = (f"{entry.rows:,}", f"{entry.clients:,}") if sizes else ()
+        grid.add_row(entry.name, *numbers, entry.title)
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()
     say("'coterie data show NAME' says how to model a table.")
@@ -53,7 +57,8 @@ def show(name: Name) -> None:
     from coterie.data.catalog import describe
 
     entry = describe(name)
-    print(entry)
+    for line in str(entry).splitlines():
+        say(line, indent=" " * 11)
     print("\nTo model it:")
     for command in commands(entry):
         print(f"  {command}")
