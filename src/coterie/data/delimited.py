@@ -113,7 +113,8 @@ def _labels_as_text(df: pd.DataFrame, file: Path, form: dict[str, Any], labels: 
     import pandas as pd
 
     zeros = _leading_zeros(file, form["sep"])
-    own = {j for j, name in enumerate(df.columns) if name in labels}
+    plain = [not zeros and dtype == np.int64 for dtype in df.dtypes]  # need no second look, and no memory for text
+    own = {j for j, name in enumerate(df.columns) if name in labels and not plain[j]}
     numeric = {j for j, dtype in enumerate(df.dtypes) if zeros and pd.api.types.is_numeric_dtype(dtype)}
     places = sorted(own | numeric)
     if not places:
