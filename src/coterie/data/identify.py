@@ -112,13 +112,13 @@ def collinear(clients: Clients) -> str | None:
     n, p = clients.X.shape
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
+    if _well_conditioned(clients.X) and 1e-100 <= np.abs(clients.y).max() <= 1e100:
+        return None
     scale = np.maximum(np.abs(clients.X.max(axis=0)), np.abs(clients.X.min(axis=0)))
     for name, size in [*zip(clients.terms, scale, strict=True), ("the outcome", np.abs(clients.y).max())]:
         if size > 1e100 or 0 < size < 1e-100:
             what = name if name == "the outcome" else f"column '{name}'"
             return f"The largest value of {what} is {size:.3g}, which cannot be squared safely: use other units."
-    if _well_conditioned(clients.X):
-        return None
     zero = np.flatnonzero(scale == 0)
     if len(zero):
         return f"Column '{clients.terms[zero[0]]}' is 0 in every row: leave it out of the formula."
@@ -146,12 +146,14 @@ def collinear(clients: Clients) -> str | None:
 
 
 def _well_conditioned(X: F64) -> bool:
-    """Whether a glance at X'X is enough: no column near a combination of the others, far from rounding."""
-    gram = sum(
-        (X[at : at + _BLOCK].T @ X[at : at + _BLOCK] for at in range(0, len(X), _BLOCK)), np.zeros((X.shape[1],) * 2)
-    )
+    """Whether a glance at X'X is enough: sound sizes, and no column near a combination of the others."""
+    gram = np.zeros((X.shape[1],) * 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(X), _BLOCK):
+            rows = X[start : start + _BLOCK]
+            gram += rows.T @ rows
     size = np.sqrt(np.diag(gram))
-    if not (np.all(size > 0) and np.all(np.isfinite(size))):
+    if not np.all((size > 1e-95) & (size < 1e95)):
         return False
     return bool(np.linalg.eigvalsh(gram / np.outer(size, size))[0] > 1e-6)
 
