@@ -172,7 +172,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
 
 
 def fingerprint(df: Any, columns: Container[str] | None = None) -> str:
-    """A hash (BLAKE2b) of a table's column names, types and values, in their order.
+    """A hash (SHA-256) of a table's column names, types and values, in their order.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def fingerprint(df: Any, columns: Container[str] | None = None) -> str:
         64 hexadecimal digits; the same for a table that went through any file format that keeps its types.
     """
     frame = to_pandas(df)
-    total = hashlib.blake2b(f"{len(frame)}".encode(), digest_size=32)
+    total = hashlib.sha256(f"{len(frame)}".encode())
     for name in frame.columns:
         if columns is not None and name not in columns:
             continue
