@@ -77,7 +77,8 @@ def slopes(
     Returns
     -------
     list of (expected, observed, square of expected, count)
-        Packed sums (groups, Q) and numbers of members: clients by finest cluster, then each level's nodes.
+        Packed sums (groups, Q) and numbers of members: of all clients (of each finest cluster's where L is), then of
+        each level's nodes.
     (p,) float64
     """
     at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
@@ -87,8 +88,11 @@ def slopes(
         a = complete(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
         moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
-    sums = complete(fed.total(score, by="cluster", sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
-    scores: Scores = [(sums["expected"], sums["observed"], sums["square"], np.asarray(sums.count, dtype=np.float64))]
+    by = "cluster" if len(L[0]) > 1 else None  # clusters with variances of their own need sums of their own
+    sums = complete(fed.total(score, by=by, sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
+    count = np.atleast_1d(np.asarray(sums.count, dtype=np.float64))
+    expected, observed, square = (np.atleast_2d(sums[name]) for name in ("expected", "observed", "square"))
+    scores: Scores = [(expected, observed, square, count)]
     for level in range(len(setup.tree.parents)):
         e, o = _node_scores(setup, level, L[level + 1], s, swept.b[level], at, moved, sigma2)
         scores.append((e, o, e**2, np.ones(len(e))))

@@ -104,6 +104,8 @@ class Tree:
 
     def up(self, level: int, values: Floats) -> Floats:
         """Sum a level's values (k_l, ...) into their parents."""
+        if self.sizes[level + 1] == 1:
+            return np.asarray(values.sum(axis=0))[None]
         out = np.zeros((self.sizes[level + 1], *values.shape[1:]))
         np.add.at(out, self.parents[level], values)
         return out
