@@ -10,3 +10,4 @@ myst_heading_anchors = 3
 html_theme = "alabaster"
 html_theme_options = {"description": "One model for every client of a federation."}
 html_show_sourcelink = False
+suppress_warnings = ["toc.not_included"]  # index.md links the pages in sentences

@@ -151,7 +151,8 @@ class Evidence:
         text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
         table = self.table(splits.seed)
         if tied := may_be_as_good(table, recommended):
-            text += f" {' and '.join(tied)} may be as good: the 95% interval of the difference over clients holds 0."
+            names = ("Method " if len(tied) == 1 else "Methods ") + " and ".join(tied)
+            text += f" {names} may be as good: the 95% interval of the difference over clients holds 0."
         if np.sum(self.weight > 0) < FEW:
             text += f" With {int(np.sum(self.weight > 0))} clients, intervals over clients say little."
         return text
