@@ -314,7 +314,7 @@ class Fitting:
         clients, options = self.clients, self.options
         recommended = name if evidence is None else evidence.best()
         seed = options.splits.seed
-        frame = pd.DataFrame() if evidence is None else evidence.table(seed)
+        frame = pd.DataFrame() if evidence is None else evidence.table
         gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)
         index = pd.Index(clients.labels, name=clients.name)
         alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,8 @@ class Evidence:
     seconds : dict of float
         Time of a method's quickest fit (the first may have had to compile its kernels).
     family : str
+    seed : int
+        Of the splits and of the bootstrap.
     """
 
     losses: dict[str, Floats]
@@ -95,6 +98,7 @@ class Evidence:
     rows: Floats
     seconds: dict[str, float]
     family: str
+    seed: int = 0
 
     def best(self) -> str:
         """The method with the lowest held-out loss over rows; of equals the first."""
@@ -105,7 +109,8 @@ class Evidence:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(np.where(self.weight > 0, self.losses[name] / self.weight, np.nan))
 
-    def table(self, seed: int) -> pd.DataFrame:
+    @cached_property
+    def table(self) -> pd.DataFrame:
         """One row for each method: see ``FitResult.comparison``."""
         import pandas as pd
 
@@ -117,10 +122,10 @@ class Evidence:
             row |= {"loss_clients": mean.mean(), "se_clients": mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5}
             for other in ("local", "pooled"):
                 gain = means[other] - mean
-                low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+                low, high = bootstrap(gain, keyed.generator(self.seed, "bootstrap", 0, 0))
                 row |= {f"gain_over_{other}": gain.mean(), f"gain_over_{other}_low": low}
                 row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float((gain > 0).mean())}
-            low, high = bootstrap(mean - best, keyed.generator(seed, "bootstrap", 0, 0))
+            low, high = bootstrap(mean - best, keyed.generator(self.seed, "bootstrap", 0, 0))
             row |= {"behind_best": (mean - best).mean(), "behind_best_low": low, "behind_best_high": high}
             rows.append(row | {"seconds": self.seconds[name]})
         return pd.DataFrame(rows).set_index("method")
@@ -149,8 +154,7 @@ class Evidence:
         text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
         against = f", against {' and '.join(others)}" if others else ""
         text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
-        table = self.table(splits.seed)
-        if tied := may_be_as_good(table, recommended):
+        if tied := may_be_as_good(self.table, recommended):
             names = ("Method " if len(tied) == 1 else "Methods ") + " and ".join(tied)
             text += f" {names} may be as good: the 95% interval of the difference over clients holds 0."
         if np.sum(self.weight > 0) < FEW:
@@ -185,4 +189,4 @@ def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Spl
             fitted = fit(train)
             seconds[name] = min(seconds[name], perf_counter() - start)
             losses[name] += client_losses(held, family, fitted.client)
-    return Evidence(losses, weight, rows, seconds, family)
+    return Evidence(losses, weight, rows, seconds, family, splits.seed)
