@@ -20,7 +20,7 @@ from coterie.data.identify import collinear, constant_within_clients
 from coterie.data.reading import prepare
 from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
@@ -276,7 +276,7 @@ class Fitting:
         asked = options.method
         if asked != "auto" and asked not in names:
             if not learnable and METHODS[asked].learns:
-                raise CoterieError(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
+                raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
             if METHODS[asked].clustered and not clients.levels:
                 raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
             if METHODS[asked].intercept:

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.engines import InProcess, Loopback
 from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
-from coterie.methods import hierarchical, local, own_intercept
+from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
 from coterie.methods.fitted import Problem as Fit
 from coterie.methods.fitted import collect
@@ -423,12 +423,12 @@ def tied_least_squares(problem: Problem) -> dict[str, Any]:
 EXACT = [
     replace(exact("exact-local", local.fit), optimum=everyones_least_squares),
     replace(exact("exact-pooled", one_for_all.fit), optimum=pooled_least_squares),
-    replace(exact("exact-given", hierarchical.given, gamma=2.0, lam=3.0), optimum=tied_least_squares),
+    replace(exact("exact-given", given_strengths.given, gamma=2.0, lam=3.0), optimum=tied_least_squares),
     exact("exact-own-intercept", own_intercept.fit, tolerance=1e-6),
     exact("exact-clusterwise", one_a_cluster.fit),
     exact("exact-hierarchical", hierarchical.fit, tolerance=1e-6),
     exact("exact-local", local.fit, "binomial", tolerance=1e-8),
-    exact("exact-given", hierarchical.given, "poisson", tolerance=1e-8, gamma=2.0, lam=3.0),
+    exact("exact-given", given_strengths.given, "poisson", tolerance=1e-8, gamma=2.0, lam=3.0),
     exact("exact-hierarchical", hierarchical.fit, "binomial", tolerance=1e-5, covariance="two"),
     streamed(
         "exact-search", search, finish=searched, problem=grouped, per_client=("client", "client_cov"), tolerance=1e-6

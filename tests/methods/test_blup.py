@@ -7,7 +7,7 @@ fitted by generalised least squares, and client i is predicted by its covariance
 import numpy as np
 import pytest
 
-from coterie.methods import hierarchical
+from coterie.methods import given_strengths, hierarchical
 from tests.methods import dense
 from tests.methods.dense import table
 
@@ -37,7 +37,7 @@ def marginalised(t, sds):
 def test_the_solution_is_the_marginalised_estimator(parents, counts, z):
     t = table(41, counts=counts, p=3, parents=parents, z=z, weights=True, offset=True)
     sds = [0.8, 0.5, 1.7][: len(t.codes)]
-    f = hierarchical.given(*t.setting(), sds[0] ** -2, [sd**-2 for sd in sds[1:]])
+    f = given_strengths.given(*t.setting(), sds[0] ** -2, [sd**-2 for sd in sds[1:]])
     client, root, _ = marginalised(t, sds)
     np.testing.assert_allclose(f.client, client, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(f.root, root, rtol=1e-10, atol=1e-10)
@@ -77,7 +77,7 @@ def test_theorem_51_among_orthogonal_designs():
     y = rng.normal(size=len(X))
     gamma = 1.7
     t = dense.Table(X, y, [code], intercept=None)
-    f = hierarchical.given(*t.setting(), gamma)
+    f = given_strengths.given(*t.setting(), gamma)
     beta = np.array([4.0, 0.49, 1.69, 9.0])
     own = np.array([X[code == i].T @ y[code == i] / beta[i] for i in range(4)])
     weight = beta * gamma / (beta + gamma)

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods import clusterwise, hierarchical, local, marginal_likelihood, own_intercept, pooled
+from coterie.methods import (
+    clusterwise,
+    given_strengths,
+    hierarchical,
+    local,
+    marginal_likelihood,
+    own_intercept,
+    pooled,
+)
 from coterie.methods.setup import prepare
 from tests.methods import dense
 from tests.methods.dense import table
@@ -190,7 +198,7 @@ def test_nothing_personal_is_the_pooled_model(family):
     b = pooled.fit(*t.setting())
     np.testing.assert_allclose(a.root, b.root, rtol=1e-6, atol=1e-8)
     assert a.log_likelihood == pytest.approx(b.log_likelihood, abs=1e-6)
-    assert hierarchical.given(fed, nobody, 1.0, 1.0).client == pytest.approx(b.client, rel=1e-6)
+    assert given_strengths.given(fed, nobody, 1.0, 1.0).client == pytest.approx(b.client, rel=1e-6)
 
 
 @methods

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods import hierarchical, local
+from coterie.methods import given_strengths, local
 from tests.methods import dense
 from tests.methods.dense import table
 
@@ -82,7 +82,7 @@ def test_23_against_a_dense_solve(parents, family, z):
     rng = np.random.default_rng(3)
     gamma = rng.uniform(0.3, 5.0, 6)
     lam = [rng.uniform(0.3, 5.0, c.max() + 1) for c in t.codes[1:]]
-    f = hierarchical.given(*t.setting(), gamma, lam)
+    f = given_strengths.given(*t.setting(), gamma, lam)
     client, nodes, root, _ = dense_23(t, gamma, lam)
     np.testing.assert_allclose(f.client, client, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(f.root, root, rtol=1e-6, atol=1e-7)
@@ -93,8 +93,8 @@ def test_23_against_a_dense_solve(parents, family, z):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_number_is_the_same_for_all(family):
     t = table(22, family, COUNTS, 2, TWO)
-    one = hierarchical.given(*t.setting(), 2.0, 0.7)
-    many = hierarchical.given(*t.setting(), np.full(6, 2.0), [np.full(3, 0.7), 0.7])
+    one = given_strengths.given(*t.setting(), 2.0, 0.7)
+    many = given_strengths.given(*t.setting(), np.full(6, 2.0), [np.full(3, 0.7), 0.7])
     np.testing.assert_allclose(one.client, many.client, rtol=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_one_number_is_the_same_for_all(family):
 def test_21_has_no_gradient_at_the_solution(family, alpha):
     t = table(23, family, COUNTS, 2, ONE, weights=True, offset=True)
     gamma = np.random.default_rng(4).uniform(0.2, 4.0, 6)
-    f = hierarchical.given(*t.setting(), gamma, alpha=alpha)
+    f = given_strengths.given(*t.setting(), gamma, alpha=alpha)
     gradient, size = gradient_21(t, f.client, gamma, alpha)
     assert np.abs(gradient).max() <= 1e-8 * size
 
@@ -115,7 +115,7 @@ def test_21_is_lowest_at_the_solution(family):
     t = table(24, family, COUNTS, 2, ONE)
     rng = np.random.default_rng(5)
     gamma, alpha = rng.uniform(0.2, 4.0, 6), rng.uniform(0.1, 0.9, 3)
-    theta = hierarchical.given(*t.setting(), gamma, alpha=alpha).client
+    theta = given_strengths.given(*t.setting(), gamma, alpha=alpha).client
     lowest = objective_21(t, theta, gamma, alpha)
     for size in (1e-3, 0.1, 1.0):
         assert objective_21(t, theta + size * rng.normal(size=theta.shape), gamma, alpha) > lowest
@@ -126,16 +126,16 @@ def test_alpha_is_lambda_of_proposition_22():
     rng = np.random.default_rng(6)
     gamma, lam = rng.uniform(0.2, 4.0, 6), rng.uniform(0.2, 4.0, 3)
     total = np.array([gamma[:2].sum(), gamma[2:4].sum(), gamma[4:].sum()])
-    one = hierarchical.given(*t.setting(), gamma, lam)
-    other = hierarchical.given(*t.setting(), gamma, alpha=lam / (lam + total))
+    one = given_strengths.given(*t.setting(), gamma, lam)
+    other = given_strengths.given(*t.setting(), gamma, alpha=lam / (lam + total))
     np.testing.assert_allclose(one.client, other.client, rtol=1e-12)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_clusters_where_lambda_is_not_given(family):
     t = table(26, family, COUNTS, 2, ONE)
-    one = hierarchical.given(*t.setting(), 1.5)
-    flat = hierarchical.given(*dense.replace(t, codes=t.codes[:1]).setting(), 1.5)
+    one = given_strengths.given(*t.setting(), 1.5)
+    flat = given_strengths.given(*dense.replace(t, codes=t.codes[:1]).setting(), 1.5)
     np.testing.assert_allclose(one.client, flat.client, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(one.nodes[0], np.tile(one.root, (3, 1)), rtol=1e-12)
 
@@ -144,13 +144,13 @@ def test_a_client_of_gamma_zero_is_alone():
     """It equals its own least squares, and the others are what they would be without it."""
     t = table(27, "gaussian", COUNTS, 3, ONE)
     gamma = np.array([1.0, 0.0, 2.0, 0.5, 0.0, 3.0])
-    f = hierarchical.given(*t.setting(), gamma, 1.3)
+    f = given_strengths.given(*t.setting(), gamma, 1.3)
     for i in (1, 4):
         rows = t.codes[0] == i
         np.testing.assert_allclose(f.client[i], np.linalg.lstsq(t.X[rows], t.y[rows])[0], rtol=1e-9)
     kept = ~np.isin(t.codes[0], [1, 4])
     rest = dense.replace(t, X=t.X[kept], y=t.y[kept], codes=[c[kept] for c in t.codes])
-    g = hierarchical.given(*rest.setting(), gamma[[0, 2, 3, 5]], 1.3)
+    g = given_strengths.given(*rest.setting(), gamma[[0, 2, 3, 5]], 1.3)
     np.testing.assert_allclose(f.client[[0, 2, 3, 5]], g.client, rtol=1e-9)
     np.testing.assert_allclose(f.root, g.root, rtol=1e-9)
 
@@ -160,7 +160,7 @@ def test_a_glm_client_of_gamma_zero_is_held_around_zero(family):
     t = table(28, family, COUNTS, 2, ONE)
     gamma = np.array([1.0, 0.0, 2.0, 0.5, 0.0, 3.0])
     fed, problem = t.setting()
-    f = hierarchical.given(fed, problem, gamma, 1.3)
+    f = given_strengths.given(fed, problem, gamma, 1.3)
     sd = t.X.std(axis=0)
     sd[0] = 1.0
     for i in (1, 4):
@@ -184,7 +184,7 @@ def _renumbered(t):
 def test_all_clients_of_gamma_zero_share_only_the_shared_columns(family):
     """Personal columns are free, shared ones are fitted together: the dense solve with vanishing strengths."""
     t = table(29, family, COUNTS, 3, ONE, z=(0, 1))
-    f = hierarchical.given(*t.setting(), 0.0, 1.0)
+    f = given_strengths.given(*t.setting(), 0.0, 1.0)
     p, sd = 3, t.X.std(axis=0)
     sd[0] = 1.0
     B = np.zeros((len(t.y), 1 + 2 * 6))
@@ -201,18 +201,18 @@ def test_all_clients_of_gamma_zero_share_only_the_shared_columns(family):
 def test_clusters_apart_are_as_good_as_fitted_one_by_one(family):
     """lambda_j = 0, also with a shared column; a GLM's cluster alone is held by the weak prior only."""
     t = table(30, family, (20, 25, 18, 22, 24, 21), 2, ONE)
-    f = hierarchical.given(*t.setting(), 2.0, 0.0)
+    f = given_strengths.given(*t.setting(), 2.0, 0.0)
     for j in range(3):
         rows = t.codes[1] == j
         one = _renumbered(dense.replace(t, X=t.X[rows], y=t.y[rows], codes=[c[rows] for c in t.codes[:1]]))
-        alone = hierarchical.given(*one.setting(), 2.0)
+        alone = given_strengths.given(*one.setting(), 2.0)
         tolerance = 1e-8 if family == "gaussian" else 0.2
         np.testing.assert_allclose(f.client[2 * j : 2 * j + 2], alone.client, rtol=tolerance, atol=tolerance)
 
 
 def test_clusters_apart_share_the_shared_columns():
     t = table(31, "gaussian", COUNTS, 3, ONE, z=(0, 1))
-    f = hierarchical.given(*t.setting(), 2.0, 0.0)
+    f = given_strengths.given(*t.setting(), 2.0, 0.0)
     near = dense_23(t, np.full(6, 2.0), [np.full(3, 1e-9)])
     np.testing.assert_allclose(f.client, near[0], rtol=1e-6, atol=1e-7)
 
@@ -220,7 +220,7 @@ def test_clusters_apart_share_the_shared_columns():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_infinite_strength_is_one_model(family):
     t = table(32, family, COUNTS, 2, ONE)
-    f = hierarchical.given(*t.setting(), np.inf, np.inf)
+    f = given_strengths.given(*t.setting(), np.inf, np.inf)
     one = dense.newton(family, t.X, t.y, t.off, t.w, np.zeros((2, 2)))[0]
     np.testing.assert_allclose(f.client, np.tile(one, (6, 1)), rtol=1e-7)
 
@@ -230,7 +230,7 @@ def test_a_cluster_whose_clients_are_all_alone(family):
     t = table(33, family, COUNTS, 2, ONE)
     gamma = np.array([0.0, 0.0, 1.0, 2.0, 1.0, 1.0])
     for alpha in (np.array([1.0, 0.5, 0.5]), np.array([0.0, 0.5, 0.5])):
-        f = hierarchical.given(*t.setting(), gamma, alpha=alpha)
+        f = given_strengths.given(*t.setting(), gamma, alpha=alpha)
         assert np.all(np.isfinite(f.client))
         assert np.all(np.isfinite(f.nodes[0]))
 
@@ -240,7 +240,7 @@ def test_separated_clusters_apart_stay_finite():
     t = dense.Table(X, (X[:, 1] > 0).astype(float), [np.repeat(np.arange(4), 6), np.repeat([0, 1], 12)], "binomial")
     for lam in (0.0, 1.0):
         for gamma in (1e-3, np.array([0.0, 1.0, 1.0, 0.0])):
-            f = hierarchical.given(*t.setting(), gamma, lam)
+            f = given_strengths.given(*t.setting(), gamma, lam)
             assert np.all(np.isfinite(f.client))
             assert np.abs(f.client).max() < 100
 
@@ -259,4 +259,4 @@ def test_separated_clusters_apart_stay_finite():
 def test_strengths_that_do_not_fit(strengths, words):
     t = table(34, "gaussian", COUNTS, 2, ONE)
     with pytest.raises(CoterieError, match=words):
-        hierarchical.given(*t.setting(), **strengths)
+        given_strengths.given(*t.setting(), **strengths)

@@ -1,6 +1,6 @@
-"""Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned or given strengths.
+"""Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned strengths.
 
-Learned variances replace the grid search of section 6.2; ``given`` takes strengths instead. The minimiser is
+Learned variances replace the grid search of section 6.2; ``given_strengths`` takes them as numbers. The minimiser is
 Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.
 """
 
@@ -15,7 +15,6 @@ from coterie.federation import Federation
 from coterie.methods import residuals
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.given_strengths import given as given
 from coterie.methods.setup import prepare
 from coterie.methods.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure

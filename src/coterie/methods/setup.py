@@ -68,9 +68,7 @@ class Setup:
         return out
 
 
-def prepare(
-    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, standardise: bool = True
-) -> Setup:
+def prepare(fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
     s = complete(fed.total(describe))
     weight = float(s["w"])
@@ -80,6 +78,5 @@ def prepare(
     if intercept is not None:
         unit[intercept] = 1.0
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
-    unit = unit if standardise else np.ones_like(unit)
     square = complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"]
     return Setup(tree, family, z, unit, shift, float(s["rows"]), float(s["constant"]), intercept, float(square))

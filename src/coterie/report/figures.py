@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -343,8 +343,3 @@ def _intervals(result: FitResult, j: int, picked: Any, centre: Floats) -> Figure
 
 def _term(term: str) -> str:
     return "Intercept" if term == "(Intercept)" else term
-
-
-def elements(figures: Sequence[Figure]) -> int:
-    """Number of drawn elements, which is bounded whatever the number of clients."""
-    return sum(f.svg.count("/>") + f.svg.count("</") for f in figures)

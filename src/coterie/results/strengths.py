@@ -14,8 +14,6 @@ from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
 from coterie.results.compare import Splits, evaluate, run
 
-STRENGTHS = ("gamma", "lam", "alpha")
-
 
 def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]:
     """Every strength as a list of candidates, each a number or an array in the order of clients or clusters.
