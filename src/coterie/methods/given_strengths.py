@@ -16,7 +16,8 @@ from coterie.federation import Federation, PerRow
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.penalised_tree import solve
 from coterie.methods.setup import Setup, prepare
-from coterie.numerics.kernels import Floats, Ints
+from coterie.methods.ties import Ties, strengths
+from coterie.numerics.kernels import Floats
 
 Strength = float | npt.NDArray[np.float64]
 
@@ -46,9 +47,9 @@ def given(
     """
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     sizes = problem.tree.sizes[:-1]
-    ties = _strengths("gamma", gamma, len(fed.clients))
+    ties = strengths("gamma", gamma, len(fed.clients))
     if alpha is not None:
-        lam = _from_alpha(_strengths("alpha", alpha, problem.tree.sizes[0]), ties, fed.clients.clusters)
+        lam = Ties.of(fed.clients.clusters, problem.tree.sizes[0], gamma, None, alpha).lam
     levels: list[Strength] = [np.inf] * len(sizes)
     if isinstance(lam, list | tuple):
         levels = list(lam)
@@ -57,28 +58,12 @@ def given(
     if len(levels) != len(sizes) or (alpha is not None and len(sizes) > 1):
         raise CoterieError(f"There are {len(sizes)} levels of clusters: give lam one entry for each of them.")
     L = [_factor(setup, np.ones(1))]
-    L += [_factor(setup, _strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
+    L += [_factor(setup, strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
     with np.errstate(divide="ignore"):
         stray = PerRow(ties**-0.5)
     s = solve(fed, setup, L, stray=stray)
     sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
     return collect(fed, setup, s, L, sigma2, stray=stray)
-
-
-def _strengths(name: str, value: Strength, size: int) -> Floats:
-    """One strength for each client or cluster."""
-    strengths = np.asarray(value, dtype=np.float64)
-    if strengths.shape not in ((), (size,)) or not np.all(strengths >= 0.0):
-        raise CoterieError(f"{name} must be one number that is not negative, or {size} of them.")
-    return np.broadcast_to(strengths, (size,))
-
-
-def _from_alpha(alpha: Floats, gamma: Floats, clusters: Ints) -> Floats:
-    """Proposition 2.2: the strengths lambda (k,) of (2.3) that give the minimiser of (2.1)."""
-    if not np.all(alpha <= 1.0):
-        raise CoterieError("alpha must lie between 0 (clusters apart) and 1 (no clusters).")
-    total = np.bincount(clusters, gamma, minlength=len(alpha))
-    return np.where(alpha < 1.0, alpha * total / np.where(alpha < 1.0, 1.0 - alpha, 1.0), np.inf)
 
 
 def _factor(setup: Setup, strength: Floats) -> Floats:
