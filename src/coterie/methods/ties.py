@@ -69,7 +69,7 @@ class Ties:
     @cached_property
     def Gamma(self) -> Floats:  # noqa: N802
         """Sums of gamma within clusters, (k,)."""
-        return np.bincount(self.clusters, self.gamma, minlength=len(self.alpha))
+        return np.asarray(np.bincount(self.clusters, self.gamma, minlength=len(self.alpha)), dtype=np.float64)
 
     @cached_property
     def lam(self) -> Floats:
@@ -101,7 +101,7 @@ class Ties:
         """Clusters (k,) whose clients have equal gamma, so that a pull keeps the cluster's average where it was."""
         smallest = np.full(len(self.alpha), np.inf)
         np.minimum.at(smallest, self.clusters, self.gamma)
-        return (smallest == self.strongest) | ~np.isfinite(smallest)
+        return np.asarray((smallest == self.strongest) | ~np.isfinite(smallest))
 
     def averages(self, sums: Floats) -> tuple[Floats, Floats]:
         """(2.2): cluster averages (k, d) and the network's (d,), from the clusters' sums of gamma_i theta_i (k, d).
