@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.data import prepare
-from coterie.data.simulate import tree
+from coterie.data.simulate import BRACKETS, donor_response, tree
 from coterie.errors import CoterieError
 
 
@@ -81,3 +81,38 @@ def test_numbers_are_keyed():
 def test_bad_arguments(arguments, match):
     with pytest.raises(CoterieError, match=match):
         tree(**arguments)
+
+
+def test_solicitations_have_the_shape_of_the_paper():
+    df, truth = donor_response(1, 3000)
+    assert truth["clients"].shape == (3000, 3)
+    clients, design = prepare(df, truth["formula"], truth["client"], truth["cluster"], truth["family"])
+    assert design.terms == truth["terms"]
+    assert clients.levels[0].labels.tolist() == sorted(BRACKETS)
+    assert np.array_equal(clients.labels, np.arange(3000))
+    counts = clients.counts
+    assert 5 <= counts.min() <= 6
+    assert 300 <= counts.max() <= 600
+    assert counts.mean() == pytest.approx(52, rel=0.05)
+    assert 0.04 < df["donated"].mean() < 0.08
+    assert df[["recency", "frequency"]].min().min() >= 1
+    eta = np.sum(clients.X * truth["clients"][clients.codes], axis=1)
+    mean = 1 / (1 + np.exp(-eta))
+    score = clients.X.T @ (clients.y - mean) / np.sqrt((clients.X**2).T @ (mean * (1 - mean)))
+    assert np.abs(score).max() < 4
+    assert np.mean(np.logaddexp(0, eta) - clients.y * eta) == pytest.approx(0.21, abs=0.03)
+
+
+def test_solicitations_scatter_as_the_truth_says():
+    _, truth = donor_response(2, 20_000)
+    home = np.repeat(np.arange(5), [7599, 7199, 2400, 1201, 1601])
+    scatter = (truth["clients"] - truth["clusters"][0][home]).std(axis=0)
+    assert scatter == pytest.approx(truth["sd_client"], rel=0.03)
+
+
+def test_solicitations_are_keyed():
+    a, _ = donor_response(3, 40)
+    assert a.equals(donor_response(3, 40)[0])
+    assert not a.equals(donor_response(4, 40)[0])
+    with pytest.raises(CoterieError, match="5 income brackets"):
+        donor_response(0, 4)

@@ -1,4 +1,4 @@
-"""Tables drawn from the tree model with known truth."""
+"""Tables drawn from the tree model with known truth: any tree, and one shaped like a charity's solicitations."""
 
 from __future__ import annotations
 
@@ -115,6 +115,92 @@ def tree(
         "cluster": tuple(names[: len(sizes)]),
     }
     return pd.DataFrame(data | predictors), truth
+
+
+BRACKETS = ("lower middle class", "middle class", "poor or near poor", "unknown", "upper middle class")
+"""Income brackets of ZIP codes, sorted by name as a table sorts them."""
+SHARES = (0.38, 0.36, 0.12, 0.06, 0.08)
+
+
+def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table in the shape of seed 001's section 6.2 (Blattberg et al. 2009, whose rows are not public).
+
+    Clients are ZIP codes in five income brackets. A row is a solicitation: ``donated`` is logistic in the logarithms of
+    ``recency`` (days since the last donation) and ``frequency`` (past donations), with coefficients of (5.1).
+
+    Parameters
+    ----------
+    seed : int, default 0
+    clients : int, default 29490
+        ZIP codes, at least 5. The default gives about 1.5 million rows.
+
+    Returns
+    -------
+    table : DataFrame
+        ``zip``, ``bracket``, ``recency``, ``frequency``, ``donated``; some 6 rows in 100 are donations.
+    truth : dict
+        As :func:`tree` returns it.
+
+    Notes
+    -----
+    Chosen values, by (intercept, log recency, log frequency): root (-0.65, -0.5, 0.45), standard deviations of brackets
+    (0.15, 0.02, 0.05) and of ZIP codes (0.3, 0.04, 0.1). Rows of a ZIP code: log-normal (3.45, 1.0) between 5 and 600,
+    about 50 on average. Log recency: normal (5.6, 0.8), a quarter of its variance between ZIP codes; one plus a
+    log-normal (0.7, 0.9) is the frequency, lower after a longer time (correlation -0.3). Every number is a function of
+    the seed and of its ZIP code or bracket.
+    """
+    import pandas as pd
+
+    if clients < len(BRACKETS):
+        raise CoterieError(f"There are {len(BRACKETS)} income brackets: ask for as many clients at least.")
+    root, sd, sd_bracket = np.array([-0.65, -0.5, 0.45]), np.array([0.3, 0.04, 0.1]), np.array([0.15, 0.02, 0.05])
+    brackets = root + sd_bracket * _normals(seed, "bracket", label_ids(np.arange(len(BRACKETS))), 3)
+    home = np.repeat(np.arange(len(BRACKETS)), _apportion(clients, SHARES))
+    ids = label_ids(np.arange(clients))
+    theta = brackets[home] + sd * _normals(seed, "zip", ids, 3)
+    counts = _log_normal_counts(uniform(seed, "solicitations", ids, 0, 1)[:, 0], 3.45, 1.0, 5, 600)
+    index = np.repeat(np.arange(clients), counts)
+    usual = _normals(seed, "usual", ids, 1)[index, 0]
+    late = 0.5 * usual + 0.75**0.5 * _quantile(uniform_rows(seed, "recency", ids, 0, counts))
+    keen = -0.3 * late + 0.91**0.5 * _quantile(uniform_rows(seed, "frequency", ids, 0, counts))
+    recency = np.maximum(np.rint(np.exp(5.6 + 0.8 * late)), 1.0)
+    frequency = 1.0 + np.floor(np.exp(0.7 + 0.9 * keen))
+    eta = theta[index, 0] + theta[index, 1] * np.log(recency) + theta[index, 2] * np.log(frequency)
+    data = {
+        "zip": index,
+        "bracket": pd.Categorical.from_codes(home[index], pd.Index(BRACKETS)),
+        "recency": recency.astype(np.int64),
+        "frequency": frequency.astype(np.int64),
+        "donated": _outcome(eta, uniform_rows(seed, "donated", ids, 0, counts), "binomial", 0.0),
+    }
+    truth = {
+        "terms": (INTERCEPT, "log(recency)", "log(frequency)"),
+        "root": root,
+        "clusters": [brackets],
+        "clients": theta,
+        "sd_client": sd,
+        "sd_clusters": [sd_bracket],
+        "sigma": 0.0,
+        "family": "binomial",
+        "formula": "donated ~ log(recency) + log(frequency)",
+        "client": "zip",
+        "cluster": ("bracket",),
+    }
+    return pd.DataFrame(data), truth
+
+
+def _apportion(total: int, shares: Sequence[float]) -> I64:
+    """Whole numbers of at least 1 in proportion to shares, which add up to ``total``."""
+    cuts = np.rint(np.cumsum([0.0, *shares]) / sum(shares) * (total - len(shares))).astype(np.int64)
+    return np.asarray(np.diff(cuts) + 1)
+
+
+def _log_normal_counts(u: F64, mean: float, sd: float, low: int, high: int) -> I64:
+    """Log-normal counts from uniform numbers, cut off below ``low`` and above ``high``."""
+    from scipy.special import ndtr
+
+    below, above = ndtr((np.log([low, high + 1]) - mean) / sd)
+    return np.floor(np.exp(mean + sd * _quantile(below + u * (above - below)))).astype(np.int64).clip(low, high)
 
 
 def _check(
