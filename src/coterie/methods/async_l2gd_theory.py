@@ -1,4 +1,4 @@
-"""Lyu, Hanzely, Kolar (2022), section 3: probabilities, fractions, steps, noise and communications of Async-L2GD.
+"""Lyu, Hanzely, Kolar (2022), section 3: probabilities, fractions and step size of Async-L2GD.
 
 ``C1``, ``C2`` (k,) are those of ``Ties``, ``L`` is one smoothness of all f_i or each cluster's own (k,). Own ones are
 valid and sharper: Lemma A.1 bounds ``|grad F_j|^2`` by ``2 L_j D_{F_j}`` for each cluster by itself.
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Bools, Floats
 
 
@@ -74,26 +75,6 @@ def own_probabilities(
     return p0, np.where(fewer, high, low)
 
 
-def noise(p0: float, p: Floats, phi: Floats, psi: Floats, loss: Floats, exact: bool = False) -> float:
-    """(3.4): the noise sigma^2 of the estimator (3.2) at the optimum.
-
-    Parameters
-    ----------
-    phi, psi, loss : (k,)
-        The clusters' shares of ``|grad phi|^2``, then ``(1 - alpha_j)^2 |grad psi_j|^2`` and ``|grad F_j|^2``; for
-        batches of rows the last is ``batch_noise``.
-    exact : bool
-        ``E |G|^2`` itself: at the optimum the three gradients add up to zero, so their products are known too, and
-        the factor 2 of (3.4) is not needed. Not for batches.
-    """
-    local = over(loss, (1.0 - p0) * (1.0 - p))
-    if not exact:
-        return float(np.sum(over(2.0 * phi, p0) + over(2.0 * psi, p0 + 2.0 * (1.0 - p0) * p) + local))
-    tau = fractions(p0, p)
-    globally = over(np.maximum(phi + tau**2 * psi + tau * (loss - phi - psi), 0.0), p0)
-    return float(np.sum(globally + over((1.0 - tau) ** 2 * psi, (1.0 - p0) * p) + local))
-
-
 def step_size(calligraphic: float) -> float:
     """Theorem 3.5: ``1 / (2 L)``; a CoterieError where (3.3) is infinite."""
     if not np.isfinite(calligraphic):
@@ -102,19 +83,6 @@ def step_size(calligraphic: float) -> float:
             "tied, and one of 1 leaves no local steps. Leave p0 and p out to have them chosen."
         )
     return 0.5 / calligraphic if calligraphic > 0.0 else 0.0
-
-
-def expected_rounds(p0: float, p: Floats, T: int) -> dict[str, float | Floats]:
-    """Communications expected in T steps.
-
-    Returns
-    -------
-    dict
-        ``global``: rounds between clusters that do not follow one (Proposition 3.2). ``cluster`` (k,): rounds within
-        clusters that follow a local step. ``printed`` (k,): Proposition 3.2's, which skips over global rounds.
-    """
-    printed = (1.0 - p0) * p * (1.0 - p) * T
-    return {"global": p0 * (1.0 - p0) * T, "cluster": (1.0 - p0) * printed, "printed": printed}
 
 
 @dataclass(frozen=True)
@@ -129,34 +97,39 @@ class Choice:
     why: str
 
 
+def given(
+    ties: Ties, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool
+) -> tuple[float, Floats, str]:
+    """Choose the probabilities that are not given, and say how; a CoterieError where one cannot be a probability."""
+    for name, value in (("p0", p0), ("p", p)):
+        if value is not None and not np.all((np.asarray(value) >= 0.0) & (np.asarray(value) <= 1.0)):
+            raise CoterieError(f"{name} must lie between 0 and 1: it is a probability.")
+    if p is not None:
+        if p0 is None:
+            raise CoterieError("Give p0 together with p, or leave both out to have them chosen.")
+        return p0, np.array(np.broadcast_to(np.asarray(p, dtype=np.float64), ties.C2.shape)), "p as given"
+    if common and p0 is None:
+        p0, one = common_probabilities(ties.C1, ties.C2, L)
+        return p0, np.full(ties.C2.shape, one), "Corollary 3.6"
+    return *own_probabilities(ties.C1, ties.C2, L, p0), "(3.3) minimised over own p_j"
+
+
 def choose(
-    C1: Floats,
-    C2: Floats,
+    ties: Ties,
     L: npt.ArrayLike,
     p0: float | None = None,
     p: npt.ArrayLike | None = None,
     eta: float | None = None,
     common: bool = False,
-    equal: Bools | None = None,
 ) -> Choice:
     """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``."""
-    if p is not None and p0 is None:
-        raise CoterieError("Give p0 together with p, or leave both out to have them chosen.")
-    for name, value in (("p0", p0), ("p", p)):
-        if value is not None and not np.all((np.asarray(value) >= 0.0) & (np.asarray(value) <= 1.0)):
-            raise CoterieError(f"{name} must lie between 0 and 1: it is a probability.")
-    why = "p as given"
-    if p is None and common and p0 is None:
-        p0, p, why = *common_probabilities(C1, C2, L), "Corollary 3.6"
-    elif p is None:
-        (p0, p), why = own_probabilities(C1, C2, L, p0, equal), "(3.3) minimised over own p_j"
-    p0, p = float(p0 or 0.0), np.array(np.broadcast_to(np.asarray(p, dtype=np.float64), C2.shape))
-    ell = smoothness(p0, p, C1, C2, L)
+    p0, p, why = given(ties, L, p0, p, common)
+    ell = smoothness(p0, p, ties.C1, ties.C2, L)
     most = step_size(ell)
     if eta is not None and not (eta > 0.0 and eta * ell <= 1.0):
         raise CoterieError(
             f"eta = {eta:.3g} is not between 0 and {over(1.0, ell):.3g}, above which the error can grow."
         )
-    why += f"; L = {np.max(L):.4g}, C_1 = {np.max(C1):.4g}, C_2 = {np.max(C2):.4g} give (3.3) = {ell:.4g}"
+    why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"
     return Choice(p0, p, fractions(p0, p), most if eta is None else eta, ell, why)
