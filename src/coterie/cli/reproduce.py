@@ -1,0 +1,117 @@
+"""`coterie reproduce`: tables and figures of the papers, made again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.common import check_folder, place, say, width
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.reproduce.outcome import Outcome
+
+EXAMPLE = "Example: coterie reproduce 001/table1 --json table1.json"
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="What to reproduce; without it, all names are listed.")
+    ] = None,
+    numbers: Annotated[
+        Path | None,
+        typer.Option("--json", parser=place, metavar="FILE", help="Write every number, with settings and versions."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", parser=place, metavar="FOLDER", help="Where the figure goes, as NAME.svg.")
+    ] = Path("build/reproduce"),
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", metavar="N", help="Independent runs; by default as many as the paper made."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller experiment that shows the same in a few seconds.")
+    ] = False,
+) -> None:
+    """Make a table or figure of a paper again, and print the paper's numbers beside those found."""
+    if name is None:
+        list_experiments()
+        return
+    from coterie.reproduce.outcome import Settings, write
+    from coterie.reproduce.pictures import need_matplotlib
+    from coterie.reproduce.registry import find
+
+    experiment = find(name)
+    if seeds is not None and seeds < 1:
+        raise CoterieError("--seeds must be at least 1.")
+    check_folder(out)
+    if numbers is not None:
+        check_file(numbers)
+    need_matplotlib()
+    start = perf_counter()
+    with progress(f"{experiment.name} (about {experiment.time}) ...") as tell:
+        outcome = experiment.run(Settings(seeds, quick, tell))
+    print_tables(experiment.what, outcome)
+    for file in write(experiment.name, outcome, perf_counter() - start, out, numbers):
+        say(f"Written to {file}.")
+
+
+def list_experiments() -> None:
+    """Every name, what it is, and about how long it takes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from coterie.reproduce.registry import experiments
+
+    grid = Table(box=None, pad_edge=False)
+    grid.add_column("name", no_wrap=True)
+    grid.add_column("what it is")
+    grid.add_column("takes about", no_wrap=True)
+    for experiment in experiments():
+        grid.add_row(experiment.name, experiment.what, experiment.time)
+    Console(width=width(), markup=False, highlight=False).print(grid)
+    print()
+    say("'coterie reproduce NAME' prints paper against ours and draws a figure.")
+
+
+def print_tables(what: str, outcome: Outcome) -> None:
+    """The tables as wide as the terminal, and what a reader must know to compare."""
+    from coterie.report.tables import render_text
+
+    say(f"{what}: the paper's numbers and those found here.")
+    for table in outcome.tables:
+        print()
+        say(table.title)
+        print(render_text(table, width()), end="")
+    print()
+    for note in outcome.notes:
+        say(f"Note: {note}")
+
+
+def check_file(file: Path) -> None:
+    """Refuse a file that cannot be written before any work."""
+    if file.is_dir():
+        raise CoterieError(f"'{file}' is a folder; --json names a file.")
+    if not file.parent.is_dir():
+        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise CoterieError(f"'{file}' cannot be written: permission denied in '{file.parent}'.")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a person how far it is; what is yielded takes the words."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as line:
+        yield lambda now: line.update(f"{text} {now}")

@@ -1,0 +1,72 @@
+"""What can be reproduced, by name: the number of a paper, and what it calls the table or figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from coterie.errors import CoterieError, nearest
+from coterie.report.words import joined
+from coterie.reproduce.outcome import Outcome, Settings
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure that can be made again.
+
+    Attributes
+    ----------
+    name : str
+    what : str
+        In one line.
+    time : str
+        About how long it takes on two cores.
+    module : str
+        Where its ``run(settings) -> Outcome`` is, below this package; imported only when it runs.
+    """
+
+    name: str
+    what: str
+    time: str
+    module: str
+
+    def run(self, settings: Settings) -> Outcome:
+        """Do the work; nothing is written."""
+        outcome: Outcome = import_module(f"coterie.reproduce.{self.module}").run(settings)
+        return outcome
+
+
+_EXPERIMENTS = (
+    Experiment("001/table1", "Distance to the truth in section 6.1's simulation", "10 s", "paper_001.table1"),
+    Experiment("001/figure1", "The same distance against rows of a client", "30 s", "paper_001.figure1"),
+)
+
+
+def experiments() -> tuple[Experiment, ...]:
+    """All of them, in the order of the papers."""
+    return _EXPERIMENTS
+
+
+def find(name: str) -> Experiment:
+    """An experiment by name.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"001/table1"``.
+
+    Returns
+    -------
+    Experiment
+
+    Raises
+    ------
+    CoterieError
+        For an unknown name, with those that may have been meant.
+    """
+    for experiment in _EXPERIMENTS:
+        if experiment.name == name.strip().lower():
+            return experiment
+    names = [e.name for e in _EXPERIMENTS]
+    hint = nearest(name, names) or f" There are {joined(names)}."
+    raise CoterieError(f"There is nothing to reproduce called '{name}'.{hint}")
