@@ -143,7 +143,7 @@ def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, 
 
     Notes
     -----
-    Chosen values, by (intercept, log recency, log frequency): root (-0.75, -0.5, 0.45), standard deviations of brackets
+    Chosen values, by (intercept, log recency, log frequency): root (-0.8, -0.5, 0.45), standard deviations of brackets
     (0.15, 0.02, 0.05) and of ZIP codes (0.3, 0.1, 0.3). Rows of a ZIP code: log-normal (3.45, 1.0) between 5 and 600,
     about 50 on average. Log recency: normal (5.6, 0.8), a quarter of its variance between ZIP codes; one plus a
     log-normal (0.7, 0.9) is the frequency, lower after a longer time (correlation -0.3). Every number is a function of
@@ -153,7 +153,7 @@ def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, 
 
     if clients < len(BRACKETS):
         raise CoterieError(f"There are {len(BRACKETS)} income brackets: ask for as many clients at least.")
-    root, sd, sd_bracket = np.array([-0.75, -0.5, 0.45]), np.array([0.3, 0.1, 0.3]), np.array([0.15, 0.02, 0.05])
+    root, sd, sd_bracket = np.array([-0.8, -0.5, 0.45]), np.array([0.3, 0.1, 0.3]), np.array([0.15, 0.02, 0.05])
     brackets = root + sd_bracket * _normals(seed, "bracket", label_ids(np.arange(len(BRACKETS))), 3)
     home = np.repeat(np.arange(len(BRACKETS)), _apportion(clients, SHARES))
     ids = label_ids(np.arange(clients))
