@@ -176,10 +176,10 @@ class Runner:
         self.site, self.store, self.block = site, store, block
         self.threads = threads or os.cpu_count() or 1
         self.gradients = 0
-        self._plans: dict[bool, Plan] = {}
+        self._plans: dict[tuple[bool, bool], Plan] = {}
         self._last: tuple[Ints, bool, Plan] | None = None
 
-    def planned(self, rows: Ints | None, cut: bool, renumber: bool = False) -> Plan:
+    def planned(self, rows: Ints | None, cut: bool, renumber: bool = False, whole: bool = False) -> Plan:
         """The plan of a request; the one for everyone and the last other one are kept.
 
         Parameters
@@ -188,18 +188,20 @@ class Runner:
             As in :meth:`plan`; ``rows`` is kept, so nobody may change it.
         renumber : bool
             Whether ``PerCluster`` values have rows for the clusters of this request only, not for all of the site.
+        whole : bool
+            Whether everyone must be one block.
         """
         clusters = self.site.clusters
         if rows is None:
-            if cut not in self._plans:
-                self._plans[cut] = self.plan(None, clusters, cut)
-            return self._plans[cut]
+            if (cut, whole) not in self._plans:
+                self._plans[cut, whole] = self.plan(None, clusters, cut, len(clusters) if whole else self.block)
+            return self._plans[cut, whole]
         if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
             numbers = np.unique(clusters[rows], return_inverse=True)[1] if renumber else clusters[rows]
             self._last = rows, cut, self.plan(rows, numbers, cut)
         return self._last[2]
 
-    def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False) -> Plan:
+    def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False, block: int | None = None) -> Plan:
         """Cut a request into blocks.
 
         Parameters
@@ -210,6 +212,8 @@ class Runner:
             Row of each request in ``PerCluster`` values.
         cut : bool
             Also cut between clusters, so that every block has one.
+        block : int, optional
+            Clients in a block, by default the runner's number.
         """
         n = len(clusters)
         if n == 0:
@@ -222,7 +226,7 @@ class Runner:
                 rows = rows[order]
             unique = not np.any(rows[1:] == rows[:-1])
         ordered = clusters if order is None else clusters[order]
-        edges = np.arange(0, n, self.block)
+        edges = np.arange(0, n, block or self.block)
         if cut:
             edges = np.union1d(edges, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
         blocks = []

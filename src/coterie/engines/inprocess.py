@@ -109,6 +109,18 @@ class InProcess:
         count = counts(labels, size, slice(0, plan.n))
         return Sums(adder.result(), self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY, count)
 
+    def together(self, work: Work, /, **message: Any) -> None:
+        """Run work once on all clients, undivided: for methods whose clients may speak among themselves at one site.
+
+        Nothing travels, so the ledger counts gradients and seconds only.
+        """
+        start = perf_counter()
+        work_name(work)
+        for _ in self._run.run(self._run.planned(None, False, whole=True), work, message, owned):
+            pass
+        self.ledger.gradient_calls += self._run.gradients
+        self.ledger.seconds += perf_counter() - start
+
     def mark(self, tag: str) -> Ints:
         """Keep the present state under ``tag``; it is copied only when it is next written."""
         self._marks[tag] = self._run.store.keep()

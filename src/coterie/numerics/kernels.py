@@ -21,6 +21,12 @@ def kernel(function: F) -> F:
     return cast(F, njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
+def summing(function: F) -> F:
+    """The same for a kernel whose inner loops are sums: the compiler may put terms in another order, to vectorise."""
+    fast = {"reassoc", "contract"}
+    return cast(F, njit(cache=True, nogil=True, error_model="numpy", fastmath=fast)(function))
+
+
 @cache
 def _triangle(p: int) -> tuple[Ints, Ints]:
     rows, columns = np.tril_indices(p)

@@ -17,13 +17,20 @@ import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mix(z: U64) -> U64:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+
+
+def starts(seed: int, stream: str, ids: npt.ArrayLike) -> U64:
+    """What the keys of every client (m,) are made from, whatever the step; kernels go on from here."""
+    text = f"{int(seed)}/{stream}".encode()
+    start = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+    return _mix(start ^ np.atleast_1d(np.asarray(ids, dtype=np.uint64)))
 
 
 def keys(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike = 0) -> U64:
@@ -44,17 +51,14 @@ def keys(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike = 0) ->
     -------
     (m,) uint64
     """
-    text = f"{int(seed)}/{stream}".encode()
-    start = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
-    ids = np.atleast_1d(np.asarray(ids, dtype=np.uint64))
     with np.errstate(over="ignore"):
-        h = _mix(_mix(start ^ ids) + np.asarray(step).astype(np.uint64) * _GOLDEN)
-    return np.broadcast_to(h, np.broadcast_shapes(h.shape, ids.shape))
+        h = _mix(starts(seed, stream, ids) + np.asarray(step).astype(np.uint64) * GOLDEN)
+    return np.broadcast_to(h, np.broadcast_shapes(h.shape, np.shape(ids)))
 
 
 def _uniform(state: U64, counter: U64) -> npt.NDArray[np.float64]:
     with np.errstate(over="ignore"):
-        bits = _mix(state + (counter + np.uint64(1)) * _GOLDEN)
+        bits = _mix(state + (counter + np.uint64(1)) * GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

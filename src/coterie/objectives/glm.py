@@ -327,6 +327,11 @@ class GLM:
         return int(self.X.shape[1])
 
     @property
+    def dim(self) -> int:
+        """Number of parameters: one for each column."""
+        return self.p
+
+    @property
     def counts(self) -> Ints:
         """Rows of every client."""
         return self.stops - self.starts
@@ -342,6 +347,11 @@ class GLM:
     @property
     def _code(self) -> int:
         return FAMILIES.index(self.family)
+
+    @property
+    def compiled(self) -> tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]:
+        """What kernels over rows take first: the family's number, then the rows."""
+        return (self._code, *self._rows)
 
     def moments(self) -> dict[str, Floats]:
         """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p)."""
