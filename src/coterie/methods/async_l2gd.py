@@ -14,8 +14,9 @@ import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
 from coterie.methods.async_l2gd_together import iterate_all
-from coterie.methods.coins import Coordinated, Vote, communications, draw, segments
+from coterie.methods.coins import Coordinated, Vote, draw, segments
 from coterie.methods.complete import complete
+from coterie.methods.counts import communications
 from coterie.methods.heads import Heads, Network, central
 from coterie.methods.rounds_at_home import MARK, Reply, diverged, shape, start
 from coterie.methods.ties import Ties

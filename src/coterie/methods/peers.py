@@ -1,0 +1,125 @@
+"""No central server: clusters draw the global coin and average among themselves.
+
+Lyu, Hanzely, Kolar (2022), the end of section 3. The coin is a majority of FRESH coins of the clusters: reusing their
+xi_j would make these depend on xi_0. Votes depend on no data, so those of many steps travel in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from scipy import optimize, stats
+
+from coterie.errors import CoterieError
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Majority:
+    """The global coin as a majority vote of k clusters.
+
+    Attributes
+    ----------
+    p0 : float
+        Probability of a global round.
+    k : int
+    ties : {"tails", "heads"}
+        How a tie falls, where k is even.
+    """
+
+    p0: float
+    k: int
+    ties: Literal["tails", "heads"] = "tails"
+
+    def __post_init__(self) -> None:
+        if self.ties not in ("tails", "heads"):
+            raise CoterieError(f"A tie falls 'tails' or 'heads', not {self.ties!r}.")
+        if not 0.0 <= self.p0 <= 1.0 or self.k < 1:
+            raise CoterieError(f"A vote needs one cluster at least, and p0 between 0 and 1, not {self.p0:g}.")
+
+    @property
+    def needed(self) -> int:
+        """Votes that make a global round."""
+        return (self.k + 1) // 2 if self.ties == "heads" else self.k // 2 + 1
+
+    @cached_property
+    def q(self) -> float:
+        """The clusters' own probability of heads, with which the majority has p0: it exists for every k and p0."""
+        if self.p0 in (0.0, 1.0):
+            return self.p0
+
+        def excess(q: float) -> float:
+            return float(stats.binom.sf(self.needed - 1, self.k, q)) - self.p0
+
+        return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-15, rtol=1e-14))
+
+    def votes(self, seed: int, steps: Ints) -> Bools:
+        """Every cluster's fresh coin at each step, (n, k)."""
+        return np.asarray(keyed.uniform(seed, "votes", np.zeros(len(steps)), steps, self.k) < self.q)
+
+    def draw(self, seed: int, steps: Ints) -> Bools:
+        """Whether each step (n,) is a global round."""
+        return np.asarray(self.votes(seed, steps).sum(axis=1) >= self.needed)
+
+
+def all_to_all(weights: Floats, averages: Floats) -> Floats:
+    """Every cluster sends its weighted average to every other and adds up, in the order of the clusters.
+
+    All of them add the same numbers in the same order, so that it is done once here.
+
+    Parameters
+    ----------
+    weights : (k,)
+    averages : (k, d)
+
+    Returns
+    -------
+    (k, d)
+        The network's average, as every cluster has it.
+    """
+    sums = (weights[:, None] * averages).sum(axis=0)
+    return np.broadcast_to(_ratio(sums, weights.sum()), averages.shape)
+
+
+def ring(weights: Floats, averages: Floats) -> Floats:
+    """The same around a ring: each k-th of the vector is added up on a way of its own, then passed on to all.
+
+    Each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers, whatever k is.
+    """
+    k = len(weights)
+    payload = np.c_[weights[:, None] * averages, weights]
+    sums = [
+        payload[(part + 1 + np.arange(k)) % k][:, columns].sum(axis=0)  # begins at the next cluster, ends at its own
+        for part, columns in enumerate(np.array_split(np.arange(payload.shape[1]), k))
+    ]
+    total = np.concatenate(sums)
+    return np.broadcast_to(_ratio(total[:-1], total[-1]), averages.shape)
+
+
+def _ratio(sums: Floats, weight: float) -> Floats:
+    return sums / weight if weight > 0.0 else np.zeros_like(sums)
+
+
+NETWORKS: dict[str, Callable[[Floats, Floats], Floats]] = {"all-to-all": all_to_all, "ring": ring}
+
+
+def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 1024) -> dict[str, int]:
+    """Messages between clusters and their bytes (float64), for averages and for votes that travel ``ahead`` at a time.
+
+    Parameters
+    ----------
+    network : {"all-to-all", "ring"}
+    rounds, steps : int
+        Global rounds that need an exchange, and steps that are voted on.
+    """
+    votes = -(-steps // ahead) * k * (k - 1)
+    ballots = k * (k - 1) * -(-steps // 8)
+    averages, numbers = (
+        (k * (k - 1), k * (k - 1) * (d + 1)) if network == "all-to-all" else (2 * k * (k - 1), 2 * (k - 1) * (d + 1))
+    )
+    return {"messages": rounds * averages + votes, "bytes": 8 * rounds * numbers + ballots}
