@@ -1,0 +1,202 @@
+"""What theory needs to know of every client's loss: smoothness, strong convexity, and the noise of drawing rows.
+
+``f_i`` is the sum over a client's rows, times their weights. Its curvature is ``X' diag(w v) X`` with v = 1 for a
+Gaussian outcome and v <= 1/4 for a binomial one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Floats, Ints, full, kernel, pack
+from coterie.objectives.glm import BINOMIAL, GLM, POISSON, point
+from coterie.objectives.quadratic import Quadratic
+
+SAFETY = 2.0
+"""How far the mean of a Poisson row may rise above the larger of its means at the ends of a run."""
+BLOCK = 1024
+"""Clients whose matrices are unpacked at a time."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants of every client's loss.
+
+    Attributes
+    ----------
+    L : (m,) float64
+        Smoothness of f_i: its largest curvature.
+    L_row : (m,) float64
+        ``n_i`` times the largest smoothness of a row: what Assumption 4.1 calls L~, for ``n_i`` times the gradient of
+        one row. A quadratic is one row.
+    mu : (m,) float64
+        Strong convexity: the smallest curvature anywhere. 0 with fewer rows than columns, and for binomial and Poisson
+        outcomes, whose losses flatten far out; ``methods.curvature.mu_F`` is the one to use there.
+    rows : (m,) int64
+        ``n_i``.
+    local : bool
+        L holds in a region only. The curvature of a Poisson loss is its mean and has no bound, so it is taken where no
+        row's mean exceeds ``SAFETY`` times the larger of its means at theta = 0 and at the theta given (without one,
+        the count itself). The line from 0 to theta lies in that region, the mean being convex in theta.
+    """
+
+    L: Floats
+    L_row: Floats
+    mu: Floats
+    rows: Ints
+    local: bool = False
+
+
+@kernel
+def _weighed(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    starts: Ints,
+    stops: Ints,
+    theta: Floats,
+    most: bool,
+    counts: bool,
+) -> tuple[Floats, Floats]:
+    """Packed ``X' diag(w v) X`` (m, P) and ``n max w v |x|^2`` (m,).
+
+    v is the curvature at theta, or (``most``) what it does not exceed in the region of ``Constants``, where ``counts``
+    stand in for means at theta.
+    """
+    m, p = starts.shape[0], X.shape[1]
+    A, largest = np.zeros((m, p * (p + 1) // 2)), np.zeros(m)
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            eta, square = offset[r], 0.0
+            for j in range(p):
+                eta += X[r, j] * theta[i, j]
+                square += X[r, j] * X[r, j]
+            v = point(family, eta, y[r])[2]
+            if most and family == BINOMIAL:
+                v = 0.25
+            elif most and family == POISSON:
+                v = SAFETY * max(y[r] if counts else v, np.exp(offset[r]))
+            v *= weights[r]
+            largest[i] = max(largest[i], v * square)
+            at = 0
+            for j in range(p):
+                t = v * X[r, j]
+                for k in range(j + 1):
+                    A[i, at] += t * X[r, k]
+                    at += 1
+        largest[i] *= stops[i] - starts[i]
+    return A, largest
+
+
+@kernel
+def _squares(
+    family: int,
+    X: Floats,
+    y: Floats,
+    offset: Floats,
+    weights: Floats,
+    starts: Ints,
+    stops: Ints,
+    theta: Floats,
+) -> tuple[Floats, Floats]:
+    """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2``, (m,) each."""
+    m, p = starts.shape[0], X.shape[1]
+    whole, rows, g = np.zeros(m), np.zeros(m), np.empty(p)
+    for i in range(m):
+        g[:] = 0.0
+        for r in range(starts[i], stops[i]):
+            eta, square = offset[r], 0.0
+            for j in range(p):
+                eta += X[r, j] * theta[i, j]
+                square += X[r, j] * X[r, j]
+            s = weights[r] * point(family, eta, y[r])[1]
+            rows[i] += s * s * square
+            for j in range(p):
+                g[j] -= s * X[r, j]
+        rows[i] *= stops[i] - starts[i]
+        whole[i] = np.dot(g, g)
+    return whole, rows
+
+
+@kernel
+def times(A: Floats, x: Floats) -> Floats:
+    """Products (m, p) of packed symmetric matrices (m, P) and vectors (m, p)."""
+    out = np.zeros(x.shape)
+    for i in range(x.shape[0]):
+        at = 0
+        for j in range(x.shape[1]):
+            for k in range(j):
+                out[i, j] += A[i, at] * x[i, k]
+                out[i, k] += A[i, at] * x[i, j]
+                at += 1
+            out[i, j] += A[i, at] * x[i, j]
+            at += 1
+    return out
+
+
+def constants(objective: Any, theta: Floats | None = None) -> Constants:
+    """Smoothness and strong convexity of every client's loss.
+
+    Parameters
+    ----------
+    objective : GLM or Quadratic
+        Of m clients.
+    theta : (m, d), optional
+        Where a Poisson outcome's run ends; other outcomes need none.
+
+    Raises
+    ------
+    CoterieError
+        For an objective whose smoothness is not known.
+    """
+    if isinstance(objective, Quadratic):
+        low, high = extremes(pack(objective.hessian()))
+        return Constants(high, high, low, np.ones(len(objective), dtype=np.int64))
+    if not isinstance(objective, GLM):
+        raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
+    at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
+    A, largest = _weighed(*objective.compiled, at, True, theta is None)
+    low, high = extremes(A)
+    exact = (objective.family == "gaussian") & (objective.counts >= objective.p)
+    return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, objective.family == "poisson")
+
+
+def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
+    """Packed Hessians (m, P) of every client's loss at its theta (m, d), or what they are at most (see ``Constants``).
+
+    A CoterieError where the objective has none.
+    """
+    if isinstance(objective, Quadratic):
+        return pack(objective.hessian())
+    if not isinstance(objective, GLM):
+        raise CoterieError(f"{type(objective).__name__} has no Hessians: give mu.")
+    return _weighed(*objective.compiled, np.ascontiguousarray(theta), most, False)[0]
+
+
+def squares(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
+    """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one."""
+    if isinstance(objective, GLM):
+        return _squares(*objective.compiled, np.ascontiguousarray(theta))
+    whole = np.sum(np.asarray(objective.gradient(theta)) ** 2, axis=1)
+    return whole, whole
+
+
+def rounding(values: Floats) -> Floats:
+    """What eigenvalues (..., d) in rising order, none below zero, may be off by rounding: (..., 1)."""
+    return np.asarray(16.0 * values.shape[-1] * np.finfo(np.float64).eps * values[..., -1:], dtype=np.float64)
+
+
+def extremes(A: Floats) -> tuple[Floats, Floats]:
+    """Smallest and largest eigenvalues (m,) of packed positive semi-definite matrices (m, P); rounding counts as 0."""
+    low, high = np.empty(len(A)), np.empty(len(A))
+    for at in range(0, len(A), BLOCK):
+        values = np.asarray(np.linalg.eigvalsh(full(A[at : at + BLOCK])), dtype=np.float64)
+        low[at : at + BLOCK] = np.where(values[:, 0] > rounding(values)[:, 0], values[:, 0], 0.0)
+        high[at : at + BLOCK] = np.maximum(values[:, -1], 0.0)
+    return low, high
