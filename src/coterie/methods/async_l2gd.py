@@ -18,15 +18,13 @@ from coterie.methods.coins import Coordinated, Vote, draw, segments
 from coterie.methods.complete import complete
 from coterie.methods.counts import communications
 from coterie.methods.heads import Heads, Network, central
-from coterie.methods.rounds_at_home import MARK, Reply, diverged, shape, start
+from coterie.methods.rounds_at_home import MARK, Reply, State, diverged, shape, start
 from coterie.methods.ties import Ties
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.pull import pull, weigh
 from coterie.objectives.spectrum import leap
 from coterie.objectives.steps import Draws, descend
-
-State = dict[str, Any]
 
 
 @work

@@ -93,13 +93,13 @@ def segments(globally: Bools, locally: Bools, first: int, free: Bools) -> Iterat
     """
     at = 0
     for g in np.flatnonzero(globally):
-        yield _segment(first + at, locally[at:g], free, True)
+        yield segment(first + at, locally[at:g], free, True)
         at = int(g) + 1
-    yield _segment(first + at, locally[at:], free, False)
+    yield segment(first + at, locally[at:], free, False)
 
 
-def _segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
-    """Put the cluster coins (n, k) of one segment together."""
+def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
+    """Put the cluster coins (n, k) of one segment together; ``ends``: a global round follows."""
     n, k = coins.shape
     j, t = np.nonzero(coins.T)  # by cluster, then by time
     new = np.concatenate([[True], j[1:] != j[:-1]])[: len(j)]

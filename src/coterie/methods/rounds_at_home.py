@@ -12,6 +12,7 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.spectrum import ranks, spectrum
 
 Reply = dict[str, Any]
+State = dict[str, Any]
 MARK = "settled"
 """Where clients return to after a divergence."""
 

@@ -1,0 +1,136 @@
+"""Lyu, Hanzely, Kolar (2022), Algorithm 2: Async-AL2SGD+, L-Katyusha on the objective (2.1) of known clusters.
+
+The estimator (4.1) is biased as printed: a global round lacks ``gamma_i tau_j (1 - alpha_j) / p_0`` times the cluster
+term, which is here. Every gradient is ``h_i``, the whole one at the anchor x, and a change between x and theta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.anchors import Anchors
+from coterie.methods.coins import Coordinated, Vote, draw
+from coterie.methods.complete import complete
+from coterie.methods.heads import Network, central
+from coterie.methods.rounds_at_home import MARK, Reply, State, diverged, shape
+from coterie.methods.ties import Ties
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
+
+
+@work
+def start(site: Site, gamma: Floats) -> Reply:
+    """``x_i = y_i = z_i = 0``."""
+    for name in ("theta", "x", "z", "h"):
+        site.state[name] = np.zeros((len(site), site.objective.dim))
+    site.state["gamma"] = gamma
+    return {}
+
+
+@work
+def run(
+    site: Site, momentum: Floats, c: Floats, u: Floats, v: Floats, fresh: Bools, refresh: bool, **steps: Any
+) -> Reply:
+    """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
+
+    Parameters
+    ----------
+    c : (k,), u : (k, d)
+        The step with ``g = h + gamma (c (theta - x) - u)`` of a communication; c is negative where there was none.
+    v : (k, d), fresh : (k,)
+        ``alpha_j xbar + (1 - alpha_j) xbar_j``, and where it is new.
+    refresh : bool
+        Whether x moves to y, and averages of x are asked for instead of theta's.
+    """
+    j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
+    m = Momentum(*momentum)
+    if fresh.any():
+        new = np.flatnonzero(fresh[j])
+        h = np.array(h)
+        h[new] = full_gradient(site.objective.take(new), x[new]) + gamma[new, None] * (x[new] - v[j[new]])
+        site.state["h"] = h
+        site.count(len(new))
+    spoke = np.flatnonzero(c[j] >= 0.0)
+    if len(spoke):
+        theta = mix(m, x[spoke], y[spoke], z[spoke])
+        g = h[spoke] + gamma[spoke, None] * (c[j[spoke], None] * (theta - x[spoke]) - u[j[spoke]])
+        y, z = np.array(y), np.array(z)
+        y[spoke], z[spoke] = theta - m.eta * g, m.b1 * z[spoke] + (1.0 - m.b1) * theta - m.pace * g
+    draws = Draws(keyed.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
+    y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws)
+    site.count(2 * int(steps["count"][j].sum()))
+    site.state["theta"], site.state["z"] = y, z
+    if refresh:
+        site.state["x"] = y
+    return {"s": gamma[:, None] * (y if refresh else mix(m, x, y, z)), "g": gamma}
+
+
+def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
+    """``theta = a_1 z + a_2 x + (1 - a_1 - a_2) y``."""
+    return m.a1 * z + m.a2 * x + (1.0 - m.a1 - m.a2) * y
+
+
+@dataclass(frozen=True)
+class AsyncAL2SGD:
+    """Algorithm 2 with the paper's symbols; ``async_al2sgd_theory`` chooses them.
+
+    Attributes
+    ----------
+    ties : Ties
+    momentum : Momentum
+        eta, a_1, a_2, b_1, b_2 of Theorem 4.3.
+    p0, rho : float
+    p, tau : (k,)
+    seed : int
+        Of the coins; rows are drawn by the engine's.
+    batch : int
+        Rows of a local step, drawn with replacement: the paper's is 1; 0 takes all.
+    vote, network
+        Who draws the global coin and computes the network's average: see ``peers``.
+    """
+
+    ties: Ties
+    momentum: Momentum
+    p0: float
+    p: Floats
+    tau: Floats
+    rho: float
+    seed: int = 0
+    batch: int = 1
+    vote: Vote | None = None
+    network: Network = field(default=central)
+
+    def init(self, fed: Federation) -> State:
+        """The state before the first step."""
+        about = complete(fed.ask(shape))
+        fed.ask(start, gamma=PerRow(self.ties.gamma))
+        k, none = len(self.p), np.zeros((len(self.p), int(about["dim"].max())))
+        counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
+        return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}
+
+    @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
+    def step(self, fed: Federation, state: State, n: int) -> State:
+        """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
+        fed.mark(MARK)
+        p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
+        heads = Anchors(self, run, fed, p, state)
+        for t, globally, locally in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
+            steps = np.arange(t, t + len(globally))
+            moves = keyed.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
+            last = heads.iterate(t, globally, locally, moves)
+        status = f"diverged by step {last}" if diverged(fed) else "running"
+        return state | heads.state() | {"t": state["t"] + n, "status": status}
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) iterations, from ``state`` on; none after a divergence."""
+        state = state or self.init(fed)
+        for stop in stops:
+            if state["status"] == "running" and stop > state["t"]:
+                state = self.step(fed, state, stop - state["t"])
+                yield state
