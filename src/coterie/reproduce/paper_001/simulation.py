@@ -71,33 +71,33 @@ def simulate(seed: int, rows: int) -> Simulation:
     return Simulation(objective, np.arange(clients) // CLIENTS, truth["clients"][:, 1:])
 
 
-def lt(data: Simulation, seed: int) -> Floats:
+def lt(data: Simulation) -> Floats:
     """Every client alone: least squares of minimum norm."""
     return local.fit(*data.setting()).client
 
 
-def sm(data: Simulation, seed: int) -> Floats:
+def sm(data: Simulation) -> Floats:
     """One model for all."""
     return pooled.fit(*data.setting()).client
 
 
-def sc(data: Simulation, seed: int) -> Floats:
+def sc(data: Simulation) -> Floats:
     """Clients tied to one centre, with the strength that cross-validation chooses."""
     lam = float(GRID[np.argmin(cross_validate(data))])
     return given_strengths.given(*data.setting(flat=True), lam).client
 
 
-def ours(data: Simulation, seed: int) -> Floats:
+def ours(data: Simulation) -> Floats:
     """The minimiser of (2.3) at Theorem 5.1's strengths ``gamma_i = lambda_j = 1``."""
     return given_strengths.given(*data.setting(), 1.0, 1.0).client
 
 
-def learned(data: Simulation, seed: int) -> Floats:
+def learned(data: Simulation) -> Floats:
     """The same with variances learned by restricted likelihood, one for clients and one for clusters."""
     return hierarchical.fit(*data.setting(), covariance="isotropic").client
 
 
-Estimator = Callable[[Simulation, int], Floats]
+Estimator = Callable[[Simulation], Floats]
 
 ESTIMATORS: dict[str, tuple[str, Estimator]] = {
     "lt": ("every client alone", lt),

@@ -9,8 +9,7 @@ import numpy as np
 
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
-from coterie.reproduce.paper_001.distances import NOTES, PRINTED, Distances, measure
-from coterie.reproduce.paper_001.simulation import ESTIMATORS
+from coterie.reproduce.paper_001.distances import NOTES, PRINTED, TITLES, Distances, measure, rounds_table
 from coterie.reproduce.pictures import BLUE, RED, panels
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ SIZES = (10, 100)
 
 def run(settings: Settings) -> Outcome:
     """Measure and compare with Table 1."""
-    found = measure(SIZES, settings.runs(5), settings)
-    tables = tuple(table(found, m) for m in found.values)
+    found = measure(SIZES, settings)
+    tables = (*(table(found, m) for m in found.values), rounds_table(found))
     return Outcome(tables, partial(draw, found), found.settings(), found.numbers(), NOTES)
 
 
@@ -30,14 +29,12 @@ def table(found: Distances, m: int) -> Table:
     """Paper against ours at one m."""
     rows = []
     for name, distances in found.values[m].items():
-        title = ESTIMATORS[name][0]
         printed = PRINTED.get(name, {}).get(m)
         paper = (f"{printed[0]:.3f} ({printed[1]:.3f})", f"{printed[2]:.3f}") if printed else ("–", "–")
         here = f"{distances.mean():.3f} ({distances.std():.3f})", f"{distances.max(axis=1).mean():.3f}"
-        rows.append((title, paper[0], here[0], paper[1], here[1]))
-    runs = len(found.seeds)
+        rows.append((TITLES[name], paper[0], here[0], paper[1], here[1]))
     return Table(
-        title=f"Distance |estimate - truth| at m = {m} rows of a client, {runs} run{'s' * (runs > 1)}",
+        title=f"Distance |estimate - truth| at m = {m} rows of a client, {found.runs}",
         columns=("estimator", "average (SD), paper", "here", "maximum, paper", "here"),
         rows=tuple(rows),
         marked=list(found.values[m]).index("our"),
@@ -46,7 +43,7 @@ def table(found: Distances, m: int) -> Table:
 
 def draw(found: Distances) -> Figure:
     """Averages with one standard deviation over clients, and what the paper printed."""
-    figure, axes = panels(len(found.values), width=5.2, height=3.0)
+    figure, axes = panels(len(found.values), width=5.2, height=3.6)
     for ax, (m, by) in zip(axes, found.values.items(), strict=True):
         at = np.arange(len(by))[::-1]
         average, spread = [d.mean() for d in by.values()], [d.std() for d in by.values()]
@@ -55,7 +52,7 @@ def draw(found: Distances) -> Figure:
         ax.plot(*zip(*known, strict=True), "D", color=RED, mfc="none", ms=9, label="printed in Table 1")
         for mean, y in zip(average, at, strict=True):
             ax.annotate(f"{mean:.3f}", (1.02, y), xycoords=("axes fraction", "data"), va="center")
-        ax.set_yticks(at, [ESTIMATORS[name][0] for name in by] if ax is axes[0] else [""] * len(by))
+        ax.set_yticks(at, [TITLES[name] for name in by] if ax is axes[0] else [""] * len(by))
         ax.set_ylim(-0.6, len(by) - 0.4)
         ax.set_xscale("log")
         ax.set_xlim(0.3, 9.0)
