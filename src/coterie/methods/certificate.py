@@ -1,0 +1,66 @@
+"""How far a run over rounds is from the exact optimum of (2.1), which clients keep beside their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.complete import complete
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.given_strengths import given
+from coterie.methods.ties import Ties
+from coterie.numerics.kernels import Floats
+
+Reply = dict[str, Any]
+AT = "optimum"
+"""Name of the clients' state that holds it."""
+
+
+@work
+def hold(site: Site, optimum: Floats) -> Reply:
+    """Keep the optimum, (m, d)."""
+    site.state[AT] = optimum
+    return {}
+
+
+@work
+def apart(site: Site, counted: Floats) -> Reply:
+    """Squared distances of theta, and of 0, from the optimum."""
+    theta, best = site.state["theta"], site.state[AT]
+    return {"now": counted * np.sum((theta - best) ** 2, axis=1), "start": counted * np.sum(best**2, axis=1)}
+
+
+@work
+def reveal(site: Site) -> Reply:
+    """A client's parameters, for an owner of all the data."""
+    return {"theta": site.state["theta"]}
+
+
+def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
+    """Solve (2.1) exactly; every client keeps its part of the optimum.
+
+    A CoterieError where not all columns are personal: rounds tie whole vectors.
+    """
+    if len(problem.tree.parents) > 1:
+        raise CoterieError("Methods over rounds take one level of clusters: name the finest only.")
+    exact = given(fed, problem, ties.gamma, alpha=ties.alpha)
+    if len(problem.personal) < len(exact.root):
+        raise CoterieError(
+            "Methods over rounds tie all coefficients of a client: share none, leave out columns that do not vary "
+            "within any client, or use an exact method."
+        )
+    fed.ask(hold, optimum=PerRow(exact.client))
+    return exact
+
+
+def gap(fed: Federation, family: str, ties: Ties) -> float:
+    """``|theta - optimum| / |optimum|``, the distance over that of the start, all clients stacked.
+
+    Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not.
+    """
+    counted = np.ones(len(ties.gamma)) if family == "gaussian" else (ties.gamma > 0.0).astype(np.float64)
+    s = complete(fed.total(apart, counted=PerRow(counted)))
+    return float(np.sqrt(s["now"] / s["start"])) if s["start"] > 0.0 else float(np.sqrt(s["now"]))
