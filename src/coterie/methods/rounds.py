@@ -6,43 +6,25 @@ Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022), in ``async_l2gd`` and ``async_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Federation
-from coterie.methods import async_al2sgd_theory, async_l2gd_theory
-from coterie.methods import async_l2gd_rates as rates
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.certificate import AT, certify, gap, reveal
+from coterie.methods.async_l2gd_rates import expected_rounds
+from coterie.methods.certificate import certify, gap, reveal
 from coterie.methods.complete import complete
-from coterie.methods.curvature import ask_constants, mu_F
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.learned_strengths import learn
-from coterie.methods.optimum import optimum
 from coterie.methods.peers import traffic
 from coterie.methods.rounds_options import Options
+from coterie.methods.rounds_plan import accelerate, descend, some
 from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Floats
-from coterie.objectives.steps import Momentum
-
-MOST = 100_000
-"""Steps that are chosen at most."""
-UNKNOWN = 10_000
-"""Steps where F is flat in some direction, so that no theory says how many."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A method with its parameters, where to stop on the way, and what to say about it."""
-
-    method: AsyncL2GD | AsyncAL2SGD
-    stops: list[int]
-    about: dict[str, Any]
 
 
 def fit(
@@ -79,8 +61,9 @@ def fit(
         gamma, lam = learn(fed, problem)
     ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha)
     exact = certify(fed, problem, ties)
-    plan = (accelerate if accelerated else descend)(fed, problem.family, ties, options)
-    trace, state = [], {}
+    plan = (accelerate if accelerated else descend)(fed, ties, options)
+    trace: list[tuple[int, float, int, int]] = []
+    state: dict[str, Any] = {}
     for state in plan.method.run(fed, plan.stops):
         between = state["between"] + state.get("refreshes", 0)
         trace.append((state["t"], gap(fed, problem.family, ties), int(between), int(state["within"].sum())))
@@ -90,55 +73,28 @@ def fit(
     status = "finished" if state["status"] == "running" else state["status"]
     about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
     about |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
-    strengths = {"gamma": _few(ties.gamma), "alpha": _few(ties.alpha), "lam": _few(ties.lam)}
+    strengths = {"gamma": some(ties.gamma), "alpha": some(ties.alpha), "lam": some(ties.lam)}
     return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": about})
 
 
-def descend(fed: Federation, family: str, ties: Ties, options: Options) -> Plan:
-    """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
-    batch = options.batch or 0
-    c = ask_constants(fed, AT)
-    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
-    p0, p = options.p0, options.p
-    if options.one_coin:
-        p0, p = 0.1 if p0 is None else p0, 0.0
-    chosen = async_l2gd_theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
-    mu, at = mu_F(fed, ties, AT), optimum(fed, ties, AT)
-    loss = rates.batch_noise(at.loss, at.rows, batch)
-    sigma2 = rates.noise(chosen.p0, chosen.p, at.phi, at.psi, loss, exact=not batch)
-    decreasing = options.eta is None and mu > 0.0
-    if decreasing:
-        bound: Any = partial(rates.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=at.start)
-    else:
-        bound = partial(rates.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start)
-    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if mu > 0.0 else UNKNOWN)
-    eta = (lambda t: float(rates.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
-    who = options.peers(chosen.p0, len(ties.alpha))
-    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **who)
-    why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
-    about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
-    about |= {"steps": T, "p0": chosen.p0, "p": _few(chosen.p), "tau": _few(chosen.tau), "batch": batch}
-    about["promised"] = float(np.sqrt(bound(T) / at.start)) if mu > 0.0 and at.start > 0.0 else float("inf")
-    return Plan(method, _stops(T), about)
+def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:
+    """(2.2): averages of clusters (k, d) and of the network (d,)."""
+    sums = np.zeros((len(ties.alpha), theta.shape[1]))
+    np.add.at(sums, ties.clusters, ties.gamma[:, None] * theta)
+    return ties.averages(sums)
 
 
-def accelerate(fed: Federation, family: str, ties: Ties, options: Options) -> Plan:
-    """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
-    batch = 1 if options.batch is None else options.batch
-    c = ask_constants(fed, AT)
-    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
-    mu, common = mu_F(fed, ties, AT), options.probabilities == "common"
-    L_F = float(np.max(c.L + ties.gamma))
-    p0, p = options.p0, options.p
-    if options.one_coin:
-        p0, p = 0.1 if p0 is None else p0, 0.0
-    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
-    k = chosen.steps
-    T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
-    who = options.peers(chosen.p0, len(ties.alpha))
-    momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
-    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **who)
-    about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
-    about |= {"steps": T, "p0": chosen.p0, "p": _few(chosen.p), "tau": _few(chosen.tau), "batch": batch}
-    about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
-    return Plan(method, _stops(T), about)
+def _counted(
+    options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str, Any], d: int
+) -> dict[str, int | float | dict[str, int]]:
+    """Communications of a run, and what Proposition 3.2 expects; within clusters as means over these."""
+    T, k = state["t"], len(method.p)
+    expected = expected_rounds(method.p0, method.p, T)
+    out: dict[str, Any] = {"between": int(state["between"]), "between_expected": expected["global"]}
+    out |= {"within": float(np.mean(state["within"])), "within_expected": float(np.mean(expected["cluster"]))}
+    out["within_printed"] = float(np.mean(expected["printed"]))
+    if isinstance(method, AsyncAL2SGD):
+        out |= {"refreshes": int(state["refreshes"]), "refreshes_expected": method.rho * T}
+    if options.coordinator == "peers":
+        out["peers"] = traffic(options.network, k, d, out["between"] + out.get("refreshes", 0), T)
+    return out

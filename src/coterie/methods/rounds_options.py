@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.peers import NETWORKS, Majority
 from coterie.methods.heads import central
+from coterie.methods.peers import NETWORKS, Majority
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class Options:
         names = [f.name for f in fields(cls)]
         for name in given:
             if name not in names:
-                raise CoterieError(f"Rounds have no option {name!r}.{nearest(name, names)} There are {', '.join(names)}.")
+                raise CoterieError(
+                    f"Rounds have no option {name!r}.{nearest(name, names)} There are {', '.join(names)}."
+                )
         return cls(**given)
 
     def __post_init__(self) -> None:

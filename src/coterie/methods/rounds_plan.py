@@ -1,0 +1,118 @@
+"""What theory makes of the options of a run over rounds: Theorem 3.5 and its corollary, Theorem 4.3 and its."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation
+from coterie.methods import async_al2sgd_theory, async_l2gd_theory
+from coterie.methods import async_l2gd_rates as rates
+from coterie.methods.async_al2sgd import AsyncAL2SGD
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.certificate import AT
+from coterie.methods.curvature import ask_constants, mu_F
+from coterie.methods.optimum import optimum
+from coterie.methods.rounds_options import Options
+from coterie.methods.ties import Ties
+from coterie.numerics.kernels import Floats
+from coterie.objectives.steps import Momentum
+
+MOST = 100_000
+"""Steps that are chosen at most."""
+UNKNOWN = 10_000
+"""Steps where F is flat in some direction, so that no theory says how many."""
+STOPS = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method with its parameters, where to stop on the way, and what to say about it."""
+
+    method: AsyncL2GD | AsyncAL2SGD
+    stops: list[int]
+    about: dict[str, Any]
+
+
+def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
+    """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
+    batch = options.batch or 0
+    c = ask_constants(fed, AT)
+    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
+    p0, p = options.p0, options.p
+    if options.one_coin:
+        p0, p = 0.1 if p0 is None else p0, 0.0
+    chosen = async_l2gd_theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
+    mu, at = mu_F(fed, ties, AT), optimum(fed, ties, AT)
+    loss = rates.batch_noise(at.loss, at.rows, batch)
+    sigma2 = rates.noise(chosen.p0, chosen.p, at.phi, at.psi, loss, exact=not batch)
+    decreasing = options.eta is None and mu > 0.0
+    if decreasing:
+        bound: Any = partial(rates.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=at.start)
+    else:
+        bound = partial(rates.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start)
+    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if mu > 0.0 else UNKNOWN)
+    eta = (lambda t: float(rates.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
+    who = options.peers(chosen.p0, len(ties.alpha))
+    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **who)
+    why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
+    about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
+    about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
+    about["promised"] = float(np.sqrt(bound(T) / at.start)) if mu > 0.0 and at.start > 0.0 else float("inf")
+    return Plan(method, _stops(T), about)
+
+
+def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
+    """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
+    batch = 1 if options.batch is None else options.batch
+    c = ask_constants(fed, AT)
+    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
+    mu, common = mu_F(fed, ties, AT), options.probabilities == "common"
+    L_F = float(np.max(c.L + ties.gamma))
+    p0, p = options.p0, options.p
+    if options.one_coin:
+        p0, p = 0.1 if p0 is None else p0, 0.0
+    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
+    k = chosen.steps
+    T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
+    who = options.peers(chosen.p0, len(ties.alpha))
+    momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
+    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **who)
+    about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
+    about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
+    about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
+    return Plan(method, _stops(T), about)
+
+
+def some(values: Floats) -> Any:
+    """A number for each cluster or client, as what can be read: one, a few, or their range."""
+    different = np.unique(values)
+    if len(different) == 1:
+        return float(different[0])
+    return values.tolist() if len(values) <= 20 else {"from": float(different[0]), "to": float(different[-1])}
+
+
+def _by_cluster(ties: Ties, L: Floats) -> Floats:
+    """The largest smoothness of each cluster's clients, (k,)."""
+    out = np.zeros(len(ties.alpha))
+    np.maximum.at(out, ties.clusters, L)
+    return out
+
+
+def _steps(bound: Callable[[int], Floats], target: float) -> int:
+    """The first step at which a falling bound is at the target; ``MOST`` where it is later."""
+    low, high = 0, MOST
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(middle) <= target else (middle + 1, high)
+    return max(low, 1)
+
+
+def _stops(T: int) -> list[int]:
+    """Where to look at a run of T steps, and to change its step size: evenly, and closer at the beginning."""
+    even, early = np.linspace(0, T, STOPS + 1), np.geomspace(1, T, STOPS)
+    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]
