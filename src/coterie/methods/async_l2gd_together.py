@@ -24,16 +24,21 @@ Draw = tuple[npt.NDArray[np.uint64], int, int]
 
 
 @kernel
-def _catch_up(basis: Basis, data: Data, theta: Floats, i: int, step: float, steps: int, draws: Draw, g: Floats) -> None:
-    """The local steps that client i owes (line 15); g (3 r + d,) is scratch."""
+def _catch_up(
+    basis: Basis, data: Data, theta: Floats, lo: int, hi: int, step: float, steps: int, draws: Draw, g: Floats
+) -> None:
+    """The local steps that clients lo, ..., hi - 1 owe (line 15); g (3 r + d,) is scratch."""
     values, vectors, goal = basis
-    if steps > 0 and values.shape[0] > 0:
-        leap_one(theta[i], values[i], vectors[i], goal[i], step, steps, g)
-    elif steps > 0:
-        family, X, y, offset, weights, starts, stops = data
-        lo, rows = starts[i], stops[i] - starts[i]
-        g = g[: theta.shape[1]]
-        descend_one(family, X, y, offset, weights, lo, rows, theta[i], step, steps, draws[0][i], draws[1], draws[2], g)
+    if values.shape[0] > 0:
+        for i in range(lo, hi):
+            leap_one(theta[i], values[i], vectors[i], goal[i], step, steps, g)
+        return
+    family, X, y, offset, weights, starts, stops = data
+    keys, first, size = draws
+    g = g[: theta.shape[1]]
+    for i in range(lo, hi):
+        row, n = starts[i], stops[i] - starts[i]
+        descend_one(family, X, y, offset, weights, row, n, theta[i], step, steps, keys[i], first, size, g)
 
 
 @kernel
@@ -85,17 +90,18 @@ def _iterate(
             if not (ends or globally[t] or locally[t, j]):
                 continue
             step = eta / ((1.0 - p0) * (1.0 - p[j]))
-            for i in range(bounds[j], bounds[j + 1]):
-                _catch_up(basis, data, theta, i, step, t - since[j], (keys, t0 + since[j], size), scratch)
+            lo, hi = bounds[j], bounds[j + 1]
+            if t > since[j]:
+                _catch_up(basis, data, theta, lo, hi, step, t - since[j], (keys, t0 + since[j], size), scratch)
             since[j] = t + 1
             if ends:
                 continue
-            strength[j] = _average(theta, gamma, bounds[j], bounds[j + 1], mean[j])
+            strength[j] = _average(theta, gamma, lo, hi, mean[j])
             if not globally[t]:
                 c = eta * (1.0 - tau[j]) * (1.0 - alpha[j]) / ((1.0 - p0) * p[j])
                 for a in range(d):
                     u[a] = c * mean[j, a]
-                _pull(theta, gamma, bounds[j], bounds[j + 1], c, u)
+                _pull(theta, gamma, lo, hi, c, u)
         if ends or not globally[t]:
             continue
         network[:] = 0.0
