@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
-from coterie.methods.async_l2gd_together import iterate_all
+from coterie.methods.async_l2gd_together import TOGETHER, iterate_all
 from coterie.methods.coins import Coordinated, Vote, draw, segments
 from coterie.methods.complete import complete
 from coterie.methods.counts import communications
@@ -82,7 +82,7 @@ class AsyncL2GD:
         about = complete(fed.ask(shape))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
         fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank)
-        k, compiled = len(self.p), bool(rank or about["rows"].all())
+        k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
         mean = np.zeros((k, int(about["dim"].max())))
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}

@@ -18,6 +18,9 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.spectrum import leap_one
 from coterie.objectives.steps import descend_one
 
+TOGETHER = 4096
+"""So many clients at most; more are quicker over exchanges, in threads."""
+
 Basis = tuple[Floats, Floats, Floats]
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
 Draw = tuple[npt.NDArray[np.uint64], int, int]
