@@ -60,13 +60,14 @@ def bound(
         (3.3), for a sharper bound that holds up to ``eta = 1 / L``: with Young's inequality at its best weight in
         place of Corollary A.2's, the ball is ``eta sigma^2 / (mu (1 - eta L))``.
     """
-    return (1.0 - eta * mu) ** np.asarray(t, dtype=np.float64) * start + ball(eta, mu, sigma2, smoothness)
+    shrink = np.log1p(-min(eta * mu, 1.0 - 1e-16))
+    return np.asarray(np.exp(np.asarray(t) * shrink) * start + ball(eta, mu, sigma2, smoothness), dtype=np.float64)
 
 
 def ball(eta: float, mu: float, sigma2: float, smoothness: float | None = None) -> float:
     """The noise ball of ``bound``: ``2 eta sigma^2 / mu``; infinite where mu is 0 and there is noise."""
-    factor = 2.0 if smoothness is None else float(over(1.0, max(1.0 - eta * smoothness, 0.0)))
-    return float(over(factor * eta * sigma2, mu))
+    room = 0.5 if smoothness is None else max(1.0 - eta * smoothness, 0.0)
+    return float(over(eta * sigma2, mu * room))
 
 
 def schedule(t: npt.ArrayLike, smoothness: float, mu: float) -> Floats:
@@ -93,20 +94,24 @@ def _conditioning(smoothness: float, mu: float) -> float:
 
 
 def iterations(accuracy: float, smoothness: float, mu: float, sigma2: float, start: float) -> tuple[float, float]:
-    """Steps after which ``bound`` (with its smoothness) promises ``accuracy * start``, and their size eta: (T, eta).
+    """Steps after which ``bound`` (with its smoothness) promises ``accuracy * start``, and their best size: (T, eta).
 
-    The share r of the accuracy that goes to the noise ball minimises ``log(1 / ((1 - r) accuracy)) / r``, T at small
-    eta. T is infinite where mu is 0.
+    T is infinite where mu is 0.
     """
+    from scipy.optimize import minimize_scalar
+
     if not mu > 0.0:
         return np.inf, 0.5 / smoothness
-    s = 2.0
-    for _ in range(30):  # s = 1 / (1 - r) solves s = 1 + log(s / accuracy), a contraction
-        s = 1.0 + np.log(s / min(accuracy, 1.0))
-    share = (1.0 - 1.0 / s) * accuracy * start * mu
-    eta = share / (sigma2 + share * smoothness) if sigma2 > 0.0 else 1.0 / smoothness
-    left = accuracy - float(over(ball(eta, mu, sigma2, smoothness), start)) if sigma2 > 0.0 else accuracy
-    return max(np.ceil(np.log(left) / np.log1p(-min(eta * mu, 1.0 - 1e-16))), 0.0), eta
+
+    def steps(share: float) -> tuple[float, float]:
+        """With this share of the accuracy left to the noise ball."""
+        level = share * accuracy * start * mu
+        eta = level / (sigma2 + level * smoothness)
+        return float(np.log(accuracy * (1.0 - share)) / np.log1p(-min(eta * mu, 1.0 - 1e-16))), eta
+
+    best = minimize_scalar(lambda share: steps(share)[0], bounds=(0.0, 1.0), method="bounded").x
+    T, eta = steps(float(best))
+    return float(max(np.ceil(T), 0.0)), eta
 
 
 def expected_rounds(p0: float, p: Floats, T: int) -> dict[str, float | Floats]:
