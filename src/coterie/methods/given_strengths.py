@@ -46,10 +46,24 @@ def given(
         For strengths that are negative, or that do not fit the clients or levels.
     """
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
-    sizes = problem.tree.sizes[:-1]
+    L, stray = factors(fed, setup, gamma, lam, alpha)
+    s = solve(fed, setup, L, stray=stray)
+    sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
+    return collect(fed, setup, s, L, sigma2, stray=stray)
+
+
+def factors(
+    fed: Federation,
+    setup: Setup,
+    gamma: Strength,
+    lam: Strength | Sequence[Strength] | None = None,
+    alpha: Strength | None = None,
+) -> tuple[list[Floats], PerRow]:
+    """The strengths of :func:`given` as ``penalised_tree.solve`` takes them: a factor L a level, and ``gamma^-1/2``."""
+    sizes = setup.tree.sizes[:-1]
     ties = strengths("gamma", gamma, len(fed.clients))
     if alpha is not None:
-        lam = Ties.of(fed.clients.clusters, problem.tree.sizes[0], gamma, None, alpha).lam
+        lam = Ties.of(fed.clients.clusters, setup.tree.sizes[0], gamma, None, alpha).lam
     levels: list[Strength] = [np.inf] * len(sizes)
     if isinstance(lam, list | tuple):
         levels = list(lam)
@@ -60,10 +74,7 @@ def given(
     L = [_factor(setup, np.ones(1))]
     L += [_factor(setup, strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
     with np.errstate(divide="ignore"):
-        stray = PerRow(ties**-0.5)
-    s = solve(fed, setup, L, stray=stray)
-    sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
-    return collect(fed, setup, s, L, sigma2, stray=stray)
+        return L, PerRow(ties**-0.5)
 
 
 def _factor(setup: Setup, strength: Floats) -> Floats:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import xlogy
 
 from coterie.data.clients import Clients, Level
 from coterie.data.labels import find_labels
+from coterie.engines.blocks import BLOCK
+from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
-from coterie.results.compare import Splits, evaluate, run
+from coterie.methods.strength_path import path
+from coterie.numerics.kernels import Floats
+from coterie.objectives.held_out import HeldOut
+from coterie.results.compare import ROWS_PER_BLOCK, Splits
+from coterie.results.metrics import objective
 
 
 def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]:
@@ -72,17 +79,57 @@ def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
     return out
 
 
+@dataclass(frozen=True)
+class Surface:
+    """Held-out losses over a grid of strengths.
+
+    Attributes
+    ----------
+    grid : dict of list
+        The candidates of ``gamma`` and, if there is another axis, of ``lam`` or ``alpha``.
+    loss : (gammas, others) float64
+        Mean loss over the held-out rows of all splits, in the units of ``metrics.LOSSES``.
+    """
+
+    grid: dict[str, list[Any]]
+    loss: Floats
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The strengths with the lowest loss; of equals, the first."""
+        at = np.unravel_index(int(np.argmin(np.nan_to_num(self.loss, nan=np.inf))), self.loss.shape)
+        return {name: values[k] for (name, values), k in zip(self.grid.items(), at, strict=False)}
+
+
+def search(clients: Clients, problem: Problem, grid: dict[str, list[Any]], splits: Splits) -> Surface:
+    """The held-out loss at every point of a grid, on splits of these clients' own rows."""
+    lams, alphas = grid.get("lam"), grid.get("alpha")
+    loss = np.zeros((len(grid["gamma"]), len(lams or alphas or [None])))
+    weight = 0.0
+    for mask in splits.masks(clients):
+        train, held = clients.subset(~mask), clients.subset(mask)
+        rows = HeldOut.of(objective(train, problem.family), objective(held, problem.family))
+        block = int(np.clip(len(clients) * 4 * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
+        fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block)
+        for point in path(fed, problem, grid["gamma"], lams, alphas):
+            loss[point.at] += point.held_out()
+        loss += _rest(held, problem.family)
+        weight += float(held.weights.sum())
+    scale = 1.0 if problem.family == "binomial" else 2.0
+    return Surface(grid, scale * loss / weight if weight > 0.0 else loss)
+
+
+def _rest(held: Clients, family: str) -> float:
+    """What the held-out loss holds beside the likelihood of the parameters: a Poisson deviance's terms in y alone."""
+    if family != "poisson":
+        return 0.0
+    return float(held.weights @ (xlogy(held.y, held.y) - held.y))
+
+
 def select(clients: Clients, problem: Problem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:
     """The strengths with the lowest held-out loss over rows, by splits of these clients' own rows."""
-    names = list(grid)
-    candidates = [dict(zip(names, values, strict=True)) for values in product(*grid.values())]
-    if len(candidates) == 1:
-        return candidates[0]
+    if all(len(values) == 1 for values in grid.values()):
+        return {name: values[0] for name, values in grid.items()}
     if splits.count == 0:
         raise CoterieError("A grid of strengths is chosen from by held-out rows: ask for at least one split.")
-    fits = {
-        str(i): lambda train, chosen=chosen: run("given-strengths", train, problem, chosen)[0]
-        for i, chosen in enumerate(candidates)
-    }
-    inner = Splits(splits.count, splits.fraction, splits.seed + 1)
-    return candidates[int(evaluate(clients, problem.family, fits, inner).best())]
+    return search(clients, problem, grid, Splits(splits.count, splits.fraction, splits.seed + 1)).chosen
