@@ -303,3 +303,9 @@ def test_a_missing_client_is_named() -> None:
     fed.kill(1)
     with pytest.raises(CoterieError, match="did not answer"):
         mu_F(fed, Ties.of(clusters, 5, 1.0, 1.0, None))
+
+
+def test_curvatures_that_overflow_are_said_to() -> None:
+    glm, clusters = table("poisson")
+    with pytest.raises(CoterieError, match="overflows: rescale"):
+        ask_constants(InProcess(replace(glm, offset=glm.offset + 800), clusters))

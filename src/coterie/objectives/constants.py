@@ -153,7 +153,7 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
     Raises
     ------
     CoterieError
-        For an objective whose smoothness is not known.
+        For an objective whose smoothness is not known, and where curvatures overflow.
     """
     if isinstance(objective, Quadratic):
         low, high = extremes(pack(objective.hessian()))
@@ -162,6 +162,8 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
     A, largest = _weighed(*objective.compiled, at, True, theta is None)
+    if not (np.isfinite(A).all() and np.isfinite(largest).all()):
+        raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
     low, high = extremes(A)
     exact = (objective.family == "gaussian") & (objective.counts >= objective.p)
     return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, objective.family == "poisson")
