@@ -133,7 +133,7 @@ def fit(
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
     method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
-"given-strengths"}
+"given-strengths", "james-stein"}
         "auto" (default) takes the one with the lowest held-out loss.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
@@ -235,7 +235,7 @@ class Fitting:
         problem, auto_shared = self.problem()
         sentences = words.before(self.clients, problem, auto_shared)
         learnable = len(self.clients) > 1 and not self.clients.single_rows
-        names = applicable(problem, learnable, bool(self.options.strengths))
+        names = applicable(problem, learnable, bool(self.options.strengths), self.options.method)
         evidence, name, reason = self.choose(problem, names, learnable)
         fitted, ledger = self.fit(name, problem, self.clients)
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
@@ -248,10 +248,11 @@ class Fitting:
     def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
         options = self.options.learning
-        if name == "given-strengths":
+        given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
+        if given:
             options = select(clients, problem, self.options.strengths, self.options.splits)
         fitted, ledger = run(name, clients, problem, options)
-        if name == "given-strengths":
+        if given:
             numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in options.items()}
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
         return fitted, ledger

@@ -92,8 +92,8 @@ Method = Annotated[
     Option(
         "--method",
         metavar="NAME",
-        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma) "
-        "or auto, which takes the one with the lowest held-out loss.",
+        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
+        "james-stein (compared only if named) or auto, which takes the one with the lowest held-out loss.",
         rich_help_panel=_MODEL,
     ),
 ]

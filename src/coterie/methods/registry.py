@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
+from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
 from coterie.methods.fitted import Fitted, Problem
 
 
@@ -21,13 +21,15 @@ class Method:
     takes : tuple of str
         Names of the options that ``fit`` takes.
     learns : bool
-        Learns variances, which needs more than one row for some clients.
+        Learns variances (where it is not given strengths), which needs more than one row for some clients.
     flat : bool
         Ignores clusters.
     clustered : bool
         Says something else than the others only where there are clusters.
     intercept : bool
         Needs an intercept that can be personal.
+    asked : bool
+        Compared only where it is asked for by name.
     """
 
     name: str
@@ -37,9 +39,11 @@ class Method:
     flat: bool = False
     clustered: bool = False
     intercept: bool = False
+    asked: bool = False
 
 
 LEARNING = ("covariance", "reml", "own", "residual")
+STRENGTHS = ("gamma", "lam", "alpha")
 METHODS = {
     method.name: method
     for method in (
@@ -49,22 +53,25 @@ METHODS = {
         Method("clusterwise", clusterwise.fit, clustered=True),
         Method("single-cluster", hierarchical.fit, LEARNING, learns=True, flat=True, clustered=True),
         Method("hierarchical", hierarchical.fit, LEARNING, learns=True),
-        Method("given-strengths", given_strengths.given, ("gamma", "lam", "alpha")),
+        Method("given-strengths", given_strengths.given, STRENGTHS),
+        Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True),
     )
 }
 
 
-def applicable(problem: Problem, learnable: bool, strengths: bool) -> list[str]:
+def applicable(problem: Problem, learnable: bool, strengths: bool, asked: str = "auto") -> list[str]:
     """Names of the methods that differ on this problem.
 
-    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given.
+    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
+    is asked for.
     """
 
     def fits(m: Method) -> bool:
         has_intercept = problem.intercept is not None and problem.intercept in problem.personal
         clusters = len(problem.tree.parents) > 0 and problem.tree.sizes[0] > 1
-        if "gamma" in m.takes and not strengths:
+        given = strengths and "gamma" in m.takes
+        if (m.asked and m.name != asked) or not (given or (learnable if m.learns else "gamma" not in m.takes)):
             return False
-        return (learnable or not m.learns) and (clusters or not m.clustered) and (has_intercept or not m.intercept)
+        return (clusters or not m.clustered) and (has_intercept or not m.intercept)
 
     return [name for name, method in METHODS.items() if fits(method)]

@@ -22,6 +22,7 @@ METHODS = {
     "clusterwise": "one model for each cluster",
     "single-cluster": "clients tied to one centre",
     "hierarchical": "clients tied to their clusters",
+    "james-stein": "the same, its centre shrunk towards zero",
 }
 """What each method is, in a few words."""
 
