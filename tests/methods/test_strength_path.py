@@ -9,6 +9,7 @@ from coterie.data import prepare
 from coterie.data.simulate import donor_response
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
+from coterie.engines.loopback import Faults, Loopback
 from coterie.methods import given_strengths
 from coterie.methods.fitted import Problem
 from coterie.methods.strength_path import path
@@ -150,6 +151,16 @@ def test_blocks_and_threads_do_not_change_it(donors):
         runs.append([point.held_out() for point in path(fed, problem, [0.5, 1.0], [0.1, 1.0])])
     np.testing.assert_allclose(runs[1], runs[0], rtol=1e-11)
     assert runs[2] == runs[0]
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_sites_that_speak_through_bytes_that_get_lost(donors, sites):
+    train, held, problem = donors
+    rows = HeldOut.of(objective(train, "binomial"), objective(held, "binomial"))
+    far = Loopback(rows, train.clusters, ids=train.ids, sites=sites, faults=Faults(reply=0.2, seed=3))
+    near = federation(train, held, "binomial")
+    runs = [[p.held_out() for p in path(fed, problem, [0.5, 1.0], [0.1, 1.0])] for fed in (near, far)]
+    np.testing.assert_allclose(runs[1], runs[0], rtol=1e-10)
 
 
 def test_squares_are_added_up_once(donors):
