@@ -40,9 +40,8 @@ class Point:
     at : (int, int)
         Index into gammas, and into lams or alphas.
     root : (p,)
-        In the units of the table, as are
     nodes : tuple of (k_l, p)
-        the clusters, fine to coarse.
+        The clusters, fine to coarse; all in the units of the table.
     """
 
     at: tuple[int, int]
@@ -76,7 +75,7 @@ def path(
     gammas : sequence of (float or (m,))
     lams, alphas : sequence of (float or (k,)), optional
         The other axis, if any, with the values that ``given_strengths.given`` takes.
-    tolerance : float, default 1e-8
+    tolerance : float, default 1e-10
         What the last step of a point may gain for each row of a GLM; 0 solves every point from the beginning.
 
     Yields
@@ -116,11 +115,11 @@ class _Walk:
                 return at
             if not gain < most:
                 break
-            self.fed.total(path_at_home.read, unit=self.setup.unit)
+            complete(self.fed.total(path_at_home.read, unit=self.setup.unit))
             most, reads = 0.5 * gain, reads + 1
         solve(self.fed, self.setup, L, stray=stray)
         self.land(L, stray)
-        self.fed.total(path_at_home.read, unit=self.setup.unit)
+        complete(self.fed.total(path_at_home.read, unit=self.setup.unit))
         self.warm = True
         return self.land(L, stray)[0]
 
