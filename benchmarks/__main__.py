@@ -7,7 +7,7 @@ from importlib import import_module
 
 from benchmarks.measure import Row, show
 
-NAMES = ("references", "against_lme4", "against_gpboost", "million", "rounds")
+NAMES = ("references", "against_lme4", "against_gpboost", "million", "rounds", "paper_001")
 
 
 def main() -> int:
