@@ -11,7 +11,7 @@ import numpy as np
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Settings
-from coterie.reproduce.paper_001.rounds import ETA, ONE_COIN, ROUNDS, STEPS, STOPS, P
+from coterie.reproduce.paper_001.rounds import ETA, ONE_COIN, ROUNDS, STEPS, P
 from coterie.reproduce.paper_001.simulation import CLIENTS, CLUSTERS, COLUMNS, ESTIMATORS, FOLDS, GRID, simulate
 
 PRINTED = {
@@ -88,7 +88,6 @@ class Distances:
             "eta": ETA,
             "p": P,
             "one_coin": ONE_COIN,
-            "stops_of_the_decreasing_step": STOPS,
             "seeds": list(self.seeds),
         }
 
@@ -116,9 +115,8 @@ def measure(sizes: Iterable[int], settings: Settings) -> Distances:
                     thetas[name] = ESTIMATORS[name][1](data)
                     continue
                 run = ROUNDS[name][1](data, seed, steps)
-                thetas[name], exact = run.theta, thetas["our"]
-                gap = float(np.linalg.norm(run.theta - exact) / np.linalg.norm(exact))
-                ends[name].append((gap, run.between, run.within))
+                thetas[name] = run.theta
+                ends[name].append((run.gap, run.between, run.within))
             for name, theta in thetas.items():
                 distances[name].append(data.distances(theta))
         values[m] = {name: np.stack(d) for name, d in distances.items()}
