@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from time import perf_counter
@@ -24,68 +24,16 @@ from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
-from coterie.relations.covariance import STRUCTURES
 from coterie.results import notes as words
 from coterie.results.compare import Evidence, Splits, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
+from coterie.results.options import Options as Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import aligned, select
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a fit is asked for, beside its table; see :func:`fit`."""
-
-    family: str = "gaussian"
-    shared: tuple[str, ...] = ()
-    covariance: str = "auto"
-    method: str = "auto"
-    reml: bool = True
-    cluster_variance: str = "common"
-    splits: Splits = field(default_factory=Splits)
-    strengths: dict[str, Any] = field(default_factory=dict)
-    residual: str = "common"
-
-    def __post_init__(self) -> None:
-        _choice("covariance", self.covariance, ("auto", *STRUCTURES))
-        _choice("method", self.method, ("auto", *METHODS))
-        _choice("cluster_variance", self.cluster_variance, ("common", "own"))
-        _choice("residual", self.residual, ("common", "by-client"))
-        if self.residual == "by-client" and self.family != "gaussian":
-            raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
-        if not isinstance(self.reml, (bool, np.bool_)):
-            raise CoterieError(f"reml must be True or False, not {self.reml!r}.")
-        self._check_splits()
-
-    def _check_splits(self) -> None:
-        for name, value in (("splits", self.splits.count), ("seed", self.splits.seed)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-                raise CoterieError(f"{name} must be a whole number, not {value!r}.")
-        if self.splits.count < 0:
-            raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
-        if not isinstance(self.splits.fraction, (int, float, np.number)):
-            raise CoterieError(f"test_fraction must be a number, not {self.splits.fraction!r}.")
-        if not 0.0 < self.splits.fraction < 1.0:
-            raise CoterieError(f"The test fraction must be between 0 and 1, not {self.splits.fraction:g}.")
-
-    @property
-    def learning(self) -> dict[str, Any]:
-        """Options of methods that learn variances."""
-        return {
-            "covariance": self.covariance,
-            "reml": self.reml,
-            "own": self.cluster_variance == "own",
-            "residual": self.residual,
-        }
-
-
-def _choice(what: str, value: str, values: Sequence[str]) -> None:
-    if value not in values:
-        raise CoterieError(f"{what} must be one of {', '.join(values)}, not {value!r}.{nearest(value, values)}")
 
 
 def fit(
@@ -109,6 +57,7 @@ def fit(
     gamma: Any = None,
     lam: Any = None,
     alpha: Any = None,
+    rounds: Mapping[str, Any] | None = None,
     offset: str | None = None,
     weights: str | None = None,
     missing: str = "error",
@@ -133,7 +82,7 @@ def fit(
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
     method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
-"given-strengths", "james-stein"}
+"given-strengths", "james-stein", "async-l2gd", "async-al2sgd"}
         "auto" (default) takes the one with the lowest held-out loss.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
@@ -153,7 +102,11 @@ def fit(
     gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels, optional
         Strengths that are given instead of learned: of the ties of clients to their cluster (gamma) and of clusters to
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
-        best of a grid is chosen by held-out rows, inside the training rows of every split.
+        best of a grid is chosen by held-out rows, inside the training rows of every split. The methods over rounds
+        learn what is not given.
+    rounds : mapping, optional
+        Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
+        :class:`coterie.methods.rounds_options.Options`. Theory chooses what is left out.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"
@@ -179,7 +132,8 @@ def fit(
     for what, name in (("order_by", order_by), ("split_by", split_by)):
         as_names(what, name)
     hold = Splits(splits, test_fraction, seed)
-    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual)
+    rounds = {} if rounds is None else rounds
+    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual, rounds)  # type: ignore[arg-type]
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
     if order_by is not None and order_by in table.columns:
@@ -189,7 +143,7 @@ def fit(
     if split_by is not None and splits:
         need_groups(clients, hold.groups, split_by)
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
-    options = Options(family, shared, covariance, method, reml, cluster_variance, hold, ties, residual)
+    options = Options(family, shared, covariance, method, reml, cluster_variance, hold, ties, residual, dict(rounds))
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)
@@ -247,13 +201,14 @@ class Fitting:
 
     def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
-        options = self.options.learning
+        options = self.options.learning | {"rounds": self.options.rounds}
         given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
         if given:
-            options = select(clients, problem, self.options.strengths, self.options.splits)
+            strengths = select(clients, problem, self.options.strengths, self.options.splits)
+            options |= strengths
         fitted, ledger = run(name, clients, problem, options)
-        if given:
-            numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        if given and "rounds" not in fitted.info:
+            numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in strengths.items()}
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
         return fitted, ledger
 
@@ -275,6 +230,8 @@ class Fitting:
         """The evidence, the method to fit, and why."""
         options, clients = self.options, self.clients
         asked = options.method
+        if asked != "auto" and METHODS[asked].whole:
+            self.need_all_personal(asked, problem)
         if asked != "auto" and asked not in names:
             if not learnable and METHODS[asked].learns:
                 raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
@@ -296,6 +253,19 @@ class Fitting:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.best()
         return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+
+    def need_all_personal(self, asked: str, problem: Problem) -> None:
+        """Raise where a method that ties whole vectors meets columns that all clients share."""
+        shared = [t for j, t in enumerate(self.clients.terms) if j not in problem.personal]
+        if len(self.clients.levels) > 1:
+            finest = self.clients.levels[0].name
+            raise CoterieError(f"Method '{asked}' takes one level of clusters: name '{finest}' only.")
+        if shared:
+            raise CoterieError(
+                f"Method '{asked}' ties all coefficients of a client, and {', '.join(shared)} "
+                f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {self.clients.name} varies in "
+                "it: leave such columns out, or use an exact method."
+            )
 
     def assemble(
         self,

@@ -47,6 +47,7 @@ def fit(
     gamma: o.Gamma = None,
     lam: o.Lam = None,
     alpha: o.Alpha = None,
+    rounds: o.Rounds = None,
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
@@ -82,6 +83,7 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out")}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
+    options["rounds"] = o.assignments("--rounds", options.get("rounds"))
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
@@ -137,6 +139,7 @@ def print_comparison(result: FitResult) -> None:
 
 def explain(result: FitResult) -> None:
     """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
+    from coterie.report.rounds import sentences as over_rounds
     from coterie.report.words import variance_sentences
 
     if not result.comparison.empty:
@@ -146,6 +149,8 @@ def explain(result: FitResult) -> None:
     if result.comparison.empty or result.method != result.recommended:
         say(f"Fitted: {result.method}.")
     for sentence in variance_sentences(result) if result.model.has_variances else []:
+        say(sentence)
+    for sentence in over_rounds(result):
         say(sentence)
     for note in result.notes:
         say(f"Note: {note}")

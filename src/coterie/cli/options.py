@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
 from coterie.errors import CoterieError
 
 _TABLE, _MODEL, _STRENGTHS, _EVIDENCE = "The table", "The model", "Given strengths", "The evidence"
+_ROUNDS = "Over rounds"
 
 Formula = Annotated[
     str, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
@@ -133,6 +134,16 @@ Alpha = Annotated[
         rich_help_panel=_STRENGTHS,
     ),
 ]
+Rounds = Annotated[
+    list[str] | None,
+    Option(
+        "--rounds",
+        metavar="NAME=VALUE",
+        help="An option of async-l2gd and async-al2sgd, such as steps=20000, coordinator=peers or p=0.1,0.2; several "
+        "are allowed. Theory chooses what is left out.",
+        rich_help_panel=_ROUNDS,
+    ),
+]
 Splits = Annotated[
     int,
     Option(
@@ -176,3 +187,27 @@ def numbers(option: str, text: str | None) -> float | list[float] | None:
     except ValueError as e:
         raise CoterieError(f"{option} takes a number, or several with commas between them, not '{text}'.") from e
     return values if len(values) > 1 else values[0]
+
+
+def assignments(option: str, texts: list[str] | None) -> dict[str, Any]:
+    """What ``NAME=VALUE`` says: numbers, lists of them where there are commas, True and False, or text."""
+    out: dict[str, Any] = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not sign or not name or not value.strip():
+            raise CoterieError(f"{option} takes NAME=VALUE, such as steps=20000, not '{text}'.")
+        if name in out:
+            raise CoterieError(f"{option} gives {name} twice.")
+        parts = [_value(part.strip()) for part in value.split(",")]
+        out[name] = parts if len(parts) > 1 else parts[0]
+    return out
+
+
+def _value(text: str) -> Any:
+    """A number (whole ones as such, 1e4 too), a truth value or text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    return int(number) if number.is_integer() else number

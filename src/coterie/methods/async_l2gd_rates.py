@@ -28,10 +28,15 @@ def noise(p0: float, p: Floats, phi: Floats, psi: Floats, loss: Floats, exact: b
     """
     local = over(loss, (1.0 - p0) * (1.0 - p))
     if not exact:
-        return float(np.sum(over(2.0 * phi, p0) + over(2.0 * psi, p0 + 2.0 * (1.0 - p0) * p) + local))
+        return float(np.sum(_where_drawn(2.0 * phi, p0) + _where_drawn(2.0 * psi, p0 + 2.0 * (1.0 - p0) * p) + local))
     tau = fractions(p0, p)
-    globally = over(np.maximum(phi + tau**2 * psi + tau * (loss - phi - psi), 0.0), p0)
+    globally = _where_drawn(np.maximum(phi + tau**2 * psi + tau * (loss - phi - psi), 0.0), p0)
     return float(np.sum(globally + over((1.0 - tau) ** 2 * psi, (1.0 - p0) * p) + local))
+
+
+def _where_drawn(square: Floats, probability: npt.ArrayLike) -> Floats:
+    """``square / probability``; 0 where nothing is drawn: nothing is tied there, and what is left is rounding."""
+    return np.asarray(np.where(np.asarray(probability) > 0.0, over(square, probability), 0.0))
 
 
 def batch_smoothness(L: Floats, L_row: Floats, batch: int) -> Floats:

@@ -1,11 +1,21 @@
-"""The exact methods by name: what each needs, and where it can be used."""
+"""The methods by name: what each needs, and where it can be used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
+from coterie.methods import (
+    clusterwise,
+    given_strengths,
+    hierarchical,
+    james_stein,
+    local,
+    own_intercept,
+    pooled,
+    rounds,
+)
 from coterie.methods.fitted import Fitted, Problem
 
 
@@ -30,6 +40,8 @@ class Method:
         Needs an intercept that can be personal.
     asked : bool
         Compared only where it is asked for by name.
+    whole : bool
+        Ties all coefficients of a client, and one level of clusters at most.
     """
 
     name: str
@@ -40,10 +52,12 @@ class Method:
     clustered: bool = False
     intercept: bool = False
     asked: bool = False
+    whole: bool = False
 
 
 LEARNING = ("covariance", "reml", "own", "residual")
 STRENGTHS = ("gamma", "lam", "alpha")
+OVER_ROUNDS = (*STRENGTHS, "rounds")
 METHODS = {
     method.name: method
     for method in (
@@ -55,6 +69,8 @@ METHODS = {
         Method("hierarchical", hierarchical.fit, LEARNING, learns=True),
         Method("given-strengths", given_strengths.given, STRENGTHS),
         Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True),
+        Method("async-l2gd", rounds.fit, OVER_ROUNDS, learns=True, asked=True, whole=True),
+        Method("async-al2sgd", partial(rounds.fit, accelerated=True), OVER_ROUNDS, learns=True, asked=True, whole=True),
     )
 }
 

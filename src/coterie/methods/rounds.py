@@ -57,6 +57,7 @@ def fit(
         For options that cannot be; where columns are shared or clusters nested; where a step size is too large.
     """
     options = Options.of(rounds or {})
+    options.check(accelerated, fed.clients.k)
     if gamma is None:
         gamma, lam = learn(fed, problem)
     ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha)
@@ -72,6 +73,7 @@ def fit(
     nodes = (ties.alpha[:, None] * network + (1.0 - ties.alpha[:, None]) * own,) if exact.nodes else ()
     status = "finished" if state["status"] == "running" else state["status"]
     about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
+    about |= {"accuracy": options.accuracy, "asked": dict(rounds or {})}
     about |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
     strengths = {"gamma": some(ties.gamma), "alpha": some(ties.alpha), "lam": some(ties.lam)}
     return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": about})

@@ -91,8 +91,26 @@ class Options:
         for name, value in (("accuracy", self.accuracy), ("eta", self.eta), ("p0", self.p0), ("rho", self.rho)):
             if value is not None and not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
                 raise CoterieError(f"{name} of rounds must be a number, not {value!r}.")
+        try:
+            np.asarray(0.0 if self.p is None else self.p, dtype=np.float64)
+        except (TypeError, ValueError) as e:
+            raise CoterieError(f"p of rounds must be a number, or one for each cluster, not {self.p!r}.") from e
+        for name in ("one_coin", "paper"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise CoterieError(f"{name} of rounds must be True or False, not {getattr(self, name)!r}.")
         if not 0.0 < self.accuracy < 1.0:
             raise CoterieError(f"accuracy of rounds must lie between 0 and 1, not {self.accuracy:g}.")
+
+    def check(self, accelerated: bool, k: int) -> None:
+        """Raise for options of the other algorithm, and for p that are not those of k clusters."""
+        for name in ("eta",) if accelerated else ("rho", "paper"):
+            if getattr(self, name) is not None and getattr(self, name) is not False:
+                raise CoterieError(
+                    f"{name} is an option of {'async-l2gd' if accelerated else 'async-al2sgd'}: leave it out here"
+                    f"{', the step is chosen with the momentum' if accelerated else ''}."
+                )
+        if self.p is not None and np.shape(self.p) not in ((), (k,)):
+            raise CoterieError(f"p of rounds must be one number, or {k}: one for each cluster, not {np.size(self.p)}.")
 
     def peers(self, p0: float, k: int) -> dict[str, Any]:
         """Who draws the coin and averages, for the methods."""

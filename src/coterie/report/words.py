@@ -22,7 +22,10 @@ METHODS = {
     "clusterwise": "one model for each cluster",
     "single-cluster": "clients tied to one centre",
     "hierarchical": "clients tied to their clusters",
+    "given-strengths": "the same, its strengths given",
     "james-stein": "the same, its centre shrunk towards zero",
+    "async-l2gd": "the same, over rounds",
+    "async-al2sgd": "the same, over fewer rounds",
 }
 """What each method is, in a few words."""
 

@@ -71,7 +71,8 @@ def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) 
     block = BLOCK
     if problem.family != "gaussian":  # whose work is by rows in every exchange
         block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
-    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block)
+    seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
+    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
     fitted = method.fit(fed, problem, **taken)
     return fitted, fed.ledger.as_dict()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from coterie.data.clients import Clients
@@ -54,7 +57,9 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
                 "infinite, so read their sign, not their size."
             )
-    if not METHODS[name].learns:
+    if "rounds" in fitted.info:
+        notes += over_rounds(fitted.info["rounds"])
+    if not METHODS[name].learns or "strengths" in fitted.info:
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
@@ -65,6 +70,42 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
     if fitted.info.get("status") == "stopped":
         notes.append("The search for the variances ended where rounding allows no further decrease of the deviance.")
     return notes
+
+
+def over_rounds(r: Mapping[str, Any]) -> list[str]:
+    """How far a run over rounds came and what it cost; what theory could not say; what to do after a divergence."""
+    sent, steps, status = r["communications"], int(r["trace"][-1][0]), str(r["status"])
+    if status.startswith("diverged"):
+        step = status.rsplit(" ", 1)[-1]
+        remedy = "use method 'async-l2gd' with a small eta, or an exact method"
+        if "rho" not in r:
+            remedy = f"give an eta under {r['eta']:.2g}"
+        return [
+            f"The run diverged by step {step}; the coefficients are the last finite ones before it, "
+            f"{_short_of(r['gap'])}. Of this family smoothness is known near the optimum only: {remedy}."
+        ]
+    counts = f"{sent['between']:,} communications between clusters and {sent['within']:,.0f} in each"
+    if "refreshes" in sent:
+        counts = f"{sent['between']:,} communications between clusters, {sent['within']:,.0f} within each and "
+        counts += f"{sent['refreshes']:,} refreshes of the anchor"
+    notes = [f"After {steps:,} steps with {counts}, the coefficients are {_short_of(r['gap'])}."]
+    if not np.isfinite(r["promised"]):
+        size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
+        notes.append(
+            f"Some direction is flat for every client's rows and ties (mu_F = 0), so no theorem says how fast this run "
+            f"comes near: {size} and {steps:,} steps were taken, and the distance above is measured."
+        )
+    elif r["promised"] > r["accuracy"] and r["gap"] > r["accuracy"]:
+        notes.append(f"That is more than the {r['accuracy']:.2g} asked for: give more steps, or method 'async-al2sgd'.")
+    return notes
+
+
+def _short_of(gap: float) -> str:
+    """A distance in words."""
+    if not gap <= 1.0:
+        return "farther from the exact optimum than the start was"
+    share = f"{100.0 * gap:.2g}%" if gap >= 1e-4 else "less than 0.01%"
+    return f"{share} of the way short of the exact optimum"
 
 
 def _sd(clients: Clients) -> Floats:
