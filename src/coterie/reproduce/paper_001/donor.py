@@ -137,7 +137,7 @@ def _along(ax: Axes, by: Compared, grid: Floats) -> None:
         ax.axhline(mean[name], color=colour, ls=style, label=MODELS[name])
     low = min(mean["isotropic"], mean["learned"], along.min())
     ax.set_ylim(low - 0.2 * (mean["single"] - low), mean["single"] + 3.0 * (mean["single"] - low))
-    above = f"{MODELS['local']}: {mean['local']:.3f}, above the frame"
-    ax.text(0.02, 0.98, above, transform=ax.transAxes, va="top", color=ORANGE)
+    above = f"{MODELS['local']}: {mean['local']:.3f},\nabove the frame"
+    ax.text(0.02, 0.42, above, transform=ax.transAxes, color=ORANGE)
     ax.set_xscale("log")
     ax.set_xlabel("γ, strength of the ties of clients to their cluster")
