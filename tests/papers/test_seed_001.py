@@ -10,8 +10,9 @@ import pytest
 from coterie.methods import given_strengths
 from coterie.numerics.kernels import full
 from coterie.reproduce.outcome import Settings
-from coterie.reproduce.paper_001 import bound, rounds, simulation
+from coterie.reproduce.paper_001 import bound, distances, figure1, rounds, simulation, table1
 from coterie.reproduce.paper_001.simulation import CLIENTS, COLUMNS, ESTIMATORS, FOLDS, GRID, simulate
+from coterie.reproduce.pictures import render
 
 
 @pytest.mark.parametrize(("m", "mean", "tolerance"), [(10, 3.389, 0.02), (100, 0.4914, 0.002)])
@@ -104,3 +105,12 @@ def test_rounds_come_near_the_exact_minimiser(name):
     assert run.gap == pytest.approx(np.linalg.norm(run.theta - exact) / np.linalg.norm(exact), rel=1e-6)
     assert run.gap < 0.01
     assert (run.within == 0.0) == (name == "one coin")
+
+
+def test_figures_are_drawn_of_any_numbers_of_runs():
+    rng = np.random.default_rng(0)
+    values = {m: {name: rng.uniform(0.5, 6.0, (2, 9)) for name in distances.TITLES} for m in (10, 100)}
+    ends = {m: {name: rng.uniform(0.0, 1.0, (2, 3)) for name in rounds.ROUNDS} for m in (10, 100)}
+    found = distances.Distances(range(2), 100, values, ends)
+    for module in (table1, figure1):
+        assert b"<svg" in render(lambda module=module: module.draw(found))

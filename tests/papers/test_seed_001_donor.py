@@ -5,8 +5,9 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.methods import given_strengths
-from coterie.reproduce.paper_001 import donor
+from coterie.reproduce.paper_001 import donor, figure2
 from coterie.reproduce.paper_001.responses import GRID, Scores, accuracy_table, over_grid, score
+from coterie.reproduce.pictures import render
 from coterie.results.metrics import objective
 
 
@@ -69,3 +70,11 @@ def test_performance_ratios():
     assert rows["one model", "here"][-2:] == ("0.500", "0.750")
     assert rows["ours, grid's best", "here"][-2:] == ("1.000", "1.000")
     assert rows["one model", "paper"][-2:] == ("0.986", "–")
+
+
+def test_figures_are_drawn():
+    rng, grid = np.random.default_rng(0), GRID[::8]
+    scores = {name: Scores(rng.exponential(0.3, 50), rng.random(50), 0.0, {"gamma": 1.0}) for name in donor.MODELS}
+    compared = donor.Compared(100, 50, scores, rng.random((5, 5)))
+    assert b"<svg" in render(lambda: donor.draw({"simulated": compared, "bank": compared}, grid))
+    assert b"<svg" in render(lambda: figure2.draw({name: scores[name] for name in figure2.COLOURS}))

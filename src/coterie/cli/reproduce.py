@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 if TYPE_CHECKING:
     from coterie.reproduce.outcome import Outcome
 
-EXAMPLE = "Example: coterie reproduce 001/table1 --json table1.json"
+EXAMPLE = "Example: coterie reproduce 001/table1 --quick --json table1.json"
 
 
 def reproduce(

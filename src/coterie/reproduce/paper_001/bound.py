@@ -93,7 +93,7 @@ def run(settings: Settings) -> Outcome:
         }
         for b in found
     }
-    chosen = {"m": ROWS, "steps": steps, "stops": stops, "runs": len(seeds), "data_seed": 0}
+    chosen = {"m": ROWS, "steps": steps, "stops": stops, "seeds": list(seeds), "data_seed": 0}
     below = [f"{b.ball / b.squares[:, -1].mean():,.0f} ({b.title})" for b in found]
     notes = (
         *NOTES,
