@@ -19,13 +19,20 @@ from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
 from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
+from coterie.methods.async_al2sgd import AsyncAL2SGD
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.async_l2gd_theory import fractions
+from coterie.methods.certificate import reveal
 from coterie.methods.fitted import Problem as Fit
 from coterie.methods.fitted import collect
+from coterie.methods.peers import ring
 from coterie.methods.setup import Setup, prepare
+from coterie.methods.ties import Ties
 from coterie.methods.variances import State as Search
 from coterie.methods.variances import Variances
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
+from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
 
 State = dict[str, Any]
@@ -435,6 +442,55 @@ EXACT = [
     ),
 ]
 
+# -- known clusters over rounds
+
+
+def own_ties(fed: Any) -> Ties:
+    """Strengths that go with a client's label, not with its place."""
+    gamma = 0.3 + (fed.clients.ids % np.uint64(97)).astype(np.float64) / 97.0
+    return Ties.of(fed.clients.clusters, fed.clients.k, gamma, None, 0.4)
+
+
+def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
+    """Algorithm 1, sixteen steps, each a state."""
+    k = fed.clients.k
+    p = np.full(k, 0.4)
+    method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), together=False, **options)
+    yield from method.run(fed, range(1, 17), state)
+
+
+def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
+    """Algorithm 2, sixteen steps, each a state."""
+    k = fed.clients.k
+    p = np.full(k, 0.4)
+    momentum = Momentum(0.3, 0.4, 0.95, 0.01, 0.005)
+    method = AsyncAL2SGD(own_ties(fed), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
+    yield from method.run(fed, range(1, 17), state)
+
+
+def with_theta(fed: Any, state: State) -> dict[str, Any]:
+    """Where the clients are, and what was sent on the way."""
+    replies = fed.ask(reveal)
+    return {"theta": replies["theta"], "between": np.array(state["between"]), "within": np.array(state["within"])}
+
+
+def rounds(name: str, stream: Callable[..., Iterator[State]], **options: Any) -> Case:
+    """A row for a method over rounds: on rows where it draws some, else on quadratics."""
+    draws = bool(options.get("batch"))
+    problem = grouped if draws else quadratic
+    method = partial(stream, **options)
+    return streamed(name, method, finish=with_theta, problem=problem, per_client=("theta",), random=draws)
+
+
+ROUNDS = [
+    rounds("async-l2gd", l2gd),
+    rounds("async-l2gd-steps", l2gd, closed=False),
+    rounds("async-l2gd-rows", l2gd, batch=2),
+    rounds("async-al2sgd", al2sgd, batch=0),
+    rounds("async-al2sgd-rows", al2sgd, batch=1),
+    rounds("async-al2sgd-ring", al2sgd, batch=1, network=ring),
+]
+
 CASES = [
     streamed("pooled", pooled, optimum=pooled_optimum),
     streamed("tied", tied, finish=with_personal, per_client=("u",)),
@@ -445,4 +501,5 @@ CASES = [
     streamed("stochastic", stochastic, random=True),
     streamed("narrow", narrow, tolerance=1e-6),
     *EXACT,
+    *ROUNDS,
 ]

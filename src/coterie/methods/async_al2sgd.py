@@ -109,7 +109,7 @@ class AsyncAL2SGD:
     def init(self, fed: Federation) -> State:
         """The state before the first step."""
         about = complete(fed.ask(shape))
-        fed.ask(start, gamma=PerRow(self.ties.gamma))
+        complete(fed.ask(start, gamma=PerRow(self.ties.gamma)))
         k, none = len(self.p), np.zeros((len(self.p), int(about["dim"].max())))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}

@@ -81,7 +81,7 @@ class AsyncL2GD:
         """Line 1; the state before the first step."""
         about = complete(fed.ask(shape))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
-        fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank)
+        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank))
         k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
         mean = np.zeros((k, int(about["dim"].max())))

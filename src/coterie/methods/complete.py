@@ -16,7 +16,7 @@ def complete(replies: R) -> R:
     if missing:
         asked = missing + len(replies.rows)
         raise CoterieError(
-            f"{missing:,} of {asked:,} clients did not answer, and an exact fit needs them all: ask again, or leave "
+            f"{missing:,} of {asked:,} clients did not answer, and this needs them all: ask again, or leave "
             "them out of the federation."
         )
     return replies
