@@ -59,8 +59,11 @@ def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
 def gap(fed: Federation, family: str, ties: Ties) -> float:
     """``|theta - optimum| / |optimum|``, the distance over that of the start, all clients stacked.
 
-    Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not.
+    Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not. NaN
+    where no client counts.
     """
     counted = np.ones(len(ties.gamma)) if family == "gaussian" else (ties.gamma > 0.0).astype(np.float64)
+    if not counted.any():
+        return float("nan")
     s = complete(fed.total(apart, counted=PerRow(counted)))
     return float(np.sqrt(s["now"] / s["start"])) if s["start"] > 0.0 else float(np.sqrt(s["now"]))

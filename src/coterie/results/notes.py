@@ -102,9 +102,12 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
 
 def _short_of(gap: float) -> str:
     """A distance in words."""
+    if np.isnan(gap):
+        return "not compared: the exact solver holds clients that nothing ties by a weak prior, which rounds have not"
     if not gap <= 1.0:
         return "farther from the exact optimum than the start was"
-    share = f"{100.0 * gap:.2g}%" if gap >= 1e-4 else "less than 0.01%"
+    percent = f"{100.0 * gap:.0f}" if gap >= 0.1 else f"{100.0 * gap:.2g}"
+    share = f"{percent}%" if gap >= 1e-4 else "less than 0.01%"
     return f"{share} of the way short of the exact optimum"
 
 
