@@ -70,7 +70,10 @@ def fit(
         trace.append((state["t"], gap(fed, problem.family, ties), int(between), int(state["within"].sum())))
     theta = complete(fed.ask(reveal))["theta"]
     own, network = _averages(ties, theta)
-    nodes = (ties.alpha[:, None] * network + (1.0 - ties.alpha[:, None]) * own,) if exact.nodes else ()
+    if not ties.alpha @ ties.Gamma > 0.0:
+        network = exact.root  # nobody is tied to it: what the exact solver says of clients never seen
+    alpha, tied = ties.alpha[:, None], ties.Gamma[:, None] > 0.0
+    nodes = tuple(np.where(tied, alpha * network + (1.0 - alpha) * own, at) for at in exact.nodes)
     status = "finished" if state["status"] == "running" else state["status"]
     about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
     about |= {"accuracy": options.accuracy, "asked": dict(rounds or {})}

@@ -1,0 +1,260 @@
+"""Fits over rounds, from a table to coefficients: near the exact optimum, as theory promised, and counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.engines import InProcess
+from coterie.methods import given_strengths, rounds
+from coterie.methods.async_al2sgd import AsyncAL2SGD
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.async_l2gd_rates import expected_rounds
+from coterie.methods.async_l2gd_theory import fractions
+from coterie.methods.coins import Coordinated
+from coterie.methods.counts import rounds as counted
+from coterie.methods.fitted import Problem
+from coterie.methods.peers import Majority, ring
+from coterie.methods.ties import Ties
+from coterie.objectives.steps import Momentum
+from coterie.relations.clusters import Tree
+from tests.methods.rounds import SIZES, table, theta_of
+
+BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sgd"])
+
+
+def problem_of(family="gaussian", clusters=len(SIZES), d=3):
+    return Problem(Tree((np.zeros(clusters, dtype=np.int64),)), family, np.arange(d), None)
+
+
+def run(glm, clusters, accelerated=False, **options):
+    """A fit over rounds, and the exact one."""
+    fed, problem = InProcess(glm, clusters), problem_of(glm.family, int(clusters.max()) + 1)
+    strengths = {k: options.pop(k) for k in ("gamma", "lam", "alpha") if k in options}
+    exact = given_strengths.given(fed, problem, **strengths)
+    return rounds.fit(fed, problem, **strengths, rounds=options, accelerated=accelerated), exact
+
+
+def near(over, exact):
+    """The distance that the run reports is the one between the two fits."""
+    away = np.linalg.norm(over.client - exact.client) / np.linalg.norm(exact.client)
+    assert away == pytest.approx(over.info["rounds"]["gap"], rel=1e-6)
+    return away
+
+
+def grouped(family, seed=4):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(30), rng.integers(10, 30, 30))
+    x = rng.normal(size=shop.size)
+    eta = 0.5 + rng.normal(0, 0.5, 30)[shop] + 0.4 * (shop % 3) + (0.8 + rng.normal(0, 0.3, 30)[shop]) * x
+    y = {
+        "gaussian": eta + rng.normal(size=shop.size),
+        "binomial": (rng.random(shop.size) < 1 / (1 + np.exp(-eta))).astype(int),
+        "poisson": rng.poisson(np.exp(np.minimum(eta, 2.5))),
+    }[family]
+    return pd.DataFrame({"shop": shop, "town": shop % 3, "x": x, "y": y})
+
+
+@pytest.mark.parametrize("method", ["async-l2gd", "async-al2sgd"])
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_from_a_table_to_the_optimum(family, method):
+    """With learned strengths; the exact fit with these is what the run comes near, and evaluated beside it."""
+    df = grouped(family)
+    result = coterie.fit(df, "y ~ x", client="shop", cluster="town", family=family, method=method, splits=0)
+    about, strengths = result.settings["rounds"], result.settings["strengths"]
+    exact = coterie.fit(
+        df, "y ~ x", client="shop", cluster="town", family=family, splits=0,
+        gamma=strengths["gamma"], lam=strengths["lam"],
+    )  # fmt: skip
+    away = np.linalg.norm(result.model.client - exact.model.client) / np.linalg.norm(exact.model.client)
+    assert exact.method == "given-strengths"
+    assert away == pytest.approx(about["gap"], rel=1e-4, abs=1e-9)
+    assert about["status"] == "finished"
+    assert about["gap"] < max(about["promised"], about["accuracy"])
+    assert "of the way short of the exact optimum" in result.notes[-1]
+    assert result.predict(df.head())["prediction"].notna().all()
+
+
+@BOTH
+@pytest.mark.parametrize("form", ["equal", "own", "some alone", "clusters apart", "no clusters"])
+def test_near_the_optimum_for_every_shape_of_the_ties(form, accelerated):
+    glm, clusters = table(rows=(5, 12))
+    rng = np.random.default_rng(3)
+    gamma = rng.uniform(0.5, 3.0, len(clusters)) if form in ("own", "some alone") else np.full(len(clusters), 2.0)
+    if form == "some alone":
+        gamma[[0, 4, 9]] = 0.0
+    alpha = {"clusters apart": 0.0, "no clusters": 1.0}.get(form, 0.4)
+    over, exact = run(glm, clusters, accelerated, gamma=gamma, alpha=alpha)
+    about = over.info["rounds"]
+    assert near(over, exact) < max(about["promised"], about["accuracy"])
+    if form == "clusters apart":
+        assert about["p0"] == 0.0 and about["communications"]["between"] == 0
+    if form == "no clusters":
+        assert about["p"] == 0.0 and about["communications"]["within"] == 0
+    np.testing.assert_allclose(over.nodes[0], exact.nodes[0], atol=0.05)
+    np.testing.assert_allclose(over.root, exact.root, atol=0.05)
+
+
+@BOTH
+@pytest.mark.parametrize("sizes", [(20,), (1,), (1,) * 12], ids=["one cluster", "one client", "a cluster each"])
+def test_few_clusters_few_clients(sizes, accelerated):
+    glm, clusters = table(rows=(5, 12), sizes=sizes)
+    over, exact = run(glm, clusters, accelerated, gamma=2.0, alpha=0.5)
+    assert near(over, exact) < over.info["rounds"]["accuracy"]
+    if len(clusters) == 1:  # tied to nobody: its own least squares
+        assert over.info["rounds"]["communications"]["between"] == 0
+
+
+@BOTH
+def test_without_clusters(accelerated):
+    """L2GD: one cluster, and no tree above the clients but the root."""
+    glm, _ = table(rows=(5, 12))
+    fed = InProcess(glm)
+    over = rounds.fit(fed, Problem(Tree(), "gaussian", np.arange(3), None), gamma=1.5, accelerated=accelerated)
+    near(over, given_strengths.given(fed, Problem(Tree(), "gaussian", np.arange(3), None), 1.5))
+    assert over.nodes == () and over.info["rounds"]["gap"] < 0.01
+
+
+@BOTH
+def test_both_forms_of_the_strengths_run_alike(accelerated):
+    """Proposition 2.2: (2.3) with lambda_j is (2.1) with alpha_j = lambda_j / (lambda_j + Gamma_j)."""
+    glm, clusters = table(rows=(5, 12))
+    lam = np.array([1.0, 2.0, 0.5, 4.0, 3.0])
+    alpha = lam / (lam + 2.0 * np.array(SIZES))
+    ends = [run(glm, clusters, accelerated, gamma=2.0, **form)[0].client for form in ({"lam": lam}, {"alpha": alpha})]
+    np.testing.assert_allclose(*ends, rtol=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("network", ["all-to-all", "ring"])
+def test_peers_need_no_coordinator(network, accelerated):
+    glm, clusters = table(rows=(5, 12))
+    over, exact = run(
+        glm, clusters, accelerated, gamma=2.0, alpha=0.4, coordinator="peers", network=network, ties="heads"
+    )
+    about = over.info["rounds"]
+    assert near(over, exact) < about["accuracy"]
+    sent, T = about["communications"], about["steps"]
+    messages = (sent["between"] + sent.get("refreshes", 0)) * (20 if network == "all-to-all" else 40)
+    assert sent["peers"]["messages"] == messages + -(-T // 1024) * 20
+
+
+@BOTH
+def test_peers_and_a_coordinator_agree_on_the_same_coins(accelerated):
+    """One vote is one coin: with the votes as the coordinator's coins, averages are all that differs."""
+    glm, clusters = table(rows=(5, 12))
+    vote = Majority(0.2, 5)
+    p = np.full(5, 0.3)
+    ties = Ties.of(clusters, 5, 2.0, None, 0.4)
+    ends = []
+    for peers in ({"vote": vote}, {"vote": vote, "network": ring}):
+        fed = InProcess(glm, clusters)
+        method = (
+            AsyncAL2SGD(ties, Momentum(0.3, 0.4, 0.95, 0.01, 0.002), 0.2, p, fractions(0.2, p), 0.1, **peers)
+            if accelerated
+            else AsyncL2GD(ties, 0.004, 0.2, p, fractions(0.2, p), **peers)
+        )
+        *_, _ = method.run(fed, [150])
+        ends.append(theta_of(fed))
+    np.testing.assert_allclose(*ends, rtol=1e-12)
+
+
+def test_one_seed_is_one_run_and_another_is_another():
+    df = grouped("gaussian")
+    ends = [
+        coterie.fit(
+            df, "y ~ x", client="shop", cluster="town", method="async-l2gd", splits=0, gamma=5.0, lam=5.0,
+            rounds={"steps": 300, "batch": 2, "p0": 0.1, "p": 0.1, "seed": seed},
+        ).model.client
+        for seed in (0, 0, 1)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert np.abs(ends[0] - ends[2]).max() > 1e-4
+
+
+def test_rows_are_drawn_by_the_seed_too():
+    df = grouped("gaussian")
+    ends = [
+        coterie.fit(
+            df, "y ~ x", client="shop", method="async-l2gd", splits=0, gamma=0.0,
+            rounds={"steps": 50, "batch": 1, "seed": seed},
+        ).model.client
+        for seed in (0, 1)
+    ]  # fmt: skip
+    assert np.abs(ends[0] - ends[1]).max() > 1e-4  # nobody is tied, so no coin is thrown
+
+
+@BOTH
+def test_own_probabilities_and_common_ones(accelerated):
+    """Corollaries 3.6 and 4.4, and own p_j: at equal calligraphic L no cluster speaks more often."""
+    glm, clusters = table(rows=(5, 12))
+    gamma = np.array([0.5, 4.0, 8.0, 1.0, 2.0])[clusters]
+    about = {}
+    for kind in ("own", "common"):
+        over, exact = run(glm, clusters, accelerated, gamma=gamma, alpha=0.1, probabilities=kind)
+        about[kind] = over.info["rounds"]
+        assert near(over, exact) < about[kind]["accuracy"] * 3
+    assert about["own"]["smoothness"] <= about["common"]["smoothness"] * (1 + 1e-9)
+    assert "Corollary" in about["common"]["why"]
+
+
+@BOTH
+def test_the_variant_with_one_coin(accelerated):
+    glm, clusters = table(rows=(5, 12))
+    over, exact = run(glm, clusters, accelerated, gamma=2.0, alpha=0.4, one_coin=True)
+    about = over.info["rounds"]
+    assert (about["p0"], about["p"], about["tau"]) == (0.1, 0.0, 1.0)
+    assert about["communications"]["within"] == 0 and near(over, exact) < 0.05
+
+
+@pytest.mark.parametrize("majority", [False, True], ids=["coordinator", "peers"])
+def test_rounds_fall_as_often_as_proposition_32_and_the_corrected_formula_say(majority):
+    """By the coins, over 100 seeds: both formulas within 3 standard errors."""
+    T, p0, p = 2000, 0.1, np.array([0.05, 0.2, 0.5])
+    vote = Majority(p0, 3) if majority else Coordinated(p0)
+    seen = [counted(seed, 0, T, vote, p) for seed in range(100)]
+    expected = expected_rounds(p0, p, T)
+    for name in ("global", "cluster", "printed"):
+        values = np.array([np.atleast_1d(s[name]) for s in seen], dtype=float)
+        error = values.std(axis=0, ddof=1) / 10.0
+        assert np.all(np.abs(values.mean(axis=0) - expected[name]) < 3.0 * error + 1.0), name
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_exchanges_are_the_rounds_where_a_pull_keeps_the_averages(equal):
+    """Clusters of equal gamma: a round after a round is free, as Proposition 3.2 wants it. Else it is paid for."""
+    glm, clusters = table(d=1, rows=(1, 3))
+    T, p0, p = 2000, 0.05, np.full(5, 0.2)
+    gamma = np.full(len(clusters), 1.0) if equal else np.linspace(0.5, 1.0, len(clusters))
+    ties = Ties.of(clusters, 5, gamma, None, 0.4)
+    between, within = [], []
+    for seed in range(100):
+        method = AsyncL2GD(ties, 1e-4, p0, p, fractions(p0, p), seed=seed)
+        *_, state = method.run(InProcess(glm, clusters), [T])
+        between.append(state["between"])
+        within.append(state["within"])
+    within, single = np.array(within, dtype=float), ties.equal
+    error = within.std(axis=0, ddof=1) / 10.0
+    paid = np.where(single, expected_rounds(p0, p, T)["cluster"], (1.0 - p0) * p * T)
+    assert np.all(np.abs(within.mean(axis=0) - paid) < 3.0 * error + 1.0)
+    error = np.std(between, ddof=1) / 10.0
+    free = p0 * (1.0 - p0) * T
+    assert single.sum() == (5 if equal else 1)
+    assert abs(np.mean(between) - free) < 3.0 * error + (1.0 if equal else p0**2 * T)
+
+
+def test_a_result_is_saved_and_loaded_with_its_run(tmp_path):
+    df = grouped("gaussian")
+    flat = coterie.fit(
+        df, "y ~ x", client="shop", cluster="town", method="async-al2sgd",
+        splits=0, gamma=3.0, alpha=1.0, rounds={"coordinator": "peers", "network": "ring"},
+    )  # fmt: skip
+    flat.model.info["rounds"]["promised"] = float("inf")  # as where mu_F is 0
+    flat.save(tmp_path / "model")
+    again = coterie.load(tmp_path / "model")
+    assert again.settings["rounds"] == flat.settings["rounds"]
+    assert again.settings["strengths"]["lam"] == np.inf
+    assert again.model.info == flat.model.info
+    assert again.notes == flat.notes
