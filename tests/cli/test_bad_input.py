@@ -102,6 +102,16 @@ CASES = [
     ("alpha alone", table(), ["--cluster", "sector", "--alpha", "0.5"], ["alpha needs gamma too"]),
     ("lam and alpha", table(), ["--cluster", "sector", "--gamma", "1", "--lam", "1", "--alpha", "1"], ["not both"]),
     ("lam, no clusters", table(), ["--gamma", "1", "--lam", "1"], ["lam ties clusters", "cluster column"]),
+    ("rounds' name", table(), ["--method", "async-l2gd", "--rounds", "stps=1"], ["no option 'stps'", "'steps'"]),
+    ("rounds, no value", table(), ["--method", "async-l2gd", "--rounds", "steps"], ["takes NAME=VALUE", "'steps'"]),
+    ("rounds twice", table(), ["--method", "async-l2gd", "--rounds", "p0=0", "--rounds", "p0=1"], ["gives p0 twice"]),
+    ("rounds of nothing", table(), ["--rounds", "steps=10"], ["rounds are options of", "name one as the method"]),
+    ("rounds' step", table(), ["--method", "async-l2gd", "--gamma", "1", "--rounds", "eta=9"], ["eta = 9 is not"]),
+    ("rounds' p0", table(), ["--method", "async-l2gd", "--gamma", "1", "--rounds", "p0=1.2"], ["p0 must lie"]),
+    ("rounds' p", table(), ["--method", "async-l2gd", "--cluster", "sector", "--gamma", "1", "--rounds", "p0=0.1",
+     "--rounds", "p=0.1,0.2,0.3"], ["p of rounds must be one number, or 2: one for each cluster, not 3"]),
+    ("rounds' rho", table(), ["--method", "async-al2sgd", "--gamma", "1", "--rounds", "rho=0"], ["rho = 0 must lie"]),
+    ("rounds, shared", table(), ["--method", "async-l2gd", "--shared", "hours"], ["hours is shared", "exact method"]),
     ("grid, no splits", table(), ["--gamma", "1,2", "--splits", "0"], ["grid", "at least one split"]),
 ]  # fmt: skip
 

@@ -103,6 +103,34 @@ def test_given_strengths(arguments):
     assert result.method == "given-strengths"
 
 
+@pytest.mark.parametrize("method", ["async-l2gd", "async-al2sgd"])
+def test_over_rounds(method):
+    arguments = ["--method", method, "--gamma", "2", "--lam", "3", "--splits", "1"]
+    arguments += [
+        "--rounds",
+        "steps=3e3",
+        "--rounds",
+        "coordinator=peers",
+        "--rounds",
+        "p0=0.1",
+        "--rounds",
+        "p=0.1,0.2",
+    ]
+    ran, result = fit(table(), "--cluster", "sector", *arguments)
+    run = result.settings["rounds"]
+    assert run["asked"] == {"steps": 3000, "coordinator": "peers", "p0": 0.1, "p": [0.1, 0.2]}
+    assert method in result.comparison.index and result.method == method
+    assert "Over rounds with p0 = 0.100, p = 0.100, 0.200, step size " in ran.out
+    assert "Communications: " in ran.out and " expected" in ran.out
+    assert "of the way short of the exact optimum" in ran.out
+    assert "Distance left against communications" in Path("model/report.html").read_text(encoding="utf-8")
+
+
+def test_methods_over_rounds_are_compared_only_by_name():
+    _, result = fit(table(), "--cluster", "sector", "--gamma", "2", "--splits", "1")
+    assert not any(name.startswith("async") for name in result.comparison.index)
+
+
 def test_shuffled_rows_and_renamed_order_give_the_same_answer():
     df = table()
     options = ["--cluster", "sector", "--method", "hierarchical"]

@@ -92,11 +92,13 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
     if not np.isfinite(r["promised"]):
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
         notes.append(
-            f"Some direction is flat for every client's rows and ties (mu_F = 0), so no theorem says how fast this run "
-            f"comes near: {size} and {steps:,} steps were taken, and the distance above is measured."
+            "Rows and ties leave some direction open (mu_F = 0: fewer rows than columns, or separated outcomes), so no "
+            f"theorem says how fast this run comes near: {size} and {steps:,} steps were taken, and the distance above "
+            "is measured."
         )
     elif r["promised"] > r["accuracy"] and r["gap"] > r["accuracy"]:
-        notes.append(f"That is more than the {r['accuracy']:.2g} asked for: give more steps, or method 'async-al2sgd'.")
+        or_else = "" if "rho" in r else ", or method 'async-al2sgd'"
+        notes.append(f"That is more than the {r['accuracy']:.2g} asked for: give more steps{or_else}.")
     return notes
 
 

@@ -1,0 +1,171 @@
+"""What may go wrong with a run over rounds: one sentence that says so and what to do, or a run that works anyway."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.errors import CoterieError
+
+METHODS = ("async-l2gd", "async-al2sgd")
+
+
+def shops(seed=4):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat(np.arange(12), rng.integers(5, 12, 12))
+    x = rng.normal(size=shop.size)
+    y = rng.normal(0, 1, 12)[shop] + x + rng.normal(size=shop.size)
+    frame = pd.DataFrame({"shop": shop, "town": shop % 3, "land": 0 * shop, "x": x, "y": y, "size": 1.0 * shop})
+    return frame.assign(won=(y > 0).astype(int), land=(shop % 3) // 2)
+
+
+def fit(df=None, method="async-l2gd", formula="y ~ x", cluster="town", **options):
+    options = {"gamma": 5.0, "alpha": 0.4, "splits": 0} | options
+    return coterie.fit(shops() if df is None else df, formula, "shop", cluster, method=method, **options)
+
+
+NEVER = ["some tie or some loss is never stepped on", "Leave p0 and p out to have them chosen."]
+BAD = [
+    # id, options of rounds, other options, what the sentence holds
+    ("step size", {"eta": 1.0}, {}, ["eta = 1 is not between 0 and 0.0", "above which the error can grow"]),
+    ("negative step size", {"eta": -0.1}, {}, ["eta = -0.1 is not between 0 and"]),
+    ("no step size", {"eta": 0.0}, {}, ["eta = 0 is not between 0 and"]),
+    ("step size is text", {"eta": "big"}, {}, ["eta of rounds must be a number, not 'big'"]),
+    ("infinite step size", {"eta": np.inf}, {}, ["eta of rounds must be a number, not inf"]),
+    ("not a step size", {"eta": np.nan}, {}, ["eta of rounds must be a number, not nan"]),
+    ("p0 above 1", {"p0": 1.5}, {}, ["p0 must lie between 0 and 1: it is a probability"]),
+    ("p0 below 0", {"p0": -0.1}, {}, ["p0 must lie between 0 and 1"]),
+    ("p above 1", {"p0": 0.1, "p": 2}, {}, ["p must lie between 0 and 1"]),
+    ("one p above 1", {"p0": 0.1, "p": [0.1, 0.1, 1.1]}, {}, ["p must lie between 0 and 1"]),
+    ("p is not a number", {"p0": 0.1, "p": [0.1, np.nan, 0.1]}, {}, ["p must lie between 0 and 1"]),
+    ("p is text", {"p0": 0.1, "p": "often"}, {}, ["p of rounds must be a number", "not 'often'"]),
+    ("two p", {"p0": 0.1, "p": [0.1, 0.2]}, {}, ["one number, or 3: one for each cluster, not 2"]),
+    ("only global rounds", {"p0": 1}, {}, NEVER),
+    ("only cluster rounds", {"p0": 0.1, "p": 1}, {}, NEVER),
+    ("no global rounds", {"p0": 0}, {}, NEVER),
+    ("no rounds at all", {"p0": 0, "p": 0}, {}, NEVER),
+    ("no rounds, clusters apart", {"p0": 0, "p": [0.1, 0.0, 0.1]}, {"alpha": 0.0}, NEVER),
+    ("p alone", {"p": 0.1}, {}, ["Give p0 together with p, or leave both out to have them chosen"]),
+    ("rho 0", {"rho": 0}, {"method": "async-al2sgd"}, ["rho = 0 must lie above 0, at most 1"]),
+    ("rho above 1", {"rho": 1.01}, {"method": "async-al2sgd"}, ["rho = 1.01 must lie above 0, at most 1"]),
+    ("rho of Algorithm 1", {"rho": 0.1}, {}, ["rho is an option of async-al2sgd: leave it out here"]),
+    ("eta of Algorithm 2", {"eta": 0.1}, {"method": "async-al2sgd"}, ["eta is an option of async-l2gd", "momentum"]),
+    ("unknown", {"stpes": 10}, {}, ["no option 'stpes'", "Did you mean 'steps'", "There are steps, accuracy"]),
+    ("batch", {"batch": -1}, {}, ["batch of rounds must be a whole number from 0, not -1"]),
+    ("half a row", {"batch": 0.5}, {}, ["batch of rounds must be a whole number from 0, not 0.5"]),
+    ("steps", {"steps": 0}, {}, ["steps of rounds must be a whole number from 1, not 0"]),
+    ("steps are true", {"steps": True}, {}, ["steps of rounds must be a whole number from 1, not True"]),
+    ("seed", {"seed": "x"}, {}, ["seed of rounds must be a whole number, not 'x'"]),
+    ("accuracy", {"accuracy": 0}, {}, ["accuracy of rounds must lie between 0 and 1, not 0"]),
+    ("coordinator", {"coordinator": "boss"}, {}, ["coordinator of rounds must be central or peers, not 'boss'"]),
+    ("network", {"network": "star"}, {}, ["network of rounds must be all-to-all or ring, not 'star'"]),
+    ("ties", {"ties": "edge"}, {}, ["ties of rounds must be tails or heads, not 'edge'"]),
+    ("one coin", {"one_coin": "yes"}, {}, ["one_coin of rounds must be True or False, not 'yes'"]),
+    ("no mapping", 20_000, {}, ["rounds must be a mapping from options to values, not 20000"]),
+    ("exact method", {"steps": 10}, {"method": "hierarchical"}, ["rounds are options of", "name one as the method"]),
+    ("any method", {"steps": 10}, {"method": "auto"}, ["rounds are options of the methods async-l2gd"]),
+    ("shared", {}, {"shared": "x"}, ["'async-l2gd' ties all coefficients", "x is shared", "use an exact method"]),
+    ("constant", {}, {"formula": "y ~ x + size"}, ["size is shared", "no shop varies in it", "leave such columns out"]),
+    ("levels", {}, {"cluster": ["town", "land"], "alpha": None}, ["one level of clusters: name 'town' only"]),
+    ("lam and alpha", {}, {"lam": 1.0}, ["not both"]),
+    ("infinite gamma", {}, {"gamma": np.inf}, ["gamma must be finite", "'pooled'"]),
+    ("a grid, no splits", {}, {"gamma": [1.0, 2.0]}, ["at least one split"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rounds", "options", "fragments"), [c[1:] for c in BAD], ids=[c[0] for c in BAD])
+def test_bad_options(rounds, options, fragments):
+    with pytest.raises(CoterieError) as caught:
+        fit(rounds=rounds, **options)
+    text = str(caught.value)
+    assert text.endswith((".", "?")) and "\n" not in text
+    for fragment in fragments:
+        assert fragment in text
+
+
+def test_the_bound_that_is_said_is_the_bound():
+    with pytest.raises(CoterieError) as caught:
+        fit(rounds={"eta": 1.0})
+    bound = float(re.search(r"between 0 and ([\d.e-]+),", str(caught.value))[1])
+    assert fit(rounds={"eta": 0.99 * bound, "steps": 2000}).settings["rounds"]["status"] == "finished"
+
+
+def sound(result):
+    """A model without a hole in it."""
+    m, about = result.model, result.settings["rounds"]
+    for values in (m.client, m.root, m.root_cov, *m.nodes):
+        assert np.isfinite(values).all()
+    assert about["status"] == "finished" and np.isfinite(about["gap"])
+    return about
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cluster_with_one_client(method):
+    df = shops()
+    df["town"] = np.where(df["shop"] == 0, "alone", "rest")
+    about = sound(fit(df, method))
+    assert about["gap"] < 0.01 and about["p"][0] == 0.0  # with nobody to speak to
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("who", [[3], [0, 3, 6, 9], range(12)], ids=["a client", "a cluster", "everyone"])
+def test_gamma_of_zero_leaves_a_client_alone(who, method):
+    df = shops()
+    gamma = {shop: 0.0 if shop in who else 5.0 for shop in range(12)}
+    result = fit(df, method, gamma=gamma)
+    assert sound(result)["gap"] < 0.01
+    own = df[df["shop"] == who[0]]
+    alone = np.linalg.lstsq(np.c_[np.ones(len(own)), own["x"]], own["y"])[0]
+    scale = np.linalg.norm(result.model.client)
+    assert np.linalg.norm(result.client_coefficients.loc[who[0]] - alone) < 0.011 * scale
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fewer_rows_than_columns_and_no_tie(method):
+    """Every direction that a client's two rows do not see is flat: no theorem gives a rate, and the run says so."""
+    df = pd.concat([shops()[shops()["shop"] != 5], shops()[shops()["shop"] == 5].head(1)])
+    gamma = {shop: 0.0 if shop == 5 else 5.0 for shop in range(12)}
+    result = fit(df, method, gamma=gamma)
+    about = sound(result)
+    assert about["mu"] == 0.0 and about["promised"] == np.inf
+    assert "(mu_F = 0: fewer rows than columns" in result.notes[-1]
+    assert ("a constant step" in result.notes[-1]) == (method == "async-l2gd")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_separable_outcomes(method):
+    df = shops()
+    df["won"] = (df["x"] > 0).astype(int)
+    gamma = {shop: 0.0 if shop == 5 else 1.0 for shop in range(12)}
+    for ties in (gamma, 1.0):
+        result = fit(df, method, "won ~ x", family="binomial", gamma=ties)
+        about = sound(result)
+        assert about["mu"] == 0.0 and about["promised"] == np.inf
+        assert "separated perfectly" in result.notes[-3] and "or separated outcomes" in result.notes[-1]
+
+
+def test_divergence_is_said_and_no_model_has_a_hole():
+    """Smoothness of counts is known near the start and the optimum only; a step as large as it allows may be too large.
+
+    Heavy-tailed columns of unlike scale, 1 in some 400 such tables, and 0.99 of the largest step.
+    """
+    rng = np.random.default_rng(379)
+    X = rng.standard_t(2, size=(48, 3)) * 10.0 ** rng.uniform(-1.5, 0.7, 3)
+    X[:, 1] += X[:, 0] * rng.normal()
+    beta = rng.normal(size=3) * 10.0 ** rng.uniform(-1, 1, 3)
+    df = pd.DataFrame({"shop": np.repeat(np.arange(4), 12), "a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+    df["y"] = rng.poisson(np.exp(np.clip(X @ beta, -30, 4)))
+    options = {"formula": "y ~ 0 + a + b + c", "family": "poisson", "cluster": None, "gamma": 0.5, "alpha": None}
+    with pytest.raises(CoterieError) as caught:
+        fit(df, rounds={"eta": 1e9}, **options)
+    eta = 0.99 * float(re.search(r"between 0 and ([\d.e-]+),", str(caught.value))[1])
+    result = fit(df, rounds={"eta": eta, "steps": 500}, **options)
+    about = result.settings["rounds"]
+    assert re.fullmatch(r"diverged by step \d+", about["status"])
+    assert np.isfinite(result.model.client).all() and np.isfinite(about["gap"])
+    assert "diverged by step" in result.notes[-1] and "give an eta under" in result.notes[-1]
+    assert fit(df, rounds={"eta": 0.5 * eta, "steps": 500}, **options).settings["rounds"]["status"] == "finished"
