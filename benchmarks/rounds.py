@@ -15,20 +15,15 @@ import numpy as np
 
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
-from coterie.federation import work
 from coterie.methods import coins
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.async_l2gd_theory import fractions
+from coterie.methods.at_home import reveal
 from coterie.methods.ties import Ties
 from coterie.objectives.glm import GLM
 
 LOOP = Path(__file__).parents[1] / "tests" / "reference" / "l2gd_loop.py"
 T, SEED, GOAL = 50_000, 3, 8.0
-
-
-@work
-def reveal(site):
-    return {"theta": site.state["theta"]}
 
 
 def table(m: int = 10, k: int = 20, each: int = 20, d: int = 20) -> tuple[GLM, np.ndarray]:

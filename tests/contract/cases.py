@@ -22,7 +22,7 @@ from coterie.methods import pooled as one_for_all
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.certificate import reveal
+from coterie.methods.at_home import reveal
 from coterie.methods.fitted import Problem as Fit
 from coterie.methods.fitted import collect
 from coterie.methods.peers import ring

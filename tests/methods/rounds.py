@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.federation import work
+from coterie.methods.at_home import reveal
 from coterie.methods.ties import Ties
 from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
 
 SIZES = (4, 1, 7, 3, 5)
-
-
-@work
-def reveal(site):
-    return {"theta": site.state["theta"]}
 
 
 def theta_of(fed):

@@ -55,6 +55,6 @@ def test_131_clusters_with_own_schedules_need_few_exchanges(free, exchanges):
     globally, locally = drawn(131, 50_000)
     mask = np.full(131, free)
     asked = sum(len(s.steps) + 1 for s in coins.segments(globally, locally, 0, mask))
-    between, within = communications(globally, locally, mask)
+    between, within = communications(globally, locally, mask, (True, np.ones(131, dtype=bool)))
     assert asked == exchanges
     assert between + within.sum() > 27 * asked

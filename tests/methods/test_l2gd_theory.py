@@ -163,19 +163,6 @@ def test_decreasing_steps_are_as_good_as_they_say() -> None:
         rates.schedule(1, ell, 0.0)
 
 
-@pytest.mark.parametrize(("accuracy", "sigma2"), [(0.1, 0.0), (0.1, 1.0), (1e-3, 1.0), (1e-3, 1e-4), (1e-6, 1e3)])
-def test_iterations_are_enough_and_not_many_more_than_the_fewest(accuracy: float, sigma2: float) -> None:
-    ell, mu, start = 10.0, 0.3, 5.0
-    T, eta = rates.iterations(accuracy, ell, mu, sigma2, start)
-    assert rates.bound(T, eta, mu, sigma2, start, ell) <= accuracy * start * (1 + 1e-9)
-    etas = np.geomspace(1e-12, 0.999 / ell, 4000)
-    left = accuracy - np.array([rates.ball(e, mu, sigma2, ell) for e in etas]) / start
-    with np.errstate(invalid="ignore", divide="ignore"):
-        fewest = np.nanmin(np.where(left > 0, np.log(left) / np.log1p(-etas * mu), np.inf))
-    assert fewest * 1.001 + 1 >= T
-    assert rates.iterations(accuracy, ell, 0.0, sigma2, start)[0] == np.inf
-
-
 def test_corollary_36_makes_the_three_terms_equal() -> None:
     rng = np.random.default_rng(4)
     for _ in range(50):
@@ -230,11 +217,6 @@ def test_own_probabilities_need_fewer_rounds_at_equal_smoothness() -> None:
     assert q == pytest.approx(p[-1])
     assert q0 == pytest.approx(p0)
     assert theory.smoothness(p0, p, C1, C2, L) == pytest.approx(theory.smoothness(q0, np.full(5, q), C1, C2, L))
-    _, free = theory.own_probabilities(C1, C2, L, equal=np.array([False, True, True, True, True]))
-    assert np.all(free * (1 - free) <= p * (1 - p) + 1e-15)
-    assert free[0] == p[0]
-    assert free[3] > 0.9
-    assert theory.smoothness(p0, free, C1, C2, L) == pytest.approx(theory.smoothness(p0, p, C1, C2, L))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +239,6 @@ def test_edges(sizes, gamma, alpha, rounds, common: bool) -> None:
     assert np.isfinite(c.smoothness)
     assert c.eta == pytest.approx(0.5 / c.smoothness)
     assert np.all((c.tau >= 0) & (c.tau <= 1))
-    assert all(np.all(np.isfinite(v)) for v in rates.expected_rounds(c.p0, c.p, 100).values())
     assert "3.5" in c.why
 
 
@@ -287,18 +268,6 @@ def test_without_losses_or_ties_nothing_divides_by_zero() -> None:
 def test_bad_input(options, sentence: str) -> None:
     with pytest.raises(CoterieError, match=sentence):
         theory.choose(Ties.of(np.array([0, 0, 1, 1]), 2, 1.0, None, 0.5), 5.0, **options)
-
-
-def test_expected_rounds_against_coins() -> None:
-    p0, p, T = 0.2, np.array([0.1, 0.5, 0.0]), 200_000
-    rng = np.random.default_rng(6)
-    globally, own = rng.uniform(size=T) < p0, rng.uniform(size=(T, 3)) < p
-    rounds, local = own & ~globally[:, None], ~own & ~globally[:, None]
-    expected = rates.expected_rounds(p0, p, T)
-    assert np.sum(globally[1:] & ~globally[:-1]) == pytest.approx(expected["global"], rel=0.02)
-    np.testing.assert_allclose(np.sum(rounds[1:] & local[:-1], axis=0), expected["cluster"], rtol=0.02)
-    skipping = own[~globally]
-    np.testing.assert_allclose(np.sum(skipping[1:] & ~skipping[:-1], axis=0), expected["printed"], rtol=0.02)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

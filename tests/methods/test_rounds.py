@@ -11,10 +11,9 @@ from coterie.engines import InProcess
 from coterie.methods import given_strengths, rounds
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_rates import expected_rounds
 from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.coins import Coordinated
-from coterie.methods.counts import rounds as counted
+from coterie.methods.coins import Coordinated, draw
+from coterie.methods.counts import before, communications, expected
 from coterie.methods.fitted import Problem
 from coterie.methods.peers import Majority, ring
 from coterie.methods.ties import Ties
@@ -212,37 +211,54 @@ def test_the_variant_with_one_coin(accelerated):
 @pytest.mark.parametrize("majority", [False, True], ids=["coordinator", "peers"])
 def test_rounds_fall_as_often_as_proposition_32_and_the_corrected_formula_say(majority):
     """By the coins, over 100 seeds: both formulas within 3 standard errors."""
-    T, p0, p = 2000, 0.1, np.array([0.05, 0.2, 0.5])
+    T, p0, p, free = 2000, 0.1, np.array([0.05, 0.2, 0.5]), np.ones(3, dtype=bool)
     vote = Majority(p0, 3) if majority else Coordinated(p0)
-    seen = [counted(seed, 0, T, vote, p) for seed in range(100)]
-    expected = expected_rounds(p0, p, T)
-    for name in ("global", "cluster", "printed"):
-        values = np.array([np.atleast_1d(s[name]) for s in seen], dtype=float)
-        error = values.std(axis=0, ddof=1) / 10.0
-        assert np.all(np.abs(values.mean(axis=0) - expected[name]) < 3.0 * error + 1.0), name
+    seen = []
+    for seed in range(100):
+        ((_, globally, locally),) = draw(seed, 0, T, vote, p)
+        between, within = communications(globally, locally, free, before(seed, 0, vote, p))
+        own = locally[~globally]  # Proposition 3.2 skips over global rounds
+        seen.append([between, *within, *np.sum(own[1:] & ~own[:-1], axis=0)])
+    mean = expected(p0, p, T, free)
+    close_to(seen, [mean["between"], *mean["within"], *mean["printed"]])
 
 
-@pytest.mark.parametrize("equal", [True, False])
-def test_exchanges_are_the_rounds_where_a_pull_keeps_the_averages(equal):
+def close_to(seen, formula):
+    """Means of 100 runs within 3 standard errors, and the one round that the ends of a run are worth."""
+    error = np.std(seen, axis=0, ddof=1) / 10.0
+    assert np.all(np.abs(np.mean(seen, axis=0) - formula) < 3.0 * error + 1.0)
+
+
+@pytest.mark.parametrize("gammas", ["equal", "unequal", "algorithm 2"])
+def test_communications_of_runs_are_those_expected(gammas):
     """Clusters of equal gamma: a round after a round is free, as Proposition 3.2 wants it. Else it is paid for."""
     glm, clusters = table(d=1, rows=(1, 3))
     T, p0, p = 2000, 0.05, np.full(5, 0.2)
-    gamma = np.full(len(clusters), 1.0) if equal else np.linspace(0.5, 1.0, len(clusters))
+    gamma = np.linspace(0.5, 1.0, len(clusters)) if gammas == "unequal" else np.ones(len(clusters))
     ties = Ties.of(clusters, 5, gamma, None, 0.4)
-    between, within = [], []
+    assert ties.equal.sum() == (1 if gammas == "unequal" else 5)
+    seen = []
     for seed in range(100):
-        method = AsyncL2GD(ties, 1e-4, p0, p, fractions(p0, p), seed=seed)
-        *_, state = method.run(InProcess(glm, clusters), [T])
-        between.append(state["between"])
-        within.append(state["within"])
-    within, single = np.array(within, dtype=float), ties.equal
-    error = within.std(axis=0, ddof=1) / 10.0
-    paid = np.where(single, expected_rounds(p0, p, T)["cluster"], (1.0 - p0) * p * T)
-    assert np.all(np.abs(within.mean(axis=0) - paid) < 3.0 * error + 1.0)
-    error = np.std(between, ddof=1) / 10.0
-    free = p0 * (1.0 - p0) * T
-    assert single.sum() == (5 if equal else 1)
-    assert abs(np.mean(between) - free) < 3.0 * error + (1.0 if equal else p0**2 * T)
+        fed = InProcess(glm, clusters)
+        if gammas == "algorithm 2":
+            T = 200
+            method = AsyncAL2SGD(ties, Momentum(0.3, 0.4, 0.9, 1e-3, 1e-4), p0, p, fractions(p0, p), 0.1, seed)
+        else:
+            method = AsyncL2GD(ties, 1e-4, p0, p, fractions(p0, p), seed=seed)
+        *_, state = method.run(fed, [T])
+        seen.append([state["between"], *state["within"]])
+    mean = expected(p0, p, T, ties.equal & (gammas != "algorithm 2"))
+    close_to(seen, [mean["between"], *mean["within"]])
+
+
+def test_where_a_run_is_looked_at_does_not_change_what_is_counted():
+    glm, clusters = table(d=1, rows=(1, 3))
+    p, counts = np.full(5, 0.5), []
+    for stops in ([600], range(1, 601)):
+        method = AsyncL2GD(Ties.of(clusters, 5, 1.0, None, 0.4), 1e-3, 0.3, p, fractions(0.3, p))
+        *_, state = method.run(InProcess(glm, clusters), stops)
+        counts.append([state["between"], *state["within"]])
+    assert counts[0] == counts[1]
 
 
 def test_a_result_is_saved_and_loaded_with_its_run(tmp_path):

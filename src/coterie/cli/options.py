@@ -94,7 +94,8 @@ Method = Annotated[
         "--method",
         metavar="NAME",
         help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
-        "james-stein (compared only if named) or auto, which takes the one with the lowest held-out loss.",
+        "or auto, which takes the one with the lowest held-out loss; james-stein, async-l2gd and async-al2sgd are "
+        "compared only if named.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -139,7 +140,7 @@ Rounds = Annotated[
     Option(
         "--rounds",
         metavar="NAME=VALUE",
-        help="An option of async-l2gd and async-al2sgd, such as steps=20000, coordinator=peers or p=0.1,0.2; several "
+        help="An option of async-l2gd and async-al2sgd, such as steps=20000, coordinator=peers or p0=0.1; several "
         "are allowed. Theory chooses what is left out.",
         rich_help_panel=_ROUNDS,
     ),

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -37,11 +38,13 @@ def reproduce(
         typer.Option("--seeds", metavar="N", help="Independent runs; by default as many as the paper made."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller experiment that shows the same in a few seconds.")
+        bool, typer.Option("--quick", help="A smaller experiment in seconds: fewer runs, steps or clients.")
     ] = False,
 ) -> None:
     """Make a table or figure of a paper again, and print the paper's numbers beside those found."""
     if name is None:
+        if quick or seeds is not None or numbers is not None:
+            raise CoterieError("Options are for one experiment: name it. 'coterie reproduce' alone lists them.")
         list_experiments()
         return
     from coterie.reproduce.outcome import Settings, write
@@ -54,10 +57,13 @@ def reproduce(
     check_folder(out)
     if numbers is not None:
         check_file(numbers)
+        if numbers.absolute() == out.absolute():
+            raise CoterieError(f"--json and --out both name '{out}': one is a file, the other a folder.")
     need_matplotlib()
     start = perf_counter()
     with progress(f"{experiment.name} (about {experiment.time}) ...") as tell:
         outcome = experiment.run(Settings(seeds, quick, tell))
+    outcome = replace(outcome, settings={**outcome.settings, "quick": quick})
     print_tables(experiment.what, outcome)
     for file in write(experiment.name, outcome, perf_counter() - start, out, numbers):
         say(f"Written to {file}.")

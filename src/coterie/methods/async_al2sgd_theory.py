@@ -16,11 +16,14 @@ FLAT = 1e-6
 """Where F is flat in some direction no theorem applies: mu is then taken as this fraction of calligraphic L."""
 
 
-def communications(k: Katyusha, p0: float, p: Floats, accuracy: float, tied: bool = True) -> dict[str, float]:
-    """Communications that ``accuracy`` is predicted to need: between clusters, in the busiest one, and refreshes."""
+def communications(k: Katyusha, p0: float, p: Floats, accuracy: float) -> dict[str, float]:
+    """Communications that ``accuracy`` is predicted to need: between clusters, in the busiest one, and refreshes.
+
+    Momentum moves the averages in every round, so that none is free.
+    """
     T = k.iterations(accuracy)
-    busiest = float(np.max((1.0 - p0) ** 2 * p * (1.0 - p), initial=0.0))
-    return {"iterations": T, "global": p0 * (1.0 - p0) * T, "cluster": busiest * T, "refresh": k.rho * T * tied}
+    busiest = (1.0 - p0) * float(np.max(p, initial=0.0))
+    return {"iterations": T, "global": p0 * T, "cluster": busiest * T, "refresh": k.rho * T}
 
 
 def refresh(

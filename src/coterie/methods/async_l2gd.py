@@ -16,7 +16,7 @@ from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, w
 from coterie.methods.async_l2gd_together import TOGETHER, iterate_all
 from coterie.methods.coins import Coordinated, Vote, draw, segments
 from coterie.methods.complete import complete
-from coterie.methods.counts import communications
+from coterie.methods.counts import before, communications
 from coterie.methods.heads import Heads, Network, central
 from coterie.methods.rounds_at_home import MARK, Reply, State, diverged, shape, start
 from coterie.methods.ties import Ties
@@ -96,9 +96,10 @@ class AsyncL2GD:
         p, vote = np.where(heads.tied, self.p, 0.0), self.vote or Coordinated(self.p0)
         compiled = state["compiled"] and self.together and self.network is central and hasattr(fed, "together")
         between, within, last = state["between"], state["within"], t + n
+        coins = before(self.seed, t, vote, p)
         for at, globally, locally in draw(self.seed, t, n, vote, p):
-            counts = communications(globally, locally, heads.equal)
-            between, within = between + counts[0], within + counts[1]
+            counts = communications(globally, locally, heads.equal, coins)
+            between, within, coins = between + counts[0], within + counts[1], (bool(globally[-1]), locally[-1])
             if compiled:
                 iterate_all(fed, self, at, eta, p, globally, locally)
             else:

@@ -96,37 +96,3 @@ def _conditioning(smoothness: float, mu: float) -> float:
     if not mu > 0.0:
         raise CoterieError("A decreasing step needs strong convexity, and here mu_F = 0: use a constant step eta.")
     return float(np.ceil(smoothness / mu))
-
-
-def iterations(accuracy: float, smoothness: float, mu: float, sigma2: float, start: float) -> tuple[float, float]:
-    """Steps after which ``bound`` (with its smoothness) promises ``accuracy * start``, and their best size: (T, eta).
-
-    T is infinite where mu is 0.
-    """
-    from scipy.optimize import minimize_scalar
-
-    if not mu > 0.0:
-        return np.inf, 0.5 / smoothness
-
-    def steps(share: float) -> tuple[float, float]:
-        """With this share of the accuracy left to the noise ball."""
-        level = share * accuracy * start * mu
-        eta = level / (sigma2 + level * smoothness)
-        return float(np.log(accuracy * (1.0 - share)) / np.log1p(-min(eta * mu, 1.0 - 1e-16))), eta
-
-    best = minimize_scalar(lambda share: steps(share)[0], bounds=(0.0, 1.0), method="bounded").x
-    T, eta = steps(float(best))
-    return float(max(np.ceil(T), 0.0)), eta
-
-
-def expected_rounds(p0: float, p: Floats, T: int) -> dict[str, float | Floats]:
-    """Communications expected in T steps.
-
-    Returns
-    -------
-    dict
-        ``global``: rounds between clusters that do not follow one (Proposition 3.2). ``cluster`` (k,): rounds within
-        clusters that follow a local step. ``printed`` (k,): Proposition 3.2's, which skips over global rounds.
-    """
-    printed = (1.0 - p0) * p * (1.0 - p) * T
-    return {"global": p0 * (1.0 - p0) * T, "cluster": (1.0 - p0) * printed, "printed": printed}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.methods.ties import Ties
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.kernels import Floats
 
 
 def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
@@ -42,22 +42,19 @@ def common_probabilities(C1: npt.ArrayLike, C2: npt.ArrayLike, L: npt.ArrayLike)
 
 
 def own_probabilities(
-    C1: npt.ArrayLike, C2: npt.ArrayLike, L: npt.ArrayLike, p0: float | None = None, equal: Bools | None = None
+    C1: npt.ArrayLike, C2: npt.ArrayLike, L: npt.ArrayLike, p0: float | None = None
 ) -> tuple[float, Floats]:
-    """Minimise (3.3) over p_0 and every cluster's own p_j; of its minimisers, the one with fewest communications.
+    """Minimise (3.3) over p_0 and every cluster's own p_j; of its minimisers, the one with the smallest p_j.
 
     A value l of (3.3) is reached if ``p_0 >= 2 C_1 / l``, ``(1 - p_0) p_j >= C_2j / l - p_0 / 2`` and
     ``(1 - p_0) (1 - p_j) >= L_j / l``. Adding the last two, the least p_0 is best, so the least l is
-    ``max_j (L_j + C_1 + max(C_1, C_2j))``. There p_0 is unique, and every p_j may lie in an interval.
+    ``max_j (L_j + C_1 + max(C_1, C_2j))``. There p_0 is unique, and every p_j may lie in an interval,
+    of which the lower end is taken: at the upper one the noise (3.4) is larger.
 
     Parameters
     ----------
     p0 : float, optional
         Keep this p_0, and minimise over the p_j.
-    equal : (k,) bool, optional
-        ``Ties.equal``: clusters where a round that follows a round is free. These get the end of their interval where
-        ``p_j (1 - p_j)`` is smaller, all others the smallest p_j. Near the upper end local steps are rare and noisy:
-        (3.4) grows as much as communications shrink, so it pays with variance reduction only.
 
     Returns
     -------
@@ -70,10 +67,7 @@ def own_probabilities(
         p0 = float(over(2.0 * c1, least))
     else:
         least = float(max(over(2.0 * c1, p0), np.max(over(L, 1.0 - p0)), np.max((L + C2) / (1.0 - 0.5 * p0))))
-    low = np.clip(over(np.maximum(over(2.0 * C2, least) - p0, 0.0), 2.0 * (1.0 - p0)), 0.0, 1.0)
-    high = np.maximum(low, 1.0 - np.minimum(over(over(L, least), 1.0 - p0), 1.0))
-    fewer = (high * (1.0 - high) < low * (1.0 - low)) & (False if equal is None else equal)
-    return p0, np.where(fewer, high, low)
+    return p0, np.clip(over(np.maximum(over(2.0 * C2, least) - p0, 0.0), 2.0 * (1.0 - p0)), 0.0, 1.0)
 
 
 def step_size(calligraphic: float) -> float:
@@ -108,11 +102,12 @@ def given(
     if p is not None:
         if p0 is None:
             raise CoterieError("Give p0 together with p, or leave both out to have them chosen.")
-        return p0, np.array(np.broadcast_to(np.asarray(p, dtype=np.float64), ties.C2.shape)), "p as given"
+        return p0, np.array(np.broadcast_to(np.asarray(p, dtype=np.float64), ties.C2.shape)), "p_0 and p as asked"
     if common and p0 is None:
         p0, one = common_probabilities(ties.C1, ties.C2, L)
         return p0, np.full(ties.C2.shape, one), "Corollary 3.6"
-    return *own_probabilities(ties.C1, ties.C2, L, p0), "(3.3) minimised over own p_j"
+    how = "p_0 as asked, (3.3)" if p0 is not None else "(3.3)"
+    return *own_probabilities(ties.C1, ties.C2, L, p0), f"{how} minimised over own p_j"
 
 
 def choose(

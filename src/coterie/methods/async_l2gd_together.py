@@ -14,7 +14,7 @@ import numpy.typing as npt
 from coterie.federation import PerCluster, Site, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints, kernel
-from coterie.objectives.glm import GLM
+from coterie.objectives.glm import GLM, Data
 from coterie.objectives.spectrum import leap_one
 from coterie.objectives.steps import descend_one
 
@@ -22,7 +22,6 @@ TOGETHER = 4096
 """So many clients at most; more are quicker over exchanges, in threads."""
 
 Basis = tuple[Floats, Floats, Floats]
-Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
 Draw = tuple[npt.NDArray[np.uint64], int, int]
 
 

@@ -57,6 +57,12 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
 
 
 @work
+def reveal(site: Site) -> Reply:
+    """Each client's parameters, for an owner of all the data."""
+    return {"theta": site.state["theta"]}
+
+
+@work
 def finish(
     site: Site, z: Ints, L: Floats, w: Floats, C: Floats, scale: Floats, show: bool, stray: Floats | None = None
 ) -> Reply:

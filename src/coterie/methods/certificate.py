@@ -33,12 +33,6 @@ def apart(site: Site, counted: Floats) -> Reply:
     return {"now": counted * np.sum((theta - best) ** 2, axis=1), "start": counted * np.sum(best**2, axis=1)}
 
 
-@work
-def reveal(site: Site) -> Reply:
-    """A client's parameters, for an owner of all the data."""
-    return {"theta": site.state["theta"]}
-
-
 def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
     """Solve (2.1) exactly; every client keeps its part of the optimum.
 

@@ -1,4 +1,4 @@
-"""Communications of Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022), counted from their coins."""
+"""Communications of Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022): counted from their coins, and expected."""
 
 from __future__ import annotations
 
@@ -8,36 +8,42 @@ from coterie.methods.coins import Vote, draw
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 
-def communications(globally: Bools, locally: Bools, free: Bools) -> tuple[int, Ints]:
-    """How many communications between clusters, and within each (k,), need an exchange in steps that start settled.
+def before(seed: int, t: int, vote: Vote, p: Floats) -> tuple[bool, Bools]:
+    """The coins of the step before t; everybody begins at the same point, as after a global round."""
+    if t == 0:
+        return True, np.ones(len(p), dtype=bool)
+    ((_, globally, locally),) = draw(seed, t - 1, 1, vote, p)
+    return bool(globally[0]), locally[0]
 
-    A round that follows a round at once is free for the clusters ``free``; Proposition 3.2 does not count such either.
+
+def communications(globally: Bools, locally: Bools, free: Bools, last: tuple[bool, Bools]) -> tuple[int, Ints]:
+    """How many communications steps need between clusters, and within each (k,).
+
+    A round that follows one of its kind at once is free where a pull leaves the averages where they were.
+
+    Parameters
+    ----------
+    globally : (n,) bool, locally : (n, k) bool
+        The coins.
+    free : (k,) bool
+        Clusters where a pull does so: those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
+    last
+        The coins of the step before.
     """
-    speaks, local = locally & ~globally[:, None], ~locally & ~globally[:, None]
-    owes = np.concatenate([np.zeros((1, len(free)), dtype=bool), local[:-1]])
-    owes |= ~free & (np.arange(len(globally)) > 0)[:, None]
-    return int(np.sum(globally & owes.any(axis=1))), np.sum(speaks & (owes | ~free), axis=0)
+    was_global = np.concatenate([[last[0]], globally[:-1]])
+    was_local = ~np.concatenate([last[1][None], locally[:-1]]) & ~was_global[:, None]
+    between = globally & ~(was_global & free.all())
+    within = locally & ~globally[:, None] & (was_local | ~free)
+    return int(between.sum()), within.sum(axis=0)
 
 
-def rounds(seed: int, first: int, count: int, vote: Vote, p: Floats) -> dict[str, Floats | int]:
-    """Count communications by the coins alone, as Proposition 3.2 does and as they fall.
+def expected(p0: float, p: Floats, T: int, free: Bools) -> dict[str, float | Floats]:
+    """What ``communications`` is in the mean over T steps: ``between`` and ``within`` (k,).
 
-    Returns
-    -------
-    dict
-        ``global``: rounds between clusters that do not follow one, expected p0 (1 - p0) T; ``cluster`` (k,): rounds
-        within clusters that follow a local step, expected (1 - p0)^2 p_j (1 - p_j) T; ``printed`` (k,): rounds that
-        follow a local step when global rounds in between are skipped over, expected (1 - p0) p_j (1 - p_j) T.
+    ``printed`` (k,) is Proposition 3.2's count within clusters, which skips over the global rounds in between; where
+    all rounds that follow one are free, ``between`` is that proposition's too.
     """
-    k = len(p)
-    between, within, printed = 0, np.zeros(k), np.zeros(k)
-    was_global, was_local, own_local = False, np.zeros(k, dtype=bool), np.zeros(k, dtype=bool)
-    for _, globally, locally in draw(seed, first, count, vote, p):
-        between += int(np.sum(globally & ~np.concatenate([[was_global], globally[:-1]])))
-        speaks = locally & ~globally[:, None]
-        local = ~locally & ~globally[:, None]
-        within += np.sum(speaks & np.concatenate([was_local[None], local[:-1]]), axis=0)
-        own = np.concatenate([own_local[None], ~locally[~globally]])
-        printed += np.sum(locally[~globally] & own[:-1], axis=0)
-        was_global, was_local, own_local = bool(globally[-1]), local[-1], own[-1]
-    return {"global": between, "cluster": within, "printed": printed}
+    within = (1.0 - p0) * p * T
+    printed = within * (1.0 - p)
+    between = p0 * (1.0 - p0) * T if free.all() else p0 * T
+    return {"between": between, "within": np.where(free, (1.0 - p0) * printed, within), "printed": printed}

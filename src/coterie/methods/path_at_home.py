@@ -53,9 +53,3 @@ def read(site: Site, unit: Floats) -> Reply:
 def held_out(site: Site, unit: Floats, origin: Floats) -> Reply:
     """Loss of each client's held-out rows where it is now."""
     return {"loss": site.objective.test.losses(np.ones(len(unit)), origin + unit * site.state["theta"])}
-
-
-@work
-def show(site: Site) -> Reply:
-    """Each client's parameters, for an owner of all the data."""
-    return {"theta": site.state["theta"]}

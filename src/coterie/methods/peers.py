@@ -6,7 +6,6 @@ xi_j would make these depend on xi_0. Votes depend on no data, so those of many 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,6 +14,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from coterie.errors import CoterieError
+from coterie.methods.heads import Network, central
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 
@@ -67,10 +67,10 @@ class Majority:
         return np.asarray(self.votes(seed, steps).sum(axis=1) >= self.needed)
 
 
-def all_to_all(weights: Floats, averages: Floats) -> Floats:
-    """Every cluster sends its weighted average to every other and adds up, in the order of the clusters.
+def ring(weights: Floats, averages: Floats) -> Floats:
+    """The network's average around a ring: each k-th of it is added up on a way of its own, then passed on to all.
 
-    All of them add the same numbers in the same order, so that it is done once here.
+    Each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers.
 
     Parameters
     ----------
@@ -80,16 +80,7 @@ def all_to_all(weights: Floats, averages: Floats) -> Floats:
     Returns
     -------
     (k, d)
-        The network's average, as every cluster has it.
-    """
-    sums = (weights[:, None] * averages).sum(axis=0)
-    return np.broadcast_to(_ratio(sums, weights.sum()), averages.shape)
-
-
-def ring(weights: Floats, averages: Floats) -> Floats:
-    """The same around a ring: each k-th of the vector is added up on a way of its own, then passed on to all.
-
-    Each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers, whatever k is.
+        As every cluster has it.
     """
     k = len(weights)
     payload = np.c_[weights[:, None] * averages, weights]
@@ -98,14 +89,12 @@ def ring(weights: Floats, averages: Floats) -> Floats:
         for part, columns in enumerate(np.array_split(np.arange(payload.shape[1]), k))
     ]
     total = np.concatenate(sums)
-    return np.broadcast_to(_ratio(total[:-1], total[-1]), averages.shape)
+    mean = total[:-1] / total[-1] if total[-1] > 0.0 else np.zeros(averages.shape[1])
+    return np.broadcast_to(mean, averages.shape)
 
 
-def _ratio(sums: Floats, weight: float) -> Floats:
-    return sums / weight if weight > 0.0 else np.zeros_like(sums)
-
-
-NETWORKS: dict[str, Callable[[Floats, Floats], Floats]] = {"all-to-all": all_to_all, "ring": ring}
+NETWORKS: dict[str, Network] = {"all-to-all": central, "ring": ring}
+"""How clusters average among themselves. All to all, each adds up the averages of all as a coordinator would."""
 
 
 def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 1024) -> dict[str, int]:

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from coterie.federation import Federation
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_rates import expected_rounds
-from coterie.methods.certificate import certify, gap, reveal
+from coterie.methods.at_home import reveal
+from coterie.methods.certificate import certify, gap
 from coterie.methods.complete import complete
+from coterie.methods.counts import expected
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.learned_strengths import learn
 from coterie.methods.peers import traffic
@@ -89,15 +90,13 @@ def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:
     return ties.averages(sums)
 
 
-def _counted(
-    options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str, Any], d: int
-) -> dict[str, int | float | dict[str, int]]:
-    """Communications of a run, and what Proposition 3.2 expects; within clusters as means over these."""
+def _counted(options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str, Any], d: int) -> dict[str, Any]:
+    """Communications of a run and what they are in the mean; those within clusters as means over these."""
     T, k = state["t"], len(method.p)
-    expected = expected_rounds(method.p0, method.p, T)
-    out: dict[str, Any] = {"between": int(state["between"]), "between_expected": expected["global"]}
-    out |= {"within": float(np.mean(state["within"])), "within_expected": float(np.mean(expected["cluster"]))}
-    out["within_printed"] = float(np.mean(expected["printed"]))
+    mean = expected(method.p0, method.p, T, method.ties.equal & isinstance(method, AsyncL2GD))
+    out: dict[str, Any] = {"between": int(state["between"]), "between_expected": mean["between"]}
+    out |= {"within": float(np.mean(state["within"])), "within_expected": float(np.mean(mean["within"]))}
+    out["within_printed"] = float(np.mean(mean["printed"]))
     if isinstance(method, AsyncAL2SGD):
         out |= {"refreshes": int(state["refreshes"]), "refreshes_expected": method.rho * T}
     if options.coordinator == "peers":

@@ -13,6 +13,11 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.heads import central
 from coterie.methods.peers import NETWORKS, Majority
 
+ONE_COIN = 0.1
+"""Section 6's probability of a communication."""
+LARGEST = 10**9
+"""Steps, rows and seeds at most."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -83,11 +88,13 @@ class Options:
         ):
             if (value := getattr(self, name)) not in values:
                 raise CoterieError(f"{name} of rounds must be {' or '.join(values)}, not {value!r}.")
-        for name, least in (("steps", 1), ("batch", 0), ("seed", None)):
+        for name, least in (("steps", 1), ("batch", 0), ("seed", 0)):
             value = getattr(self, name)
             whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if value is not None and not (whole and (least is None or value >= least)):
-                raise CoterieError(f"{name} of rounds must be a whole number{_from(least)}, not {value!r}.")
+            if not (whole and least <= value <= LARGEST) and not (value is None and name != "seed"):
+                raise CoterieError(
+                    f"{name} of rounds must be a whole number from {least} to {LARGEST:,}, not {value!r}."
+                )
         for name, value in (("accuracy", self.accuracy), ("eta", self.eta), ("p0", self.p0), ("rho", self.rho)):
             if value is not None and not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
                 raise CoterieError(f"{name} of rounds must be a number, not {value!r}.")
@@ -98,6 +105,10 @@ class Options:
         for name in ("one_coin", "paper"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise CoterieError(f"{name} of rounds must be True or False, not {getattr(self, name)!r}.")
+        if self.one_coin and self.p is not None:
+            raise CoterieError("one_coin of rounds has no rounds within clusters: leave p out.")
+        if self.coordinator == "central" and (self.network, self.ties) != ("all-to-all", "tails"):
+            raise CoterieError("network and ties are options of peers: give coordinator='peers', or leave them out.")
         if not 0.0 < self.accuracy < 1.0:
             raise CoterieError(f"accuracy of rounds must lie between 0 and 1, not {self.accuracy:g}.")
 
@@ -112,12 +123,22 @@ class Options:
         if self.p is not None and np.shape(self.p) not in ((), (k,)):
             raise CoterieError(f"p of rounds must be one number, or {k}: one for each cluster, not {np.size(self.p)}.")
 
+    @property
+    def probabilities_asked(self) -> tuple[float | None, npt.ArrayLike | None]:
+        """p0 and p, where they are not to be chosen."""
+        if self.one_coin:
+            return (ONE_COIN if self.p0 is None else self.p0), 0.0
+        return self.p0, self.p
+
+    def rows(self, usual: int, most: int) -> int:
+        """Rows of a local step; a CoterieError for more than ``most``, the rows of the largest client."""
+        batch = usual if self.batch is None else int(self.batch)
+        if batch > most:
+            raise CoterieError(f"batch of rounds is {batch:,}, and no client has more than {most:,} rows: 0 takes all.")
+        return batch
+
     def peers(self, p0: float, k: int) -> dict[str, Any]:
         """Who draws the coin and averages, for the methods."""
         if self.coordinator == "central":
             return {"vote": None, "network": central}
         return {"vote": Majority(p0, k, self.ties), "network": NETWORKS[self.network]}  # type: ignore[arg-type]
-
-
-def _from(least: int | None) -> str:
-    return "" if least is None else f" from {least}"

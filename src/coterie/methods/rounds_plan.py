@@ -40,12 +40,10 @@ class Plan:
 
 def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
-    batch = options.batch or 0
     c = ask_constants(fed, AT)
-    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
-    p0, p = options.p0, options.p
-    if options.one_coin:
-        p0, p = 0.1 if p0 is None else p0, 0.0
+    batch = options.rows(0, int(c.rows.max()))
+    L = ties.most(rates.batch_smoothness(c.L, c.L_row, batch))
+    p0, p = options.probabilities_asked
     chosen = async_l2gd_theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
     mu, at = mu_F(fed, ties, AT), optimum(fed, ties, AT)
     loss = rates.batch_noise(at.loss, at.rows, batch)
@@ -68,14 +66,12 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
 
 def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
     """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
-    batch = 1 if options.batch is None else options.batch
     c = ask_constants(fed, AT)
-    L = _by_cluster(ties, rates.batch_smoothness(c.L, c.L_row, batch))
+    batch = options.rows(1, int(c.rows.max()))
+    L = ties.most(rates.batch_smoothness(c.L, c.L_row, batch))
     mu, common = mu_F(fed, ties, AT), options.probabilities == "common"
     L_F = float(np.max(c.L + ties.gamma))
-    p0, p = options.p0, options.p
-    if options.one_coin:
-        p0, p = 0.1 if p0 is None else p0, 0.0
+    p0, p = options.probabilities_asked
     chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
@@ -94,13 +90,6 @@ def some(values: Floats) -> Any:
     if len(different) == 1:
         return float(different[0])
     return values.tolist() if len(values) <= 20 else {"from": float(different[0]), "to": float(different[-1])}
-
-
-def _by_cluster(ties: Ties, L: Floats) -> Floats:
-    """The largest smoothness of each cluster's clients, (k,)."""
-    out = np.zeros(len(ties.alpha))
-    np.maximum.at(out, ties.clusters, L)
-    return out
 
 
 def _steps(bound: Callable[[int], Floats], target: float) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow
 from coterie.methods import path_at_home
-from coterie.methods.at_home import ridge
+from coterie.methods.at_home import reveal, ridge
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Problem
 from coterie.methods.given_strengths import Strength, factors
@@ -52,7 +52,7 @@ class Point:
 
     def clients(self) -> Floats:
         """The clients' parameters (m, p), in the units of the table."""
-        return self._setup.raw(complete(self._fed.ask(path_at_home.show))["theta"])
+        return self._setup.raw(complete(self._fed.ask(reveal))["theta"])
 
     def held_out(self) -> float:
         """The sum of the held-out rows' losses, in a federation whose objective is ``HeldOut``."""

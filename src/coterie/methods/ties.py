@@ -80,8 +80,12 @@ class Ties:
     @cached_property
     def strongest(self) -> Floats:
         """The largest gamma of every cluster, (k,)."""
+        return self.most(self.gamma)
+
+    def most(self, values: Floats) -> Floats:
+        """The largest of the clients' values (m,), none below 0, in every cluster (k,)."""
         out = np.zeros(len(self.alpha))
-        np.maximum.at(out, self.clusters, self.gamma)
+        np.maximum.at(out, self.clusters, values)
         return out
 
     @cached_property

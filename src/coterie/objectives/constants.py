@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, full, kernel, pack
-from coterie.objectives.glm import BINOMIAL, GLM, POISSON, point
+from coterie.objectives.glm import BINOMIAL, GLM, POISSON, Data, point
 from coterie.objectives.quadratic import Quadratic
 
 SAFETY = 2.0
@@ -53,13 +53,7 @@ class Constants:
 
 @kernel
 def _weighed(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     theta: Floats,
     most: bool,
     counts: bool,
@@ -69,6 +63,7 @@ def _weighed(
     v is the curvature at theta, or (``most``) what it does not exceed in the region of ``Constants``, where ``counts``
     stand in for means at theta.
     """
+    family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     A, largest = np.zeros((m, p * (p + 1) // 2)), np.zeros(m)
     for i in range(m):
@@ -96,16 +91,11 @@ def _weighed(
 
 @kernel
 def _squares(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     theta: Floats,
 ) -> tuple[Floats, Floats]:
     """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2``, (m,) each."""
+    family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     whole, rows, g = np.zeros(m), np.zeros(m), np.empty(p)
     for i in range(m):
@@ -161,7 +151,7 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
     if not isinstance(objective, GLM):
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
-    A, largest = _weighed(*objective.compiled, at, True, theta is None)
+    A, largest = _weighed(objective.compiled, at, True, theta is None)
     if not (np.isfinite(A).all() and np.isfinite(largest).all()):
         raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
     low, high = extremes(A)
@@ -178,13 +168,13 @@ def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
         return pack(objective.hessian())
     if not isinstance(objective, GLM):
         raise CoterieError(f"{type(objective).__name__} has no Hessians: give mu.")
-    return _weighed(*objective.compiled, np.ascontiguousarray(theta), most, False)[0]
+    return _weighed(objective.compiled, np.ascontiguousarray(theta), most, False)[0]
 
 
 def squares(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
     """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one."""
     if isinstance(objective, GLM):
-        return _squares(*objective.compiled, np.ascontiguousarray(theta))
+        return _squares(objective.compiled, np.ascontiguousarray(theta))
     whole = np.sum(np.asarray(objective.gradient(theta)) ** 2, axis=1)
     return whole, whole
 

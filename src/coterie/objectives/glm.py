@@ -14,6 +14,8 @@ import numpy as np
 from coterie.numerics.kernels import Floats, Ints, cholesky, kernel
 
 Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
+Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
+"""A family's number, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
 
 FAMILIES = ("gaussian", "binomial", "poisson")
 GAUSSIAN, BINOMIAL, POISSON = 0, 1, 2
@@ -349,8 +351,8 @@ class GLM:
         return FAMILIES.index(self.family)
 
     @property
-    def compiled(self) -> tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]:
-        """What kernels over rows take first: the family's number, then the rows."""
+    def compiled(self) -> Data:
+        """What kernels over rows take first."""
         return (self._code, *self._rows)
 
     def moments(self) -> dict[str, Floats]:

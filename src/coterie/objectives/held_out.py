@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.objectives.glm import GLM, point
+from coterie.objectives.glm import GLM, Data, point
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,11 @@ class HeldOut(GLM):
 
 @kernel
 def _expand(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     unit: Floats,
     theta: Floats,
 ) -> tuple[Floats, Floats]:
+    family, X, y, offset, weights, starts, stops = data
     m, p = theta.shape
     A, b = np.zeros((m, p * (p + 1) // 2)), np.zeros((m, p))
     x = np.empty(p)
@@ -72,4 +67,4 @@ def expand(glm: GLM, unit: Floats, theta: Floats) -> tuple[Floats, Floats]:
 
     Columns and parameters are in units of ``unit`` (p,). Returns A (m, P), packed, and b (m, p): ``score + A theta``.
     """
-    return _expand(*glm.compiled, unit, theta)
+    return _expand(glm.compiled, unit, theta)

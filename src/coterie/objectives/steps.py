@@ -14,7 +14,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed_kernel import key, whole
-from coterie.objectives.glm import GLM, point
+from coterie.objectives.glm import GLM, Data, point
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,7 @@ def descend_one(
 
 @kernel
 def _descend(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     theta: Floats,
     step: Floats,
     steps: Ints,
@@ -96,6 +90,7 @@ def _descend(
     first: Ints,
     size: int,
 ) -> Floats:
+    family, X, y, offset, weights, starts, stops = data
     out = theta.copy()
     g = np.empty(theta.shape[1])
     for i in range(theta.shape[0]):
@@ -106,15 +101,10 @@ def _descend(
 
 @kernel
 def _gradients(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     theta: Floats,
 ) -> Floats:
+    family, X, y, offset, weights, starts, stops = data
     out = np.zeros(theta.shape)
     for i in range(theta.shape[0]):
         for r in range(starts[i], stops[i]):
@@ -124,13 +114,7 @@ def _gradients(
 
 @kernel
 def _katyusha(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     x: Floats,
     y0: Floats,
     z0: Floats,
@@ -147,6 +131,7 @@ def _katyusha(
     size: int,
 ) -> tuple[Floats, Floats]:
     """Per client: ``steps`` steps of Algorithm 2 without a communication; the new y and z."""
+    family, X, y, offset, weights, starts, stops = data
     yy, zz = y0.copy(), z0.copy()
     d = x.shape[1]
     theta, g = np.empty(d), np.empty(d)
@@ -194,7 +179,7 @@ def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Dra
     """
     if isinstance(objective, GLM):
         rows = (draws.keys, draws.first, draws.size)
-        return _descend(*objective.compiled, np.ascontiguousarray(theta), step, steps, *rows)
+        return _descend(objective.compiled, np.ascontiguousarray(theta), step, steps, *rows)
     theta = np.array(theta)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
@@ -234,7 +219,7 @@ def katyusha(
     if isinstance(objective, GLM):
         rows = (draws.keys, draws.first, draws.size)
         x, y, z, h = (np.ascontiguousarray(a) for a in (x, y, z, h))
-        return _katyusha(*objective.compiled, x, y, z, h, by.a1, by.a2, by.b1, by.eta, by.pace, scale, steps, *rows)
+        return _katyusha(objective.compiled, x, y, z, h, by.a1, by.a2, by.b1, by.eta, by.pace, scale, steps, *rows)
     y, z = np.array(y), np.array(z)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
@@ -250,7 +235,7 @@ def katyusha(
 def full_gradient(objective: Any, theta: Floats, draws: Draws | None = None) -> Floats:
     """Gradients (m, d) of all clients at their theta; a CoterieError where rows were to be drawn and there are none."""
     if isinstance(objective, GLM):
-        return _gradients(*objective.compiled, np.ascontiguousarray(theta))
+        return _gradients(objective.compiled, np.ascontiguousarray(theta))
     if draws is not None and draws.size:
         raise CoterieError(f"{type(objective).__name__} has no rows to draw from: leave batch out.")
     return np.asarray(objective.gradient(theta))

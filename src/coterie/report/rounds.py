@@ -28,7 +28,8 @@ def table(result: FitResult) -> Table:
     """Steps, the distance left and communications, counted beside what theory expects."""
     r = result.model.info["rounds"]
     rows = [("steps", _count(r["trace"][-1][0]), _count(r["steps"]))]
-    rows.append(("distance from the optimum, of the start's", words.number(r["gap"]), words.number(r["promised"])))
+    at_most = f"at most {words.number(r['promised'])}" if r["promised"] < 1.0 else "nothing promised"
+    rows.append(("distance from the optimum, relative to the start's", words.number(r["gap"]), at_most))
     rows += [(f"communications {name}", counted, expected) for name, counted, expected in _counts(r)]
     note = "Expected: steps as planned, the distance that the theorem promises, and communications in the mean"
     skipped = _count(r["communications"]["within_printed"])

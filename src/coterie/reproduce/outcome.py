@@ -34,7 +34,7 @@ class Settings:
     seeds : int, optional
         Independent runs, with seeds 0, 1, ...; by default as many as the paper made.
     quick : bool, default False
-        A smaller experiment that shows the same in a few seconds.
+        A smaller experiment in seconds: fewer runs, steps or clients.
     tell : callable
         Is told what goes on, in a few words.
     """

@@ -12,6 +12,9 @@ from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
 
+ILL = 1e6
+"""Condition number above which more steps are no remedy."""
+
 
 def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[str]:
     """What a table cannot identify."""
@@ -84,10 +87,9 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             f"The run diverged by step {step}; the coefficients are the last finite ones before it, "
             f"{_short_of(r['gap'])}. Of this family smoothness is known near the optimum only: {remedy}."
         ]
-    counts = f"{sent['between']:,} communications between clusters and {sent['within']:,.0f} in each"
+    counts = f"{_times(sent['between'])} between clusters and {sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
-        counts = f"{sent['between']:,} communications between clusters, {sent['within']:,.0f} within each and "
-        counts += f"{sent['refreshes']:,} refreshes of the anchor"
+        counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
     notes = [f"After {steps:,} steps with {counts}, the coefficients are {_short_of(r['gap'])}."]
     if not np.isfinite(r["promised"]):
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
@@ -97,9 +99,16 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             "is measured."
         )
     elif r["promised"] > r["accuracy"] and r["gap"] > r["accuracy"]:
-        or_else = "" if "rho" in r else ", or method 'async-al2sgd'"
-        notes.append(f"That is more than the {r['accuracy']:.2g} asked for: give more steps{or_else}.")
+        condition = r["smoothness"] / r["mu"]
+        remedy = "give more steps" if "rho" in r else "give more steps, or method 'async-al2sgd'"
+        if condition > ILL:
+            remedy = f"the condition number is {condition:.0e}, so bring columns to like sizes, or use an exact method"
+        notes.append(f"That is more than the {100.0 * r['accuracy']:.2g}% asked for: {remedy}.")
     return notes
+
+
+def _times(count: int) -> str:
+    return f"{count:,} communication{'s' * (count != 1)}"
 
 
 def _short_of(gap: float) -> str:

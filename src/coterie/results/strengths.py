@@ -39,7 +39,10 @@ def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]
         if value is None:
             continue
         if name not in levels:
-            raise CoterieError(f"{name} ties clusters: name a cluster column, or leave it out.")
+            raise CoterieError(
+                f"{name} ties clusters, and there are none to tie: name a cluster column of two values or more, fewer "
+                "than clients, or leave it out."
+            )
         if isinstance(value, Mapping) or hasattr(value, "items"):
             out[name] = [_by_label(name, dict(value), levels[name])]
         elif np.ndim(value) == 0:

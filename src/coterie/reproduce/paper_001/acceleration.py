@@ -213,7 +213,7 @@ def table(curves: dict[str, list[Curve]], here: Setting) -> Table:
     heads = [head for t in TARGETS for head in (f"to {t:g}", "order")]
     return Table(
         title=f"Communications until a distance is reached, condition number {here.kappa:,.0f}, "
-        f"mean of {len(next(iter(curves.values())))} runs",
+        f"mean of runs ({len(next(iter(curves.values())))})",
         columns=("method", *heads, "at the end"),
         rows=tuple(rows),
         texts=1,

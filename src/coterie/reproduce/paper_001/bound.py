@@ -108,9 +108,7 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     fed, problem = data.setting()
     ties = Ties.of(fed.clients.clusters, fed.clients.k, 1.0, 1.0, None)
     certify(fed, problem, ties)
-    L = np.zeros(fed.clients.k)
-    np.maximum.at(L, ties.clusters, ask_constants(fed).L)
-    chosen, mu, at = choose(ties, L, p, p), mu_F(fed, ties), optimum(fed, ties, AT)
+    chosen, mu, at = choose(ties, ties.most(ask_constants(fed).L), p, p), mu_F(fed, ties), optimum(fed, ties, AT)
     here = chosen.p0, chosen.p, at.phi, at.psi, at.loss
     sigma2, exact = rates.noise(*here), rates.noise(*here, exact=True)
     bound = rates.bound(t, chosen.eta, mu, sigma2, at.start) / at.start
@@ -131,12 +129,13 @@ def table(found: tuple[Bounded, ...]) -> Table:
     for b in found:
         for i in np.unique(np.linspace(0, len(b.t) - 1, 5).astype(np.int64)).tolist():
             mean, error = b.squares[:, i].mean(), (b.squares[:, i].mean() - b.low[i]) / 3.0
-            numbers = f"{b.bound[i]:.4f}", f"{b.sharper[i]:.4f}", f"{mean:.4f} ({error:.4f})", f"{b.ball:.4f}"
+            here = f"{mean:.4f} ({error:.4f})" if len(b.squares) > 1 else f"{mean:.4f} (-)"
+            numbers = f"{b.bound[i]:.4f}", f"{b.sharper[i]:.4f}", here, f"{b.ball:.4f}"
             rows.append((b.title, f"{b.t[i]:,}", *numbers))
     over = sum(int(np.sum(b.low > b.bound)) for b in found)
     of = sum(len(b.t) for b in found)
     return Table(
-        title=f"Mean squared distance from the optimum, relative to the start, over {len(found[0].squares)} runs",
+        title=f"Mean squared distance from the optimum, relative to the start, runs: {len(found[0].squares)}",
         columns=("parameters", "step", "Theorem 3.5", "sharper bound", "here, mean (SE)", "noise ball"),
         rows=tuple(rows),
         note=f"Mean less three standard errors is above Theorem 3.5's bound at {over} of {of} recorded steps.",
@@ -152,7 +151,7 @@ def draw(found: tuple[Bounded, ...]) -> Figure:
         ax.plot(b.t, b.sharper, color=ORANGE, ls="-.", label="sharper: exact noise at the optimum")
         ax.axhline(b.ball, color=GREY, ls=":", label="noise ball $2 \\eta \\sigma^2 / \\mu_F$")
         ax.fill_between(b.t, b.low, 2.0 * mean - b.low, color=BLUE, alpha=0.3, lw=0)
-        ax.plot(b.t, mean, color=BLUE, label=f"mean of {len(b.squares)} runs, ± 3 SE")
+        ax.plot(b.t, mean, color=BLUE, label=f"mean of runs ({len(b.squares)}), ± 3 SE")
         ax.set_yscale("log")
         ax.set_xlabel("iteration")
         ax.set_title(f"{b.title}: $\\eta$ = {b.chosen.eta:.2g}, $\\mu_F$ = {b.mu:.3f}")
