@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
-from coterie.methods import coins
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.at_home import reveal
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import coins
+from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.tree.at_home import reveal
 from coterie.objectives.glm import GLM
+from coterie.relations.ties import Ties
 
 LOOP = Path(__file__).parents[1] / "tests" / "reference" / "l2gd_loop.py"
 T, SEED, GOAL = 50_000, 3, 8.0

@@ -106,7 +106,7 @@ def fit(
         learn what is not given.
     rounds : mapping, optional
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
-        :class:`coterie.methods.rounds_options.Options`. Theory chooses what is left out.
+        :class:`coterie.methods.rounds.options.Options`. Theory chooses what is left out.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"

@@ -21,19 +21,19 @@ from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.at_home import reveal
 from coterie.methods.fitted import Problem as Fit
 from coterie.methods.fitted import collect
-from coterie.methods.peers import ring
-from coterie.methods.setup import Setup, prepare
-from coterie.methods.ties import Ties
-from coterie.methods.variances import State as Search
-from coterie.methods.variances import Variances
+from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.rounds.peers import ring
+from coterie.methods.tree.at_home import reveal
+from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.variances import State as Search
+from coterie.methods.tree.variances import Variances
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
+from coterie.relations.ties import Ties
 
 State = dict[str, Any]
 

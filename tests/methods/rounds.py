@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.at_home import reveal
-from coterie.methods.ties import Ties
+from coterie.methods.tree.at_home import reveal
 from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
+from coterie.relations.ties import Ties
 
 SIZES = (4, 1, 7, 3, 5)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods import async_al2sgd_theory as theory
-from coterie.methods.async_l2gd_rates import batch_smoothness
-from coterie.methods.async_l2gd_theory import common_probabilities, smoothness
-from coterie.methods.l_katyusha import Katyusha, sharp, theorem
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import al2sgd_theory as theory
+from coterie.methods.rounds.l2gd_rates import batch_smoothness
+from coterie.methods.rounds.l2gd_theory import common_probabilities, smoothness
+from coterie.methods.rounds.l_katyusha import Katyusha, sharp, theorem
+from coterie.relations.ties import Ties
 from tests.methods.test_l2gd_theory import EDGES, affine, divergence, federation, smoothnesses, ties
 from tests.reference.l2gd_oracles import Federation, random_federation
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback
-from coterie.methods import coins
 from coterie.methods.async_al2sgd import AsyncAL2SGD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.peers import Majority, ring
+from coterie.methods.rounds import coins
+from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.rounds.peers import Majority, ring
 from coterie.numerics import keyed
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.steps import Momentum

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback
-from coterie.methods import coins
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import coins
+from coterie.methods.rounds.l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
+from coterie.relations.ties import Ties
 from tests.methods.rounds import gradient, table, theta_of, ties_of
 from tests.reference.l2gd_loop import async_l2gd
 

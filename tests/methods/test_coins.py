@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods import coins
-from coterie.methods.counts import communications
+from coterie.methods.rounds import coins
+from coterie.methods.rounds.counts import communications
 
 
 def drawn(k, T, p=0.05, seed=0):

@@ -8,16 +8,16 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
-from coterie.methods import curvature
-from coterie.methods.async_l2gd_rates import noise
-from coterie.methods.curvature import ask_constants
 from coterie.methods.given_strengths import given
-from coterie.methods.optimum import optimum
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import curvature
+from coterie.methods.rounds.curvature import ask_constants
+from coterie.methods.rounds.l2gd_rates import noise
+from coterie.methods.rounds.optimum import optimum
 from coterie.numerics.kernels import full
 from coterie.objectives.constants import BLOCK, SAFETY, constants, extremes, hessians, squares, times
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
+from coterie.relations.ties import Ties
 from tests.methods.dense import table as rows_of
 from tests.methods.rounds import gradient, table
 

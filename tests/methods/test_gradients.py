@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.methods.hierarchical import structures
-from coterie.methods.setup import prepare
-from coterie.methods.variances import Variances
+from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.variances import Variances
 from tests.methods import dense
 from tests.methods.dense import table
 

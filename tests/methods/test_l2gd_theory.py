@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods import async_l2gd_rates as rates
-from coterie.methods import async_l2gd_theory as theory
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import l2gd_rates as rates
+from coterie.methods.rounds import l2gd_theory as theory
+from coterie.relations.ties import Ties
 from tests.reference.l2gd_oracles import Federation, random_federation
 
 EDGES = {

@@ -10,10 +10,10 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.heads import central
-from coterie.methods.peers import NETWORKS, Majority, ring, traffic
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.heads import central
+from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.rounds.peers import NETWORKS, Majority, ring, traffic
+from coterie.relations.ties import Ties
 from tests.methods.rounds import table, theta_of
 from tests.reference.ring_twin import ring_by_messages
 
@@ -44,7 +44,7 @@ def test_the_votes_fall_as_often_as_they_should():
 
 def test_votes_say_nothing_about_the_clusters_own_coins():
     """P(xi_j = 1 | xi_0 = 0) must stay p_j: a majority of the xi_j themselves would change it."""
-    from coterie.methods.coins import cluster_coins
+    from coterie.methods.rounds.coins import cluster_coins
 
     steps, p = np.arange(100_000), np.full(3, 0.287)
     quiet = ~Majority(0.2, 3).draw(1, steps)

@@ -6,8 +6,9 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import roots_hermite
 
-from coterie.methods import hierarchical, marginal_likelihood
-from coterie.methods.setup import prepare
+from coterie.methods import hierarchical
+from coterie.methods.tree import marginal_likelihood
+from coterie.methods.tree.setup import prepare
 from tests.methods import dense
 from tests.methods.dense import table
 

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 from coterie.data.clients import Clients
 from coterie.methods.fitted import Problem
-from coterie.methods.residuals import PRIOR
+from coterie.methods.tree.residuals import PRIOR
 from coterie.relations.clusters import Tree
 from coterie.results.compare import run
 

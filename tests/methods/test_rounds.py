@@ -8,17 +8,18 @@ import pytest
 
 import coterie
 from coterie.engines import InProcess
-from coterie.methods import given_strengths, rounds
+from coterie.methods import given_strengths
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import fractions
-from coterie.methods.coins import Coordinated, draw
-from coterie.methods.counts import before, communications, expected
 from coterie.methods.fitted import Problem
-from coterie.methods.peers import Majority, ring
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import fit as rounds
+from coterie.methods.rounds.coins import Coordinated, draw
+from coterie.methods.rounds.counts import before, communications, expected
+from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.rounds.peers import Majority, ring
 from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
+from coterie.relations.ties import Ties
 from tests.methods.rounds import SIZES, table, theta_of
 
 BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sgd"])

@@ -12,7 +12,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.methods import given_strengths
 from coterie.methods.fitted import Problem
-from coterie.methods.strength_path import path
+from coterie.methods.tree.strength_path import path
 from coterie.objectives.held_out import HeldOut
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import objective

@@ -20,9 +20,10 @@ import pytest
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
-from coterie.methods import hierarchical, marginal_likelihood
+from coterie.methods import hierarchical
 from coterie.methods.fitted import Problem
-from coterie.methods.setup import prepare
+from coterie.methods.tree import marginal_likelihood
+from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
 

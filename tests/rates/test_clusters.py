@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods import async_l2gd_rates as rates
-from coterie.methods.certificate import AT, gap
-from coterie.methods.optimum import optimum
-from coterie.methods.rounds_options import Options
-from coterie.methods.rounds_plan import accelerate, descend
+from coterie.methods.rounds import l2gd_rates as rates
+from coterie.methods.rounds.certificate import AT, gap
+from coterie.methods.rounds.optimum import optimum
+from coterie.methods.rounds.options import Options
+from coterie.methods.rounds.plan import accelerate, descend
 from coterie.reproduce.paper_001.acceleration import setting
 
 
@@ -29,8 +29,8 @@ def small():
 @pytest.mark.parametrize("kind", ["equal", "own"])
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
-    from coterie.methods.certificate import certify
     from coterie.methods.fitted import Problem
+    from coterie.methods.rounds.certificate import certify
     from coterie.relations.clusters import Tree
 
     (glm, clusters), ties_of = small()

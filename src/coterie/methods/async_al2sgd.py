@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.anchors import Anchors
-from coterie.methods.coins import Coordinated, Vote, draw
 from coterie.methods.complete import complete
-from coterie.methods.heads import Network, central
-from coterie.methods.rounds_at_home import MARK, Reply, State, diverged, shape
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.anchors import Anchors
+from coterie.methods.rounds.at_home import MARK, Reply, State, diverged, shape
+from coterie.methods.rounds.coins import Coordinated, Vote, draw
+from coterie.methods.rounds.heads import Network, central
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
+from coterie.relations.ties import Ties
 
 
 @work
@@ -78,7 +78,7 @@ def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class AsyncAL2SGD:
-    """Algorithm 2 with the paper's symbols; ``async_al2sgd_theory`` chooses them.
+    """Algorithm 2 with the paper's symbols; ``rounds.al2sgd_theory`` chooses them.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class AsyncAL2SGD:
     batch : int
         Rows of a local step, drawn with replacement: the paper's is 1; 0 takes all.
     vote, network
-        Who draws the global coin and computes the network's average: see ``peers``.
+        Who draws the global coin and computes the network's average: see ``rounds.peers``.
     """
 
     ties: Ties

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
-from coterie.methods.async_l2gd_together import TOGETHER, iterate_all
-from coterie.methods.coins import Coordinated, Vote, draw, segments
 from coterie.methods.complete import complete
-from coterie.methods.counts import before, communications
-from coterie.methods.heads import Heads, Network, central
-from coterie.methods.rounds_at_home import MARK, Reply, State, diverged, shape, start
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.at_home import MARK, Reply, State, diverged, shape, start
+from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
+from coterie.methods.rounds.counts import before, communications
+from coterie.methods.rounds.heads import Heads, Network, central
+from coterie.methods.rounds.together import TOGETHER, iterate_all
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.pull import pull, weigh
 from coterie.objectives.spectrum import leap
 from coterie.objectives.steps import Draws, descend
+from coterie.relations.ties import Ties
 
 
 @work
@@ -45,7 +45,7 @@ def run(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints
 
 @dataclass(frozen=True)
 class AsyncL2GD:
-    """Algorithm 1 with the paper's symbols; ``async_l2gd_theory`` chooses them.
+    """Algorithm 1 with the paper's symbols; ``rounds.l2gd_theory`` chooses them.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class AsyncL2GD:
     closed, together : bool
         Take runs of steps on quadratics in closed form; run compiled where all clients are in this process.
     vote, network
-        Who draws the global coin and computes the network's average: see ``peers``.
+        Who draws the global coin and computes the network's average: see ``rounds.peers``.
     """
 
     ties: Ties

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster
-from coterie.methods.at_home import finish, ridge
 from coterie.methods.complete import complete
-from coterie.methods.penalised_tree import Solution, per_cluster
-from coterie.methods.setup import Setup
+from coterie.methods.tree.at_home import finish, ridge
+from coterie.methods.tree.penalised_tree import Solution, per_cluster
+from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, Ints, pack
 from coterie.relations.clusters import Tree
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import Setup, prepare
-from coterie.methods.ties import Ties, strengths
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats
+from coterie.relations.ties import Ties, strengths
 
 Strength = float | npt.NDArray[np.float64]
 

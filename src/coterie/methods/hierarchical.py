@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods import residuals
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.setup import prepare
-from coterie.methods.variances import State, Variances
+from coterie.methods.tree import residuals
+from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
 
 

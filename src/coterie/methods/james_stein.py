@@ -19,8 +19,8 @@ from coterie.federation import Federation
 from coterie.methods import hierarchical
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.given_strengths import Strength, factors
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import Setup, prepare
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats, Ints
 
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.at_home import WEAK
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import Reply, prepare
+from coterie.methods.tree.at_home import WEAK
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import Reply, prepare
 from coterie.numerics.kernels import Floats, full, pack
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.at_home import WEAK
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import prepare
+from coterie.methods.tree.at_home import WEAK
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, full, pack
 
 FREE = 1e5

@@ -8,8 +8,8 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import prepare
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import prepare
 
 
 def fit(fed: Federation, problem: Problem) -> Fitted:

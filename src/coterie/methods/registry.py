@@ -6,17 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from coterie.methods import (
-    clusterwise,
-    given_strengths,
-    hierarchical,
-    james_stein,
-    local,
-    own_intercept,
-    pooled,
-    rounds,
-)
+from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.rounds import fit as rounds
 
 
 @dataclass(frozen=True)

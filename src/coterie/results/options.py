@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
-from coterie.methods.rounds_options import Options as Rounds
+from coterie.methods.rounds.options import Options as Rounds
 from coterie.relations.covariance import STRUCTURES
 from coterie.results.compare import Splits
 

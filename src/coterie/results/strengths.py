@@ -15,7 +15,7 @@ from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
-from coterie.methods.strength_path import path
+from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.held_out import HeldOut
 from coterie.results.compare import ROWS_PER_BLOCK, Splits

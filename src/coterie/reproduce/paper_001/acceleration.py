@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines.inprocess import InProcess
-from coterie.methods.async_l2gd_rates import ball
-from coterie.methods.certificate import AT, certify, gap
-from coterie.methods.curvature import ask_constants, mu_F
 from coterie.methods.fitted import Problem
-from coterie.methods.optimum import optimum
-from coterie.methods.rounds_options import Options
-from coterie.methods.rounds_plan import Plan, accelerate, descend
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.certificate import AT, certify, gap
+from coterie.methods.rounds.curvature import ask_constants, mu_F
+from coterie.methods.rounds.l2gd_rates import ball
+from coterie.methods.rounds.optimum import optimum
+from coterie.methods.rounds.options import Options
+from coterie.methods.rounds.plan import Plan, accelerate, descend
 from coterie.numerics.kernels import Floats
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
+from coterie.relations.ties import Ties
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
 from coterie.reproduce.pictures import BLUE, GREEN, GREY, ORANGE, panels

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods import async_l2gd_rates as rates
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.async_l2gd_theory import Choice, choose
-from coterie.methods.certificate import AT, certify, gap
-from coterie.methods.curvature import ask_constants, mu_F
-from coterie.methods.optimum import optimum
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import l2gd_rates as rates
+from coterie.methods.rounds.certificate import AT, certify, gap
+from coterie.methods.rounds.curvature import ask_constants, mu_F
+from coterie.methods.rounds.l2gd_theory import Choice, choose
+from coterie.methods.rounds.optimum import optimum
 from coterie.numerics.kernels import Floats, Ints
+from coterie.relations.ties import Ties
 from coterie.report.tables import Table
 from coterie.report.words import joined
 from coterie.reproduce.outcome import Outcome, Settings

@@ -15,8 +15,8 @@ from coterie.data.reading import prepare
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fitted import Problem
-from coterie.methods.learned_strengths import learn
-from coterie.methods.strength_path import path
+from coterie.methods.tree.learned_strengths import learn
+from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
 from coterie.report.tables import Table

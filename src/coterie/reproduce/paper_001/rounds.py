@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.methods import rounds
+from coterie.methods.rounds import fit as rounds
 from coterie.numerics.kernels import Floats
 from coterie.reproduce.paper_001.simulation import Simulation
 

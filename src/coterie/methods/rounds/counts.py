@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.coins import Vote, draw
+from coterie.methods.rounds.coins import Vote, draw
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
 from coterie.methods.complete import complete
-from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Floats
 from coterie.objectives.constants import squares
+from coterie.relations.ties import Ties
 
 Reply = dict[str, Any]
 

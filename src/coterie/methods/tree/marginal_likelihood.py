@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.at_home import strays
 from coterie.methods.complete import complete
-from coterie.methods.penalised_tree import Solution, per_cluster, solve
-from coterie.methods.setup import Reply, Setup
+from coterie.methods.tree.at_home import strays
+from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
+from coterie.methods.tree.setup import Reply, Setup
 from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.relations.clusters import Positions, own

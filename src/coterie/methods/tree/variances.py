@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.deviance import Deviance
-from coterie.methods.penalised_tree import solve
+from coterie.methods.tree.deviance import Deviance
+from coterie.methods.tree.penalised_tree import solve
 from coterie.numerics import quasi_newton
 from coterie.numerics.kernels import Floats
 

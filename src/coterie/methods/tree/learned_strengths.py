@@ -10,8 +10,8 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.fitted import Problem
-from coterie.methods.setup import prepare
-from coterie.methods.variances import Variances
+from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.variances import Variances
 from coterie.relations.covariance import Structure
 
 STRONGEST = 1e4

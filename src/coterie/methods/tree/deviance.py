@@ -12,9 +12,9 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from coterie.federation import Federation
-from coterie.methods import marginal_likelihood
-from coterie.methods.penalised_tree import Solution
-from coterie.methods.setup import Setup
+from coterie.methods.tree import marginal_likelihood
+from coterie.methods.tree.penalised_tree import Solution
+from coterie.methods.tree.setup import Setup
 from coterie.numerics import quasi_newton
 from coterie.numerics.kernels import Floats, full
 from coterie.relations.covariance import Structure, information

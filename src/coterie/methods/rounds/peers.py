@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from coterie.errors import CoterieError
-from coterie.methods.heads import Network, central
+from coterie.methods.rounds.heads import Network, central
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 

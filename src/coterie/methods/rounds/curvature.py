@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
-from coterie.methods.above import factor_above, separated
 from coterie.methods.complete import complete
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.above import factor_above, separated
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, rounding, times
+from coterie.relations.ties import Ties
 
 Reply = dict[str, Any]
 

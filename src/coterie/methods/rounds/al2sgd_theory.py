@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coterie.methods.async_l2gd_theory import fractions, given, smoothness, step_size
-from coterie.methods.l_katyusha import Katyusha, sharp, theorem
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.l2gd_theory import fractions, given, smoothness, step_size
+from coterie.methods.rounds.l_katyusha import Katyusha, sharp, theorem
 from coterie.numerics.kernels import Floats
+from coterie.relations.ties import Ties
 
 FLAT = 1e-6
 """Where F is flat in some direction no theorem applies: mu is then taken as this fraction of calligraphic L."""

@@ -15,17 +15,17 @@ import numpy.typing as npt
 from coterie.federation import Federation
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.at_home import reveal
-from coterie.methods.certificate import certify, gap
 from coterie.methods.complete import complete
-from coterie.methods.counts import expected
 from coterie.methods.fitted import Fitted, Problem
-from coterie.methods.learned_strengths import learn
-from coterie.methods.peers import traffic
-from coterie.methods.rounds_options import Options
-from coterie.methods.rounds_plan import accelerate, descend, some
-from coterie.methods.ties import Ties
+from coterie.methods.rounds.certificate import certify, gap
+from coterie.methods.rounds.counts import expected
+from coterie.methods.rounds.options import Options
+from coterie.methods.rounds.peers import traffic
+from coterie.methods.rounds.plan import accelerate, descend, some
+from coterie.methods.tree.at_home import reveal
+from coterie.methods.tree.learned_strengths import learn
 from coterie.numerics.kernels import Floats
+from coterie.relations.ties import Ties
 
 
 def fit(
@@ -44,7 +44,7 @@ def fit(
     gamma, lam, alpha
         Strengths, as in ``given_strengths``; without gamma they are learned by marginal likelihood.
     rounds : mapping, optional
-        See :class:`~coterie.methods.rounds_options.Options`.
+        See :class:`~coterie.methods.rounds.options.Options`.
 
     Returns
     -------

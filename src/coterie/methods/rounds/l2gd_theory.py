@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Floats
+from coterie.relations.ties import Ties
 
 
 def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Floats, full
 from coterie.objectives.constants import rounding
+from coterie.relations.ties import Ties
 
 SEPARATED = 1e-7
 """Share of the largest possible curvature under which outcomes are separated: one success in a million has 4e-6."""

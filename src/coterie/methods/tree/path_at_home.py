@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.at_home import ridge, strays
-from coterie.methods.setup import Reply
+from coterie.methods.tree.at_home import ridge, strays
+from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.held_out import expand

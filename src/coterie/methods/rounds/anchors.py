@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, Work
-from coterie.methods.coins import Segment, segment
+from coterie.methods.rounds.coins import Segment, segment
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 if TYPE_CHECKING:

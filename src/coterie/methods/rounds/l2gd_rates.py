@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.async_l2gd_theory import fractions, over
+from coterie.methods.rounds.l2gd_theory import fractions, over
 from coterie.numerics.kernels import Floats
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods import async_al2sgd_theory, async_l2gd_theory
-from coterie.methods import async_l2gd_rates as rates
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.certificate import AT
-from coterie.methods.curvature import ask_constants, mu_F
-from coterie.methods.optimum import optimum
-from coterie.methods.rounds_options import Options
-from coterie.methods.ties import Ties
+from coterie.methods.rounds import al2sgd_theory, l2gd_theory
+from coterie.methods.rounds import l2gd_rates as rates
+from coterie.methods.rounds.certificate import AT
+from coterie.methods.rounds.curvature import ask_constants, mu_F
+from coterie.methods.rounds.optimum import optimum
+from coterie.methods.rounds.options import Options
 from coterie.numerics.kernels import Floats
 from coterie.objectives.steps import Momentum
+from coterie.relations.ties import Ties
 
 MOST = 100_000
 """Steps that are chosen at most."""
@@ -44,7 +44,7 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     batch = options.rows(0, int(c.rows.max()))
     L = ties.most(rates.batch_smoothness(c.L, c.L_row, batch))
     p0, p = options.probabilities_asked
-    chosen = async_l2gd_theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
+    chosen = l2gd_theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
     mu, at = mu_F(fed, ties, AT), optimum(fed, ties, AT)
     loss = rates.batch_noise(at.loss, at.rows, batch)
     sigma2 = rates.noise(chosen.p0, chosen.p, at.phi, at.psi, loss, exact=not batch)
@@ -72,7 +72,7 @@ def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
     mu, common = mu_F(fed, ties, AT), options.probabilities == "common"
     L_F = float(np.max(c.L + ties.gamma))
     p0, p = options.probabilities_asked
-    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
+    chosen = al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
     who = options.peers(chosen.p0, len(ties.alpha))

@@ -15,9 +15,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
-from coterie.methods.at_home import RIDGE, ridge, up
 from coterie.methods.complete import complete
-from coterie.methods.setup import Setup
+from coterie.methods.tree.at_home import RIDGE, ridge, up
+from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.relations.clusters import Positions, Swept
 

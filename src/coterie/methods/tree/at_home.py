@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.setup import Reply
+from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints
 

@@ -11,8 +11,8 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.given_strengths import given
-from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Floats
+from coterie.relations.ties import Ties
 
 Reply = dict[str, Any]
 AT = "optimum"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.federation import Sums
-from coterie.methods.ties import Ties
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.relations.ties import Ties
 
 Network = Callable[[Floats, Floats], Floats]
 """``(weights (k,), averages (k, d)) -> (k, d)``: the network's average as every cluster has it."""

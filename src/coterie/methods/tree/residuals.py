@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.at_home import strays
 from coterie.methods.complete import complete
-from coterie.methods.penalised_tree import per_cluster
-from coterie.methods.setup import Reply
-from coterie.methods.variances import State, Variances
+from coterie.methods.tree.at_home import strays
+from coterie.methods.tree.penalised_tree import per_cluster
+from coterie.methods.tree.setup import Reply
+from coterie.methods.tree.variances import State, Variances
 from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 

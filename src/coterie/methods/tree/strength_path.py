@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow
-from coterie.methods import path_at_home
-from coterie.methods.at_home import reveal, ridge
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Problem
 from coterie.methods.given_strengths import Strength, factors
-from coterie.methods.penalised_tree import solve
-from coterie.methods.setup import Setup, prepare
+from coterie.methods.tree import path_at_home
+from coterie.methods.tree.at_home import reveal, ridge
+from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats, pack
 from coterie.relations.clusters import Positions
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.heads import central
-from coterie.methods.peers import NETWORKS, Majority
+from coterie.methods.rounds.heads import central
+from coterie.methods.rounds.peers import NETWORKS, Majority
 
 ONE_COIN = 0.1
 """Section 6's probability of a communication."""
