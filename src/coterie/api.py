@@ -28,7 +28,7 @@ from coterie.results import notes as words
 from coterie.results.compare import Evidence, Splits, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
-from coterie.results.options import Options as Options
+from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import aligned, select
 

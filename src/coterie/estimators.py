@@ -4,8 +4,7 @@ With scikit-learn's metadata routing the labels travel beside X::
 
     sklearn.set_config(enable_metadata_routing=True)
     model = HierarchicalRegressor().set_fit_request(clients=True).set_predict_request(clients=True)
-    model = model.set_score_request(clients=True)
-    GridSearchCV(model, {"covariance": ["diagonal", "full"]}).fit(X, y, clients=schools)
+    GridSearchCV(model.set_score_request(clients=True), {"covariance": ["diagonal", "full"]}).fit(X, y, clients=schools)
 
 Without it they travel as columns of X, which ``client_column`` and ``cluster_column`` name::
 
@@ -35,7 +34,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.api import Fitting, Options
+from coterie.api import Fitting
 from coterie.data.clients import Clients, cluster_columns
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
@@ -53,11 +52,11 @@ from coterie.data.label_columns import (
 from coterie.data.reading import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
+from coterie.numerics.kernels import Floats
 from coterie.results.compare import Splits
+from coterie.results.options import Options
 from coterie.results.predict import Nodes, mean
 from coterie.results.result import FitResult
-
-F64 = npt.NDArray[np.float64]
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
 
@@ -65,7 +64,7 @@ _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
 class Parts(NamedTuple):
     """X (n, p) float64, and labels of its rows."""
 
-    X: F64
+    X: Floats
     clients: Any
     clusters: Any
 
@@ -98,7 +97,7 @@ class _Hierarchical(BaseEstimator):
         self.cluster_column = cluster_column
         self.random_state = random_state
 
-    def _fit(self, parts: Parts, y: F64, weights: F64 | None) -> Self:
+    def _fit(self, parts: Parts, y: Floats, weights: Floats | None) -> Self:
         start = perf_counter()
         every = _columns(self)
         names = columns_left(every, [*as_list(self.client_column), *as_list(self.cluster_column)])
@@ -123,7 +122,7 @@ class _Hierarchical(BaseEstimator):
         self._name_coefficients(self.result_)
         return self
 
-    def _rows(self, parts: Parts, y: F64, weights: F64 | None, names: Sequence[str]) -> Clients:
+    def _rows(self, parts: Parts, y: Floats, weights: Floats | None, names: Sequence[str]) -> Clients:
         """The rows in the clients' order, with a column of ones: at most one copy of X."""
         X, n, first = parts.X, len(parts.X), int(self.fit_intercept)
         labels = np.zeros(n, dtype=np.int64) if parts.clients is None else parts.clients
@@ -148,13 +147,13 @@ class _Hierarchical(BaseEstimator):
 
     def _name_coefficients(self, result: FitResult) -> None:
         first, m = int(self.fit_intercept), result.model
-        self.coef_: F64 = m.root[first:]
+        self.coef_: Floats = m.root[first:]
         self.intercept_: Any = float(m.root[0]) if first else 0.0
         self.clients_ = m.labels
-        self.client_coef_: F64 = m.client[:, first:]
-        self.client_intercept_: F64 = m.client[:, 0] if first else np.zeros(len(m.labels))
+        self.client_coef_: Floats = m.client[:, first:]
+        self.client_intercept_: Floats = m.client[:, 0] if first else np.zeros(len(m.labels))
 
-    def _link(self, X: Any, clients: Any, clusters: Any) -> F64:
+    def _link(self, X: Any, clients: Any, clusters: Any) -> Floats:
         """Linear predictor (n,) of every row, by its client's coefficients or the finest known ancestor's."""
         check_is_fitted(self)
         parts = self._take_apart(X, clients, clusters, fitted=True)
@@ -293,7 +292,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
             raise CoterieError(f"Family poisson needs counts or rates; y is negative in {at_rows(values < 0)}.")
         return self._fit(parts, values, _weights(sample_weight, parts.X))
 
-    def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+    def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
         """Mean outcomes (n,).
 
         Parameters
@@ -359,11 +358,11 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
         self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
         return self
 
-    def decision_function(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+    def decision_function(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
         """Log odds (n,) of the second class."""
         return self._link(X, clients, clusters)
 
-    def predict_proba(self, X: Any, clients: Any = None, clusters: Any = None) -> F64:
+    def predict_proba(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
         """Probabilities (n, 2) of the classes; see :meth:`HierarchicalRegressor.predict` for unseen clients."""
         second = mean(self.family, self._link(X, clients, clusters))
         return np.column_stack([1.0 - second, second])
@@ -378,7 +377,7 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
         return float(accuracy_score(y, self.predict(X, clients, clusters), sample_weight=sample_weight))
 
 
-def _outcome(y: Any, X: F64) -> npt.NDArray[Any]:
+def _outcome(y: Any, X: Floats) -> npt.NDArray[Any]:
     """One outcome for each row."""
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None")
@@ -387,10 +386,10 @@ def _outcome(y: Any, X: F64) -> npt.NDArray[Any]:
     return values
 
 
-def _weights(sample_weight: Any, X: F64) -> F64 | None:
+def _weights(sample_weight: Any, X: Floats) -> Floats | None:
     if sample_weight is None:
         return None
-    weights: F64 = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return weights
 
 
