@@ -67,6 +67,14 @@ def uniform(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, n: 
     return _uniform(keys(seed, stream, ids, step)[:, None], np.arange(n, dtype=np.uint64)[None, :])
 
 
+def normal(start: U64, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
+    """Standard normal numbers, shape (m, n), by Box and Muller, from :func:`starts` (m,) and steps (m,)."""
+    with np.errstate(over="ignore"):
+        key = _mix(start + np.asarray(step).astype(np.uint64) * GOLDEN)
+    u = _uniform(key[:, None], np.arange(2 * n, dtype=np.uint64)[None, :])
+    return np.asarray(np.sqrt(-2.0 * np.log1p(-u[:, :n])) * np.cos(2.0 * np.pi * u[:, n:]))
+
+
 def uniform_rows(
     seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, counts: npt.ArrayLike
 ) -> npt.NDArray[np.float64]:

@@ -37,7 +37,7 @@ class Draws:
 
 
 @kernel
-def _add_row(
+def add_row(
     family: int, X: Floats, y: Floats, offset: Floats, weights: Floats, r: int, theta: Floats, scale: float, g: Floats
 ) -> None:
     """g += scale times the gradient of row r at theta."""
@@ -71,11 +71,11 @@ def descend_one(
         g[:] = 0.0
         if size == 0:
             for r in range(lo, lo + n):
-                _add_row(family, X, y, offset, weights, r, theta, 1.0, g)
+                add_row(family, X, y, offset, weights, r, theta, 1.0, g)
         else:
             at = key(start, first + s)
             for b in range(size):
-                _add_row(family, X, y, offset, weights, lo + whole(at, b, n), theta, n / size, g)
+                add_row(family, X, y, offset, weights, lo + whole(at, b, n), theta, n / size, g)
         for j in range(g.shape[0]):
             theta[j] -= step * g[j]
 
@@ -108,7 +108,7 @@ def _gradients(
     out = np.zeros(theta.shape)
     for i in range(theta.shape[0]):
         for r in range(starts[i], stops[i]):
-            _add_row(family, X, y, offset, weights, r, theta[i], 1.0, out[i])
+            add_row(family, X, y, offset, weights, r, theta[i], 1.0, out[i])
     return out
 
 
@@ -143,14 +143,14 @@ def _katyusha(
                 g[j] = 0.0
             if n > 0 and size == 0:
                 for r in range(lo, lo + n):
-                    _add_row(family, X, y, offset, weights, r, theta, 1.0, g)
-                    _add_row(family, X, y, offset, weights, r, x[i], -1.0, g)
+                    add_row(family, X, y, offset, weights, r, theta, 1.0, g)
+                    add_row(family, X, y, offset, weights, r, x[i], -1.0, g)
             elif n > 0:
                 at = key(keys[i], first[i] + s)
                 for b in range(size):
                     r = lo + whole(at, b, n)
-                    _add_row(family, X, y, offset, weights, r, theta, n / size, g)
-                    _add_row(family, X, y, offset, weights, r, x[i], -n / size, g)
+                    add_row(family, X, y, offset, weights, r, theta, n / size, g)
+                    add_row(family, X, y, offset, weights, r, x[i], -n / size, g)
             for j in range(d):
                 step = h[i, j] + scale[i] * g[j]
                 yy[i, j] = theta[j] - eta * step

@@ -1,0 +1,131 @@
+"""Who is a main client, who collaborates with it, and with what weights tau: a sparse matrix, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Collaborators:
+    """Main clients 0, ..., M - 1 and their collaborators, as P pairs.
+
+    Attributes
+    ----------
+    main : (M,) int64
+        Which clients are main ones: positions in the federation, none twice.
+    of : (P,) int64
+        Whose collaborator: positions in ``main``, rising.
+    who : (P,) int64
+        Which client collaborates.
+    tau : (P,) float64
+        With what weight: not negative, adding up to 1 for every main client that has collaborators.
+    """
+
+    main: Ints
+    of: Ints
+    who: Ints
+    tau: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("main", "of", "who"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+        object.__setattr__(self, "tau", np.asarray(self.tau, dtype=np.float64))
+        if len(np.unique(self.main)) < len(self.main):
+            raise CoterieError("A main client is named twice: name it once.")
+        if len(self.of) and (np.any(np.diff(self.of) < 0) or self.of[0] < 0 or self.of[-1] >= len(self.main)):
+            raise CoterieError("Collaborators must be sorted by their main client.")
+        if np.any(self.who == self.main[self.of]):
+            raise CoterieError("A main client cannot be its own collaborator: alpha says how much others count.")
+        pairs = self.of * (int(self.who.max(initial=0)) + 1) + self.who
+        if len(np.unique(pairs)) < len(pairs):
+            raise CoterieError("A collaborator is named twice for one main client: name it once.")
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        if not np.isfinite(self.tau).all() or np.any(self.tau < 0.0):
+            worst = self.tau[~(self.tau >= 0.0)][0] if np.any(~(self.tau >= 0.0)) else np.inf
+            raise CoterieError(f"Weights tau must be numbers from 0 to 1, and one is {worst:g}.")
+        sums = np.bincount(self.of, self.tau, minlength=len(self.main))
+        off = np.flatnonzero((np.abs(sums - 1.0) > 1e-9) & (np.bincount(self.of, minlength=len(self.main)) > 0))
+        if len(off):
+            raise CoterieError(
+                f"Weights tau of a main client's collaborators must add up to 1, and add up to {sums[off[0]]:g}: "
+                "ask for them to be normalised (normalise=True), or correct them."
+            )
+
+    @classmethod
+    def of_one(
+        cls,
+        main: int,
+        n: int,
+        who: npt.ArrayLike | None = None,
+        tau: npt.ArrayLike | None = None,
+        normalise: bool = False,
+    ) -> Collaborators:
+        """One main client of n; by default all others collaborate, with equal weights.
+
+        Raises
+        ------
+        CoterieError
+            Without collaborators, and for weights that cannot be.
+        """
+        others = np.setdiff1d(np.arange(n), [main]) if who is None else np.asarray(who, dtype=np.int64).ravel()
+        if not len(others):
+            raise CoterieError("There are no collaborators: name one at least, or fit the main client alone.")
+        if np.any((others < 0) | (others >= n)) or not 0 <= main < n:
+            raise CoterieError(f"Clients are numbered from 0 to {n - 1}.")
+        weights = np.full(len(others), 1.0 / len(others)) if tau is None else np.asarray(tau, dtype=np.float64).ravel()
+        if len(weights) != len(others):
+            raise CoterieError(f"There are {len(others)} collaborators and {len(weights)} weights tau: give one each.")
+        if normalise and np.isfinite(weights).all() and weights.sum() > 0.0 and np.all(weights >= 0.0):
+            weights = weights / weights.sum()
+        return cls(np.array([main]), np.zeros(len(others), dtype=np.int64), others, weights)
+
+    @classmethod
+    def of_all(cls, weights: Any, normalise: bool = False) -> Collaborators:
+        """Every client is its own main client: ``weights`` (n, n), dense or a SciPy sparse matrix, rows adding up to 1.
+
+        The diagonal must be zero. Cost and memory grow with the non-zero weights only.
+        """
+        from scipy.sparse import csr_array
+
+        W = csr_array(weights, dtype=np.float64)
+        if W.shape[0] != W.shape[1]:
+            raise CoterieError(f"Weights of all clients must be a square matrix, not {W.shape}.")
+        W.sum_duplicates()
+        W.eliminate_zeros()
+        tau, counts, who = W.data, np.diff(W.indptr), W.indices.astype(np.int64)
+        if normalise:
+            sums = np.asarray(W.sum(axis=1)).ravel()
+            tau = tau / np.repeat(np.where(sums > 0.0, sums, 1.0), counts)
+        return cls(np.arange(W.shape[0]), np.repeat(np.arange(W.shape[0]), counts), who, tau)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where the pairs of every main client begin, and where the last ones end, (M + 1,)."""
+        return np.searchsorted(self.of, np.arange(len(self.main) + 1)).astype(np.int64)
+
+    @cached_property
+    def requests(self) -> Ints:
+        """Who is asked in every step, (M + P,): the main clients, then their collaborators."""
+        return np.concatenate([self.main, self.who])
+
+    @cached_property
+    def places(self) -> Ints:
+        """Whose model each of these is asked at, (M + P,): positions in ``main``."""
+        return np.concatenate([np.arange(len(self.main)), self.of])
+
+    def kept(self, keep: Bools) -> Collaborators:
+        """Only the pairs ``keep`` (P,), their weights renormalised."""
+        tau = np.where(keep, self.tau, 0.0)
+        sums = np.bincount(self.of, tau, minlength=len(self.main))[self.of]
+        keep = keep & (sums > 0.0)
+        return Collaborators(self.main, self.of[keep], self.who[keep], tau[keep] / sums[keep])

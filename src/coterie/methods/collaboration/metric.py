@@ -1,0 +1,74 @@
+"""The units that gradients are compared in: the table's own, or those in which the mean curvature of all rows is one.
+
+With ``theta = at + R u`` a gradient in u is ``R' g``. Steps, distances and noise mean the same in every direction then,
+and do not change when a column is rescaled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods import pooled
+from coterie.methods.complete import complete
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.tree.setup import describe
+from coterie.numerics.kernels import Floats
+
+
+@dataclass(frozen=True)
+class Metric:
+    """An affine change of parameters.
+
+    Attributes
+    ----------
+    at : (d,)
+        Where u is zero.
+    R : (d, d)
+    """
+
+    at: Floats
+    R: Floats
+
+    @classmethod
+    def plain(cls, d: int) -> Metric:
+        """Parameters as they are."""
+        return cls(np.zeros(d), np.eye(d))
+
+    @classmethod
+    def whitened(cls, everyone: Fitted, weight: float) -> Metric:
+        """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity.
+
+        A CoterieError where the rows do not tell some columns apart.
+        """
+        covariance = everyone.root_cov / everyone.sigma2 * weight
+        try:
+            return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
+        except np.linalg.LinAlgError as e:
+            raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
+
+    @property
+    def preconditioner(self) -> Floats:
+        """``R R'``: takes gradients in theta to steps in theta."""
+        return self.R @ self.R.T
+
+    def theta(self, u: Floats) -> Floats:
+        """Parameters (M, d) as the clients hold them."""
+        return self.at + u @ self.R.T
+
+    def u(self, theta: Floats) -> Floats:
+        """The inverse of ``theta``."""
+        return np.asarray(np.linalg.solve(self.R, (theta - self.at).T).T)
+
+    def gradient(self, g: Floats) -> Floats:
+        """Gradients (..., d) in u from those in theta."""
+        return g @ self.R
+
+
+def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
+    """The pooled model, where main clients start from and what clients never seen get; and the metric around it."""
+    everyone = pooled.fit(fed, problem)
+    return everyone, Metric.whitened(everyone, float(complete(fed.total(describe))["w"]))

@@ -1,0 +1,96 @@
+"""Where weighted gradient averaging goes: it is SGD on ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` (section 4).
+
+Newton's method over exchanges of sums, for all main clients at once: the exact form of the method, and its certificate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.complete import complete
+from coterie.numerics.kernels import Floats, full
+from coterie.objectives.mean_loss import expand
+
+STEPS = 50
+ENOUGH = 1e-20
+"""Squared length of a Newton step, in the metric, at which the optimum is reached."""
+HELD = 1e-6
+"""Curvature towards the pooled model, in the metric, that keeps separated outcomes finite."""
+
+
+@work
+def curve(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
+    """Value, gradient and curvature of a client's mean loss, times w."""
+    value, g, A = expand(site.objective, theta)
+    site.count(len(site))
+    return {"value": w * value, "g": w[:, None] * g, "A": w[:, None] * A}
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Minimisers (M, d), the Hessians (M, d, d) there, and how many exchanges that took."""
+
+    theta: Floats
+    hessian: Floats
+    exchanges: int
+
+
+def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, start: Floats | None = None) -> Optimum:
+    """Minimise ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` for every main client.
+
+    Parameters
+    ----------
+    fed : Federation
+        All clients asked must answer.
+    who : Collaborators
+    alpha : (M,)
+        How much a main client listens to others; those without collaborators count as 0.
+    metric : Metric
+        In which a step is measured, and around which parameters are held where the loss is flat (``HELD``).
+    start : (M, d), optional
+        By default ``metric.at``.
+
+    Returns
+    -------
+    Optimum
+    """
+    M = len(who.main)
+    alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
+    w = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau])
+    here = np.flatnonzero(w > 0.0)
+    to, at, w = who.requests[here], who.places[here], w[here]
+    theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
+    values, g, H = _ask(fed, to, at, w, M, theta, metric)
+    exchanges = 1
+    while exchanges < STEPS:
+        step = -np.linalg.solve(H, g[:, :, None])[:, :, 0]
+        going = np.sum(step**2, axis=1) > ENOUGH
+        if not going.any():
+            break
+        size = np.where(going, 1.0, 0.0)
+        for _ in range(30):
+            tried = metric.theta(metric.u(theta) + size[:, None] * step)
+            new, g_new, H_new = _ask(fed, to, at, w, M, tried, metric)
+            exchanges += 1
+            worse = ~(new <= values + 1e-12 * (1.0 + np.abs(values)))
+            if not worse.any():
+                break
+            size = np.where(worse, 0.5 * size, size)
+        theta, values, g, H = tried, new, g_new, H_new
+    return Optimum(theta, H, exchanges)
+
+
+def _ask(
+    fed: Federation, to: Any, at: Any, w: Floats, M: int, theta: Floats, metric: Metric
+) -> tuple[Floats, Floats, Floats]:
+    """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units."""
+    s = complete(fed.total(curve, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
+    u = metric.u(theta)
+    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + HELD * np.eye(theta.shape[1])
+    return s["value"] + 0.5 * HELD * np.sum(u**2, axis=1), metric.gradient(s["g"]) + HELD * u, H

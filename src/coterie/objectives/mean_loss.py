@@ -1,0 +1,129 @@
+"""Mean losses: ``f_k`` is a client's loss divided by the weight of its rows, so that clients of any size compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.keyed_kernel import key, whole
+from coterie.objectives.constants import hessians
+from coterie.objectives.glm import GLM, Data
+from coterie.objectives.quadratic import NoisyQuadratic
+from coterie.objectives.steps import Draws, add_row, full_gradient
+
+
+@kernel
+def _sizes(weights: Floats, starts: Ints, stops: Ints) -> Floats:
+    out = np.zeros(starts.shape[0])
+    for i in range(starts.shape[0]):
+        for r in range(starts[i], stops[i]):
+            out[i] += weights[r]
+    return out
+
+
+def sizes(objective: Any) -> Floats:
+    """The weight of every client's rows (m,), by which its loss is divided; 1 where there are no rows."""
+    if isinstance(objective, GLM):
+        return _sizes(objective.weights, objective.starts, objective.stops)
+    return np.ones(len(objective))
+
+
+@kernel
+def _paths(
+    data: Data,
+    theta: Floats,
+    shift: Floats,
+    P: Floats,
+    eta: Floats,
+    steps: int,
+    keys: npt.NDArray[np.uint64],
+    first: Ints,
+    size: int,
+) -> Floats:
+    """Sums (m, d) of the gradients met on ``steps`` local steps."""
+    family, X, y, offset, weights, starts, stops = data
+    m, d = theta.shape
+    out, at, g = np.zeros((m, d)), np.empty(d), np.empty(d)
+    for i in range(m):
+        lo, n, weight = starts[i], stops[i] - starts[i], 0.0
+        for r in range(lo, lo + n):
+            weight += weights[r]
+        if weight <= 0.0:
+            continue
+        at[:] = theta[i]
+        for s in range(steps):
+            g[:] = 0.0
+            if size == 0:
+                for r in range(lo, lo + n):
+                    add_row(family, X, y, offset, weights, r, at, 1.0 / weight, g)
+            else:
+                drawn = key(keys[i], first[i] + s)
+                for b in range(size):
+                    add_row(family, X, y, offset, weights, lo + whole(drawn, b, n), at, n / (size * weight), g)
+            for j in range(d):
+                out[i, j] += g[j]
+            if s + 1 < steps:
+                for j in range(d):
+                    for k in range(d):
+                        at[j] -= eta[i] * P[j, k] * (g[k] - shift[i, k])
+    return out
+
+
+def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, steps: int, draws: Draws) -> Floats:
+    """The mean gradient that every client meets on some local steps.
+
+    Parameters
+    ----------
+    objective : Objective
+        Of m clients.
+    theta : (m, d)
+        Where they start; with one step, where the gradient is taken.
+    shift : (m, d)
+        Taken off every gradient before a local step is made of it, not off what is returned.
+    P : (d, d)
+        Takes a gradient to a direction.
+    eta : (m,)
+        Size of the local steps.
+    steps : int
+    draws : Draws
+        Rows of every step; size 0 takes all.
+
+    Returns
+    -------
+    (m, d)
+    """
+    if isinstance(objective, GLM):
+        theta, shift = np.ascontiguousarray(theta), np.ascontiguousarray(shift)
+        rows = (draws.keys, draws.first, draws.size)
+        return _paths(objective.compiled, theta, shift, np.ascontiguousarray(P), eta, steps, *rows) / steps
+    at, out = np.array(theta), np.zeros(theta.shape)
+    for s in range(steps):
+        g = gradient(objective, at, Draws(draws.keys, draws.first + s, draws.size))
+        out += g
+        at -= eta[:, None] * ((g - shift) @ P.T)
+    return out / steps
+
+
+def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:
+    """Gradients (m, d) of the mean losses, over the rows drawn."""
+    if isinstance(objective, GLM):
+        d = theta.shape[1]
+        return path(objective, theta, np.zeros(theta.shape), np.zeros((d, d)), np.zeros(len(theta)), 1, draws)
+    if isinstance(objective, NoisyQuadratic):
+        return objective.sample(theta, draws.keys, draws.first)
+    return full_gradient(objective, theta, draws)
+
+
+def expand(objective: Any, theta: Floats) -> tuple[Floats, Floats, Floats]:
+    """Value (m,), gradient (m, d) and packed Hessian (m, P) of the mean losses at every client's theta (m, d).
+
+    Constants that do not depend on theta are left out of the value. A CoterieError where the objective has no Hessian.
+    """
+    weight = sizes(objective)
+    weight = np.where(weight > 0.0, weight, 1.0)
+    value = objective.losses(np.ones(theta.shape[1]), theta) if isinstance(objective, GLM) else objective.value(theta)
+    A = hessians(objective, theta)
+    return value / weight, full_gradient(objective, theta) / weight[:, None], A / weight[:, None]
