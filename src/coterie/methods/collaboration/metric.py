@@ -63,6 +63,10 @@ class Metric:
         """The inverse of ``theta``."""
         return np.asarray(np.linalg.solve(self.R, (theta - self.at).T).T)
 
+    def cotangent(self, g: Floats) -> Floats:
+        """The inverse of ``gradient``, (M, d)."""
+        return np.asarray(np.linalg.solve(self.R.T, g.T).T)
+
     def gradient(self, g: Floats) -> Floats:
         """Gradients (..., d) in u from those in theta."""
         return g @ self.R

@@ -20,7 +20,7 @@ from coterie.objectives.mean_loss import expand
 STEPS = 50
 ENOUGH = 1e-20
 """Squared length of a Newton step, in the metric, at which the optimum is reached."""
-HELD = 1e-6
+HELD = 1e-8
 """Curvature towards the pooled model, in the metric, that keeps separated outcomes finite."""
 
 

@@ -1,0 +1,81 @@
+"""Linear speedup in personalized collaborative learning (2022), Algorithm 3: bias correction (BC).
+
+The collaborators' average is corrected by what its bias was in past steps, an exponential average c of observed biases,
+or by an oracle of the bias (section 5.1). ``collaboration.bc_theory`` chooses alpha, tau, beta and eta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD, Schedule, at_step, within
+from coterie.methods.collaboration.heard import Heard
+from coterie.methods.collaboration.pairs import State
+from coterie.numerics.kernels import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrection(CollaborativeSGD):
+    """Algorithm 3.
+
+    Attributes
+    ----------
+    beta : number, (M,) or callable
+        Weight of the newest observed bias, above 0 and up to 1 (1: the last one only, appendix A.2).
+    first : {"zero", "sample"} or int, default "sample"
+        c_0: zero, the first observed bias (so that the first step is one's own), or the mean of that many samples,
+        drawn for the purpose (C.4).
+    keep : number or (M,), default 0
+        Share of the bias that is kept, because some bias may make out for a lack of data (section 7): 0 corrects all
+        of it, 1 is weighted averaging. Where BC with alpha ends, it ends where WGA with ``keep * alpha`` does.
+    oracle : callable, optional
+        ``oracle(t, x)``: unbiased estimates (M, d) of ``sum_k tau_k grad f_k - grad f_0`` at x (M, d), used instead of
+        c_t; all in the metric's units.
+    """
+
+    beta: Schedule = 0.1
+    first: Any = "sample"
+    keep: Any = 0.0
+    oracle: Callable[[int, Floats], Floats] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.beta):
+            within("beta", self.beta, 0.0, 1.0, open_below=True)
+        within("keep", self.keep, 0.0, 1.0)
+        samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool) and self.first > 0
+        if not samples and self.first not in ("zero", "sample"):
+            raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {self.first!r}.")
+
+    def init(self, fed: Federation, x: Floats | None = None) -> State:
+        """The state before the first step, with c_0."""
+        state = super().init(fed, x)
+        state["c"] = np.zeros_like(state["x"])
+        if self.first not in ("zero", "sample"):
+            heard = self.exchange.sampled(fed, state, int(self.first))
+            known = (heard.spoke & heard.helped)[:, None]
+            state = heard.state | {"c": np.where(known, heard.average - heard.own, 0.0)}
+        return state
+
+    def correction(self, state: State) -> Floats:
+        """c_t, less what is kept of the bias."""
+        kept = at_step(self.keep, state["t"], len(state["x"]))
+        return np.asarray((1.0 - kept[:, None]) * state["c"])
+
+    def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
+        """``g = (1 - alpha) g_0 + alpha (g_avg - c)``, ``b = g_avg - g_0``, ``c <- (1 - beta) c + beta b``."""
+        t, M = state["t"], len(alpha)
+        alpha, beta = alpha[:, None], at_step(self.beta, t, M)[:, None]
+        within("beta", beta, 0.0, 1.0, open_below=True)
+        b = heard.average - heard.own
+        c = b if self.first == "sample" and t == 0 else state["c"]
+        kept = at_step(self.keep, t, M)[:, None]
+        bias = c if self.oracle is None else np.asarray(self.oracle(t, state["x"]))
+        g = (1.0 - alpha) * heard.own + alpha * (heard.average - (1.0 - kept) * bias)
+        return g, {"c": np.where(heard.helped[:, None], (1.0 - beta) * c + beta * b, state["c"])}

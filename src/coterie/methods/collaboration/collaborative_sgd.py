@@ -1,0 +1,113 @@
+"""Linear speedup in personalized collaborative learning (2022), Algorithm 1: collaborative stochastic optimization.
+
+Every main client asks its collaborators for gradients at its own model, and takes a step along what its variant makes
+of them: ``weighted_averaging`` and ``bias_correction``. All main clients go at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods.collaboration.exchange import Exchange
+from coterie.methods.collaboration.heard import Heard
+from coterie.methods.collaboration.optimisers import SGD, Optimiser
+from coterie.methods.collaboration.pairs import State
+from coterie.numerics.kernels import Floats
+
+Schedule = Any
+"""A number, (M,) numbers, or ``f(t)`` that gives such."""
+
+
+def at_step(schedule: Schedule, t: int, M: int) -> Floats:
+    """A schedule's values (M,) at step t."""
+    value = schedule(t) if isinstance(schedule, Callable) else schedule  # type: ignore[arg-type]
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (M,))
+
+
+def within(name: str, values: npt.ArrayLike, low: float, high: float, open_below: bool = False) -> None:
+    """Raise a CoterieError where a parameter lies outside its range."""
+    v = np.asarray(values, dtype=np.float64)
+    bad = ~((v > low if open_below else v >= low) & (v <= high))
+    if bad.any():
+        raise CoterieError(
+            f"{name} must lie {'above' if open_below else 'from'} {low:g} {'and up to' if open_below else 'to'} "
+            f"{high:g}, not {np.atleast_1d(v)[np.atleast_1d(bad)][0]:g}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollaborativeSGD(ABC):
+    """Algorithm 1 with the paper's symbols; x, g and c are in the units of ``exchange.metric``.
+
+    Attributes
+    ----------
+    exchange : Exchange
+        Collaborators and their weights tau, and how they are asked.
+    alpha : number, (M,) or callable
+        Weight of the collaborators, from 0 to 1; alpha_t where it is a function of t.
+    eta : number, (M,) or callable
+        Step size.
+    optimiser : Optimiser
+        What makes a direction of the gradient formed.
+    """
+
+    exchange: Exchange
+    alpha: Schedule
+    eta: Schedule
+    optimiser: Optimiser = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (("alpha", self.alpha, 0.0, 1.0), ("eta", self.eta, 0.0, np.inf)):
+            if not callable(value):
+                within(name, value, low, high, open_below=name == "eta")
+
+    @abstractmethod
+    def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
+        """Aggregation on user 0: the gradient g(x_t) (M, d) for every main client, and what changes in the state."""
+
+    def correction(self, state: State) -> Floats:
+        """What collaborators take off their gradients on local steps (M, d)."""
+        return np.zeros_like(state["x"])
+
+    def init(self, fed: Federation, x: Floats | None = None) -> State:
+        """The state before the first step, at x (M, d), by default the metric's origin."""
+        M, metric = len(self.exchange.who.main), self.exchange.metric
+        x = np.zeros((M, len(metric.at))) if x is None else np.array(x, dtype=np.float64)
+        state = {"t": 0, "status": "running", "x": x}
+        return state | self.exchange.init(fed) | self.optimiser.init(x)
+
+    @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
+    def step(self, fed: Federation, state: State) -> State:
+        """One round of all main clients; one whose own gradient is missing stays where it is."""
+        t, M = state["t"], len(state["x"])
+        alpha, eta = at_step(self.alpha, t, M), at_step(self.eta, t, M)
+        within("alpha", alpha, 0.0, 1.0)
+        heard = self.exchange.hear(fed, state, self.correction(state), eta)
+        g, formed = self.form(heard, np.where(heard.helped, alpha, 0.0), state)
+        direction, moved = self.optimiser(g, state)
+        x = state["x"] - (eta * self.exchange.local)[:, None] * direction
+        new = {"x": x} | formed | moved
+        for name, value in new.items():
+            if not heard.spoke.all():
+                new[name] = np.where(heard.spoke.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
+        if not np.isfinite(x).all():
+            return state | {"status": f"diverged by step {t + 1}"}
+        return state | heard.state | new | {"t": t + 1}
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence but the one found."""
+        state = state or self.init(fed)
+        for stop in stops:
+            if state["status"] != "running" or stop <= state["t"]:
+                continue
+            while state["t"] < stop and state["status"] == "running":
+                state = self.step(fed, state)
+            yield state

@@ -1,0 +1,73 @@
+"""What makes a direction of a gradient: SGD, momentum or Adam, on the corrected gradient (section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from coterie.methods.collaboration.pairs import State
+from coterie.numerics.kernels import Floats
+
+
+class Optimiser(Protocol):
+    """A rule from gradients (M, d) to directions (M, d); its memory has a row for each main client."""
+
+    def init(self, x: Floats) -> State:
+        """What it remembers before the first step at x (M, d)."""
+
+    def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
+        """The direction, and what it remembers now."""
+
+
+class SGD:
+    """The gradient itself."""
+
+    def init(self, x: Floats) -> State:
+        """Nothing."""
+        return {}
+
+    def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
+        """The gradient."""
+        return g, {}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """``v <- decay v + g``, and the direction is ``(1 - decay) v``, so that a step size means what it does for SGD."""
+
+    decay: float = 0.9
+
+    def init(self, x: Floats) -> State:
+        """No velocity."""
+        return {"velocity": np.zeros_like(x)}
+
+    def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
+        """The average of past gradients."""
+        v = self.decay * state["velocity"] + g
+        return (1.0 - self.decay) * v, {"velocity": v}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma, Ba (2015), Algorithm 1, coordinate by coordinate."""
+
+    first: float = 0.9
+    second: float = 0.999
+    epsilon: float = 1e-8
+
+    def init(self, x: Floats) -> State:
+        """Both moments zero."""
+        return {"moment1": np.zeros_like(x), "moment2": np.zeros_like(x), "moves": np.zeros(len(x))}
+
+    def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
+        """The first moment over the root of the second, both without their bias towards zero."""
+        n = state["moves"] + 1.0
+        m1 = self.first * state["moment1"] + (1.0 - self.first) * g
+        m2 = self.second * state["moment2"] + (1.0 - self.second) * g**2
+        up, down = m1 / (1.0 - self.first**n)[:, None], m2 / (1.0 - self.second**n)[:, None]
+        return up / (np.sqrt(down) + self.epsilon), {"moment1": m1, "moment2": m2, "moves": n}
+
+
+OPTIMISERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam}

@@ -1,0 +1,43 @@
+"""Linear speedup in personalized collaborative learning (2022), Algorithm 2: weighted gradient averaging (WGA).
+
+It is SGD on ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``; ``collaboration.optimum`` goes there at once,
+``collaboration.wga_theory`` chooses alpha, tau and eta. With alpha = 0 every main client works alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
+from coterie.methods.collaboration.heard import Heard
+from coterie.methods.collaboration.pairs import State
+from coterie.numerics.kernels import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedAveraging(CollaborativeSGD):
+    """Algorithm 2.
+
+    Attributes
+    ----------
+    m : float, default 0
+        How gradient differences grow with the main client's gradient (Assumption A4), where it is known.
+    """
+
+    m: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.m > 0.0 and not callable(self.alpha) and np.any(np.asarray(self.alpha) >= self.m**-0.5):
+            raise CoterieError(
+                f"alpha must be below 1/sqrt(m) = {self.m**-0.5:g} for Theorem 4.1 to promise anything, and is "
+                f"{np.max(self.alpha):g}: take a smaller one, or correct the bias."
+            )
+
+    def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
+        """``g(x_t) = (1 - alpha_t) g_0(x_t) + alpha_t sum_k tau_k g_k(x_t)``."""
+        alpha = alpha[:, None]
+        return (1.0 - alpha) * heard.own + alpha * heard.average, {}
