@@ -21,6 +21,13 @@ from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.exchange import Exchange
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.optimisers import Adam
+from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
+from coterie.methods.collaboration.pairs import Rules
 from coterie.methods.fitted import Problem as Fit
 from coterie.methods.fitted import collect
 from coterie.methods.rounds.l2gd_theory import fractions
@@ -29,6 +36,7 @@ from coterie.methods.tree.at_home import reveal
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State as Search
 from coterie.methods.tree.variances import Variances
+from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.steps import Momentum
@@ -491,6 +499,52 @@ ROUNDS = [
     rounds("async-al2sgd-ring", al2sgd, batch=1, network=ring),
 ]
 
+# -- one main client and its collaborators: some clients are main ones, all others may collaborate with each
+
+
+def helped(fed: Any) -> Collaborators:
+    """The first three clients are main ones; of all others, every second one collaborates, with unequal weights."""
+    m = len(fed.clients)
+    order = np.argsort(fed.clients.ids)  # not by position, which differs where clients come in another order
+    main, n = order[:3], min(m, 3)
+    pairs = [(i, k) for i in range(n) for k in order[i % 2 :: 2] if k != main[i]]
+    of, who = (np.array(a, dtype=np.int64) for a in (zip(*pairs, strict=True) if pairs else ((), ())))
+    tau = 1.0 + np.argsort(order)[who] % 3
+    return Collaborators(main, of, who, tau / np.bincount(of, tau, minlength=n)[of])
+
+
+def collaborative(method: Any, fed: Any, state: State | None = None, steps: int = 8, **options: Any) -> Iterator[State]:
+    """Algorithms 1 to 3 on whatever the sites hold."""
+    over = {"beta": 0.3} if method is BiasCorrection else {}
+    over |= {name: options.pop(name) for name in ("optimiser", "first", "keep") if name in options}
+    d = state["x"].shape[1] if state else dim(fed)
+    exchange = Exchange(helped(fed), Metric.plain(d), **options)
+    run = method(exchange=exchange, alpha=0.6, eta=0.1, **over)
+    yield from run.run(fed, range(1, steps + 1), state)
+
+
+def collaboration(name: str, method: Any, draws: bool = False, **options: Any) -> Case:
+    """A row for a method of a main client: on rows where it draws some, else on quadratics."""
+    stream = partial(collaborative, method, batch=2 if draws else 0, **options)
+    problem = grouped if draws else quadratic
+    random = draws or "participation" in options
+
+    def finish(fed: Any, state: State) -> dict[str, Any]:
+        return {"x": state["x"], "t": state["t"], "quarantined": state["quarantined"].max()}
+
+    return streamed(name, stream, finish=finish, problem=problem, random=random)
+
+
+COLLABORATION = [
+    collaboration("weighted-averaging", WeightedAveraging),
+    collaboration("weighted-averaging-rows", WeightedAveraging, draws=True),
+    collaboration("bias-correction", BiasCorrection, first="zero", optimiser=HeavyBall()),
+    collaboration("bias-correction-rows", BiasCorrection, draws=True, first=3, optimiser=Adam()),
+    collaboration("bias-correction-local", BiasCorrection, draws=True, local=3, keep=0.2),
+    collaboration("bias-correction-memory", BiasCorrection, draws=True, remember=True),
+    collaboration("bias-correction-rules", BiasCorrection, rules=Rules()),
+]
+
 CASES = [
     streamed("pooled", pooled, optimum=pooled_optimum),
     streamed("tied", tied, finish=with_personal, per_client=("u",)),
@@ -502,4 +556,5 @@ CASES = [
     streamed("narrow", narrow, tolerance=1e-6),
     *EXACT,
     *ROUNDS,
+    *COLLABORATION,
 ]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback
+from coterie.engines.assemble import Gather
 from coterie.errors import CoterieError
 from coterie.federation import Clusters, PerCluster, PerRow, Ragged, find_work, work
 from coterie.objectives.quadratic import Quadratic
@@ -393,3 +394,10 @@ def test_no_clients_at_all(engine):
     make = Loopback if engine == "loopback" else InProcess
     fed = make(Quadratic(np.ones((0, 1, 1)), np.ones((0, 1))))
     assert not fed.ask(who) and fed.total(ones).count == 0 and fed.clients.k == 0
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 0, 1]])
+def test_ragged_rows_stand_where_their_requests_do(order):
+    gather = Gather(3)
+    gather.add(np.array(order), {"g": Ragged.of([[float(i)] * (i + 1) for i in order])})
+    assert [list(gather.result()["g"][i]) for i in range(3)] == [[0.0], [1.0, 1.0], [2.0, 2.0, 2.0]]

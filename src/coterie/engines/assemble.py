@@ -82,7 +82,7 @@ class Gather:
             values = np.concatenate([p.values for _, p in parts])
             lengths = np.concatenate([np.diff(p.offsets) for _, p in parts])
             whole = Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
-            return whole if np.array_equal(order, where) and order[0] == 0 and len(parts) == 1 else whole.take(where)
+            return whole if np.array_equal(order, np.arange(self._n)) else whole.take(where)
         rows = [row for _, part in parts for row in part]
         rows = [np.asarray(rows[w]) for w in where]
         return readonly(np.stack(rows)) if len({r.shape for r in rows}) == 1 else [readonly(r) for r in rows]
