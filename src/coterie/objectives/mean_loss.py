@@ -99,6 +99,8 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
         theta, shift = np.ascontiguousarray(theta), np.ascontiguousarray(shift)
         rows = (draws.keys, draws.first, draws.size)
         return _paths(objective.compiled, theta, shift, np.ascontiguousarray(P), eta, steps, *rows) / steps
+    if steps == 1:
+        return gradient(objective, theta, draws)
     at, out = np.array(theta), np.zeros(theta.shape)
     for s in range(steps):
         g = gradient(objective, at, Draws(draws.keys, draws.first + s, draws.size))

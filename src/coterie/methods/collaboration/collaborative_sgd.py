@@ -22,6 +22,9 @@ from coterie.methods.collaboration.optimisers import SGD, Optimiser
 from coterie.methods.collaboration.pairs import State
 from coterie.numerics.kernels import Floats
 
+FAR = 1e100
+"""Parameters that are farther away have diverged; gradients there may overflow, and nobody is to blame for that."""
+
 Schedule = Any
 """A number, (M,) numbers, or ``f(t)`` that gives such."""
 
@@ -98,7 +101,7 @@ class CollaborativeSGD(ABC):
         for name, value in new.items():
             if not heard.spoke.all():
                 new[name] = np.where(heard.spoke.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
-        if not np.isfinite(x).all():
+        if not (np.abs(x) < FAR).all():
             return state | {"status": f"diverged by step {t + 1}"}
         return state | heard.state | new | {"t": t + 1}
 
