@@ -1,0 +1,141 @@
+"""Averages that a few bad collaborators cannot move far: trimmed means coordinate by coordinate, centred clipping.
+
+References
+----------
+Yin, Chen, Ramchandran, Bartlett (2018), Byzantine-robust distributed learning, ICML, Definition 2.
+Karimireddy, He, Jaggi (2021), Learning from history for Byzantine robust optimization, ICML, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.pairs import Pairs, State
+from coterie.numerics.kernels import Floats, Ints, kernel
+
+
+@kernel
+def _trimmed(g: Floats, weights: Floats, starts: Ints, fraction: float, out: Floats) -> None:
+    for i in range(out.shape[0]):
+        here = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
+        n = here.shape[0]
+        cut = min(int(np.ceil(fraction * n - 1e-9)), (n - 1) // 2)
+        column = np.empty(n)
+        for j in range(out.shape[1]):
+            for a in range(n):
+                column[a] = g[here[a], j]
+            kept = np.argsort(column, kind="mergesort")[cut : n - cut]
+            total = 0.0
+            for a in kept:
+                total += weights[here[a]]
+            for a in kept:
+                out[i, j] += weights[here[a]] / total * column[a]
+
+
+def trimmed_mean(g: Floats, weights: Floats, starts: Ints, fraction: float) -> Floats:
+    """Weighted means (M, d) of the rows of g (P, d) within ``starts`` (M + 1,), without the ends of each coordinate.
+
+    Of n rows whose weight is not zero, ``fraction * n``, rounded up, are left out at either end, and never all; zero
+    where there are none. With a fraction of 0.5 and equal weights these are medians.
+    """
+    out = np.zeros((len(starts) - 1, g.shape[1]))
+    _trimmed(np.ascontiguousarray(g), np.ascontiguousarray(weights), starts, fraction, out)
+    return out
+
+
+@kernel
+def _clip(g: Floats, weights: Floats, starts: Ints, radius: float, steps: int, v: Floats) -> None:
+    for i in range(v.shape[0]):
+        here = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
+        n, total, far, move = here.shape[0], 0.0, np.empty(here.shape[0]), np.empty(v.shape[1])
+        for p in here:
+            total += weights[p]
+        for _ in range(steps if n else 0):
+            for a in range(n):
+                square = 0.0
+                for j in range(v.shape[1]):
+                    square += (g[here[a], j] - v[i, j]) ** 2
+                far[a] = np.sqrt(square)
+            r = radius if radius > 0.0 else np.sort(far)[(n - 1) // 2]
+            move[:] = 0.0
+            for a in range(n):
+                if far[a] < np.inf:
+                    share = weights[here[a]] / total * (1.0 if far[a] <= r else r / far[a])
+                    for j in range(v.shape[1]):
+                        move[j] += share * (g[here[a], j] - v[i, j])
+            v[i] += move
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """The mean without the largest and the smallest values of each coordinate.
+
+    Attributes
+    ----------
+    fraction : float, default 0.2
+        Share of the collaborators that is left out at either end, from 0 to 0.5: of those whose weight is not zero,
+        rounded up, so that as many bad ones cannot leave the range of the good ones. One or two collaborators are kept
+        as they are: of two nobody can say which is bad. The others keep the ratios of their weights.
+    """
+
+    fraction: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.fraction <= 0.5:
+            raise CoterieError(f"The fraction left out at either end must lie from 0 to 0.5, not {self.fraction:g}.")
+
+    def init(self, who: Collaborators, d: int) -> State:
+        """Nothing."""
+        return {}
+
+    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+        """The trimmed means."""
+        return trimmed_mean(pairs.g, weights, pairs.who.starts, self.fraction), {}
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Centred clipping: ``v <- v + sum_k tau_k min(1, r / |g_k - v|) (g_k - v)``, from the v of the step before.
+
+    The first v is the median, coordinate by coordinate, of a main client's first collaborators.
+
+    Attributes
+    ----------
+    radius : float, optional
+        r, in the units of gradients; by default the median of ``|g_k - v|`` within the group (the lower one of two).
+    steps : int, default 1
+        How often that is done in a step, from 1 to 3.
+    """
+
+    radius: float | None = None
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.radius is not None and not 0.0 < self.radius < np.inf:
+            raise CoterieError(
+                f"The radius of clipping must be above 0, not {self.radius:g}: leave it out for the median."
+            )
+        if self.steps not in (1, 2, 3):
+            raise CoterieError(f"Centred clipping takes 1, 2 or 3 steps, not {self.steps}.")
+
+    def init(self, who: Collaborators, d: int) -> State:
+        """No v yet."""
+        M = len(who.main)
+        return {"clipped around": np.zeros((M, d)), "clipped before": np.zeros(M, dtype=bool)}
+
+    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+        """v, for those that hear anybody; it is remembered."""
+        starts, M = pairs.who.starts, len(pairs.who.main)
+        weights, g = np.ascontiguousarray(weights), np.ascontiguousarray(pairs.g)
+        heard = np.bincount(pairs.who.of, weights, minlength=M) > 0.0
+        first = trimmed_mean(g, (weights > 0.0).astype(np.float64), starts, 0.5)
+        v = np.where(state["clipped before"][:, None], state["clipped around"], first)
+        _clip(g, weights, starts, self.radius or 0.0, self.steps, v)
+        return np.where(heard[:, None], v, 0.0), {
+            "clipped around": v,
+            "clipped before": state["clipped before"] | heard,
+        }

@@ -1,0 +1,147 @@
+"""A rule that drops harmful collaborators: by their delta (remark of section 5.2), their direction, their size.
+
+The condition on delta (A3) "eliminates adversarial agents that would have a big delta". Mean gradients of one window of
+steps are compared with those of the next: on the way that x went, delta is the change of ``g_k - g_0`` and the
+main client's own L is that of ``g_0``, so that the length of the way cancels. A copy of the main client, shifted by any
+constant, has delta = 0; one that always sends the same has L, one that flips signs 2 L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.pairs import Pairs, State
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+ENOUGH = 4
+"""Answers in a window, from which its mean and its variance are taken."""
+
+
+def lower_median(own: Floats, values: Floats, of: Ints, counted: Bools) -> Floats:
+    """The lower median (M,) of ``own`` (M,) and of those of ``values`` (P,) that are counted and belong to it."""
+    M = len(own)
+    groups = np.concatenate([np.arange(M), of[counted]])
+    together = np.concatenate([own, values[counted]])
+    together = together[np.lexsort((together, groups))]
+    n = np.bincount(groups, minlength=M)
+    return np.asarray(together[np.cumsum(n) - n + (n - 1) // 2])
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Collaborators' weights, zero for those that are found harmful.
+
+    Attributes
+    ----------
+    window : int, default 50
+        Steps of a window; nobody is judged by delta before the second one ends.
+    multiple : float, default 0.75
+        How many times the main client's own L a delta may be.
+    errors : float, default 3
+        By how many standard errors it must be more. Where x hardly moves, these are large and nothing is said.
+    direction : bool, default False
+        Whether to drop whose mean gradient points against the main client's own over a window, by as many standard
+        errors: for WGA. BC can use a collaborator whose gradient is shifted, and whose direction says nothing.
+    size : float, default 100
+        A gradient is left out of a step where its square is more than so many times both the median of the group's and
+        the main client's own, and the largest of the latter so far.
+    pause : int, default 50
+        For how many windows somebody is dropped; it goes on being judged.
+    memory : float, default 0.9
+        What is left of a window's evidence about delta a window later.
+    """
+
+    window: int = 50
+    multiple: float = 0.75
+    errors: float = 3.0
+    direction: bool = False
+    size: float = 100.0
+    pause: int = 50
+    memory: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.window < ENOUGH or self.pause < 1:
+            raise CoterieError(f"Windows of trust have {ENOUGH} steps or more, and a pause is 1 window or more.")
+        if not (self.multiple > 0.0 and self.errors >= 1.0 and self.size > 1.0 and 0.0 <= self.memory < 1.0):
+            raise CoterieError("Trust needs multiple above 0, errors from 1, size above 1, memory from 0 to below 1.")
+
+    def init(self, who: Collaborators, d: int) -> State:
+        """Nobody is dropped."""
+        M, P = len(who.main), len(who.who)
+        state: State = {"trust again": np.zeros(P, dtype=np.int64), "trust largest": np.zeros(M)}
+        state["trust evidence"] = np.zeros((3, P))
+        for kind, n in (("pairs", P), ("own", M)):
+            state |= {f"trust {kind} {name}": np.zeros((n, d)) for name in ("sum", "squares", "mean", "noise")}
+            state |= {f"trust {kind} {name}": np.zeros(n) for name in ("heard", "heard before")}
+        return state
+
+    @np.errstate(over="ignore", invalid="ignore")  # squares of what a bad collaborator sends
+    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+        """The weights of those that are trusted."""
+        of, own = pairs.who.of, pairs.own
+        square, own_square = np.sum(pairs.g**2, axis=1), np.sum(own**2, axis=1)
+        largest = np.maximum(state["trust largest"], own_square)
+        usual = lower_median(own_square, square, of, pairs.known & (weights > 0.0))
+        fits = square <= self.size * np.maximum(usual, largest)[of]
+        spoke = own_square > 0.0
+        fresh = pairs.known & (pairs.age == 0) & fits & spoke[of]
+        b = np.where(fresh[:, None], pairs.g - own[of], 0.0)
+        new: State = {"trust largest": largest}
+        for kind, value, heard in (("pairs", b, fresh), ("own", own, spoke)):
+            for name, more in (("sum", value), ("squares", value**2), ("heard", heard)):
+                new[f"trust {kind} {name}"] = state[f"trust {kind} {name}"] + more
+        state = state | new
+        if (pairs.t + 1) % self.window == 0:
+            state = self._judge(pairs, state)
+        new = {name: value for name, value in state.items() if name.startswith("trust ")}
+        return np.where(fits & (state["trust again"] <= pairs.t), weights, 0.0), new
+
+    def _judge(self, pairs: Pairs, state: State) -> State:
+        """At the end of a window: who is dropped, and the next window begins."""
+        of, state = pairs.who.of, dict(state)
+        moved: dict[str, tuple[Floats, Floats]] = {}
+        enough = {name: state[f"trust pairs {name}"] >= ENOUGH for name in ("heard", "heard before")}
+        for kind in ("pairs", "own"):
+            mean, noise = (state[f"trust {kind} {name}"] for name in ("mean", "noise"))
+            n = np.maximum(state[f"trust {kind} heard"], 2.0)[:, None]
+            new, square = state[f"trust {kind} sum"] / n, state[f"trust {kind} squares"] / n
+            now = np.maximum(square - new**2, 1e-15 * square) / (n - 1.0)  # with what rounding adds
+            moved[kind] = (new - mean) ** 2, now + noise
+            state |= {f"trust {kind} mean": new, f"trust {kind} noise": now}
+            state[f"trust {kind} heard before"] = state[f"trust {kind} heard"]
+            for name in ("sum", "squares", "heard"):
+                state[f"trust {kind} {name}"] = np.zeros_like(state[f"trust {kind} {name}"])
+        found, both = self._excess(*moved["pairs"], *moved["own"], of), enough["heard"] & enough["heard before"]
+        evidence = np.where(both, found, 0.0)
+        evidence[:2] += np.array([[self.memory], [self.memory**2]]) * state["trust evidence"][:2]
+        evidence[2] = np.maximum(evidence[2], self.memory * state["trust evidence"][2])
+        # The second term is Cornish and Fisher's, for squares are skewed.
+        noise = self.errors * np.sqrt(evidence[1]) + 2.0 / 3.0 * (self.errors**2 - 1.0) * evidence[2]
+        harmful = (evidence[0] > noise) | (self.direction & enough["heard"] & self._against(of, state))
+        again = np.where(harmful, pairs.t + 1 + self.pause * self.window, state["trust again"])
+        return state | {"trust evidence": evidence, "trust again": again}
+
+    def _excess(self, b: Floats, b_noise: Floats, own: Floats, own_noise: Floats, of: Ints) -> Floats:
+        """``|change of b|^2 - multiple^2 |change of g_0|^2`` without noise, its variance if it is zero, most noise.
+
+        From squared changes of means, and their noise, coordinate by coordinate. A window is compared with both its
+        neighbours, which adds at most half to the variance of a sum.
+        """
+        times = self.multiple**2
+        B, L = np.sum(b - b_noise, axis=1), np.sum(own - own_noise, axis=1)
+        signal = np.sum(np.maximum(b - b_noise, 0.0) * b_noise, axis=1)
+        signal *= np.minimum(1.0, times * np.maximum(L, 0.0)[of] / np.where(B > 0.0, B, 1.0))
+        L_var = np.sum(4.0 * np.maximum(own - own_noise, 0.0) * own_noise + 2.0 * own_noise**2, axis=1)
+        variance = 4.0 * signal + 2.0 * np.sum(b_noise**2, axis=1) + times**2 * L_var[of]
+        return np.stack([B - times * L[of], 1.5 * variance, np.max(b_noise, axis=1)])
+
+    def _against(self, of: Ints, state: State) -> Bools:
+        """Where the product of the mean gradients is below zero by more than noise explains."""
+        own, own_noise = state["trust own mean"][of], state["trust own noise"][of]
+        g, g_noise = state["trust pairs mean"] + own, state["trust pairs noise"]
+        spread = np.sum(own**2 * g_noise + g**2 * own_noise + g_noise * own_noise, axis=1)
+        return np.asarray(np.sum(g * own, axis=1) + self.errors * np.sqrt(spread) < 0.0)

@@ -1,0 +1,116 @@
+"""Adaptive weights: by cosine, by bias and noise, against what they should be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.adaptive import Adaptive
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.pairs import Pairs, Rules
+from tests.methods.collaboration_loop import Noisy, run
+
+D = 3
+
+
+def after(rule, who, own, g, steps=1, sigma=0.0, age=None, seed=0, state=None, first=0):
+    """Weights after some steps of the same gradients with noise."""
+    rng, P = np.random.default_rng(seed), len(g)
+    state = rule.init(who, D) if state is None else state
+    for t in range(first, first + steps):
+        noisy = g + np.reshape(sigma, (-1, 1)) * rng.normal(size=g.shape)
+        mine = own + 0.5 * float(np.max(sigma) > 0.0) * rng.normal(size=own.shape)
+        ages = np.zeros(P, np.int64) if age is None else age
+        pairs = Pairs(who, noisy, np.ones(P, bool), ages, mine, np.zeros_like(own), t)
+        weights, state = rule(pairs, who.tau, state)
+    return weights, state
+
+
+def test_cosines_without_noise_from_the_first_step():
+    who = Collaborators.of_one(0, 5, tau=[0.4, 0.3, 0.2, 0.1])
+    own = np.array([[1.0, 0.0, 0.0]])
+    g = np.array([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]])
+    for steps in (1, 5):
+        weights, _ = after(Adaptive(), who, own, g, steps)
+        np.testing.assert_allclose(weights, [0.4, 0.3 * np.sqrt(0.5), 0.0, 0.0], atol=1e-12)
+
+
+def test_a_main_client_that_all_pull_away_from_works_alone():
+    who = Collaborators(np.array([0, 1]), [0, 0, 1], [2, 3, 2], [0.5, 0.5, 1.0])
+    own = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    g = np.array([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
+    weights, _ = after(Adaptive(), who, own, g)
+    np.testing.assert_allclose(weights, [0.0, 0.0, 1.0])
+    _, helped, _ = Rules([Adaptive()])(
+        Pairs(who, g, np.ones(3, bool), np.zeros(3, np.int64), own, own, 0), who.tau, Adaptive().init(who, D)
+    )
+    assert helped.tolist() == [False, True]
+
+
+def test_cosines_see_through_noise():
+    who, own = Collaborators.of_one(0, 3), np.array([[1.0, 0.0, 0.0]])
+    g = np.array([[1.0, 0.2, 0.0], [-1.0, 0.0, 0.0]])
+    for seed in range(5):
+        weights, _ = after(Adaptive(memory=0.98), who, own, g, 200, [1.0, 1.0], seed=seed)
+        assert weights[0] > 0.3
+        assert weights[1] == 0.0
+
+
+def test_by_bias_without_bias_weights_go_by_variance():
+    """``tau_k`` is proportional to ``1 / sigma_k^2`` where all biases are zero (C.2, the noise alone)."""
+    who, own = Collaborators.of_one(0, 4), np.array([[1.0, 0.0, 0.0]])
+    sigma = np.array([0.5, 1.0, 2.0])
+    rule = Adaptive("bias", memory=0.999, spread=1e3)
+    weights, _ = after(rule, who, own, np.repeat(own, 3, axis=0), 4000, sigma)
+    np.testing.assert_allclose(weights, sigma**-2 / np.sum(sigma**-2), atol=0.02)
+
+
+def test_by_bias_the_closest_are_listened_to_in_a_long_run():
+    who, own = Collaborators.of_one(0, 4), np.zeros((1, D))
+    g = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
+    weights, _ = after(Adaptive("bias", spread=1e-6), who, own, g, 300, [0.5, 0.5, 0.5])
+    np.testing.assert_allclose(weights, [1.0, 0.0, 0.0], atol=1e-3)
+
+
+@pytest.mark.parametrize("by", ["cosine", "bias"])
+def test_those_that_do_not_answer_or_do_not_count_change_nothing(by):
+    who, own = Collaborators.of_one(0, 4, tau=[0.5, 0.5, 0.0]), np.array([[1.0, 0.0, 0.0]])
+    g = np.array([[1.0, 0.1, 0.0], [1.0, 0.2, 0.0], [1e200, 1e200, 0.0]])
+    rule = Adaptive(by)
+    weights, state = after(rule, who, own, g, 20, 0.1)
+    assert np.isfinite(weights).all()
+    assert weights[2] == 0.0
+    _, later = after(rule, who, own, g, 5, 0.1, np.array([1, 1, 0]), state=state, first=20)
+    np.testing.assert_array_equal(state["adaptive pairs g"], later["adaptive pairs g"])
+
+
+@pytest.mark.parametrize("by", ["cosine", "bias"])
+def test_numbers_too_large_to_square_are_left_out_or_kept_finite(by):
+    who, own = Collaborators.of_one(0, 3), np.array([[1.0, 0.0, 0.0]])
+    weights, _ = after(Adaptive(by), who, own, np.array([[1.0, 0.0, 0.0], [1e200, 0.0, 0.0]]), 3)
+    assert np.isfinite(weights).all()
+    assert weights[0] > 0.0
+
+
+def test_resuming_is_running_on():
+    A, x_star = np.tile(np.eye(D), (4, 1, 1)), np.random.default_rng(0).normal(size=(4, D))
+    who, rules = Collaborators.of_one(0, 4), Rules([Adaptive()])
+    straight, _ = run(who, Noisy(A, x_star, 0.3, 5), np.ones((1, D)), 40, 0.05, 0.7, 0.1, rules)
+    gradients = Noisy(A, x_star, 0.3, 5)
+    x, state = run(who, gradients, np.ones((1, D)), 17, 0.05, 0.7, 0.1, rules)
+    x, _ = run(who, gradients, x, 23, 0.05, 0.7, 0.1, rules, state)
+    np.testing.assert_array_equal(x, straight)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"by": "size"}, "by cosine or by bias, not by 'size'"),
+        ({"memory": 1.0}, "memory from 0 to below 1"),
+        ({"spread": 0.0}, "spread above 0"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(CoterieError, match=words):
+        Adaptive(**options)

@@ -1,0 +1,113 @@
+"""Trimmed means and centred clipping: what bad senders cannot do, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.exchange import Exchange
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.pairs import Mean, Pairs, Rules
+from coterie.methods.collaboration.robust import Clipped, Trimmed
+from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.objectives.quadratic import NoisyQuadratic
+from tests.methods.collaboration_loop import Noisy, run
+
+D, N = 3, 8
+CHOICES = [Trimmed(0.25), Clipped(), Clipped(2.0, 3)]
+
+
+def one_step(g, weights=None):
+    who = Collaborators.of_one(0, len(g) + 1)
+    n = len(g)
+    return Pairs(
+        who, g, np.ones(n, bool), np.zeros(n, np.int64), np.zeros((1, g.shape[1])), np.zeros((1, g.shape[1])), 0
+    ), who.tau
+
+
+@pytest.mark.parametrize("rule", CHOICES)
+def test_two_of_eight_move_it_by_no_more_than_the_others_spread(rule):
+    rng = np.random.default_rng(0)
+    g = rng.normal(size=(N, D))
+    for size in (1e3, 1e150, 1.7e308):
+        bad = g.copy()
+        bad[:2] = size * np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+        pairs, tau = one_step(bad)
+        found, _ = rule(pairs, tau, rule.init(pairs.who, D))
+        assert np.all(np.abs(found) < np.abs(g).max() + 0.5)
+
+
+@pytest.mark.parametrize("rule", [*CHOICES, Mean()])
+def test_one_collaborator_is_heard_as_it_is(rule):
+    pairs, tau = one_step(np.array([[1.0, -2.0, 3.0]]))
+    found, _ = rule(pairs, tau, rule.init(pairs.who, D))
+    np.testing.assert_allclose(found, pairs.g)
+
+
+def clients(sender):
+    """A main client, six honest collaborators and two that are not."""
+    rng, n = np.random.default_rng(1), N + 1
+    A, b, sigma = np.tile(np.eye(D), (n, 1, 1)), rng.normal(size=(n, D)), np.full(n, 0.3)
+    b[0] = 0.0
+    if sender == "flip":
+        A[-2:] *= -1.0
+    elif sender == "nan":
+        sigma[-2:] = np.nan
+    else:
+        sigma[-2:] = 1e4
+    return NoisyQuadratic(A, b, sigma)
+
+
+@pytest.mark.parametrize("sender", ["flip", "garbage", "nan"])
+@pytest.mark.parametrize("rule", CHOICES)
+def test_the_methods_with_them_reach_what_they_reach_alone(rule, sender):
+    fed = InProcess(clients(sender), np.zeros(N + 1, dtype=np.int64))
+    start = np.full((1, D), 2.0)
+    who, metric = Collaborators.of_one(0, N + 1), Metric.plain(D)
+
+    def loss(method):
+        stops = range(1000, 1501, 5)
+        return np.mean([np.sum(s["x"] ** 2) / 2 for s in method.run(fed, stops, method.init(fed, start))])
+
+    alone = loss(WeightedAveraging(exchange=Exchange(who, metric), alpha=0.0, eta=0.05))
+    found = loss(
+        BiasCorrection(
+            exchange=Exchange(who, metric, rules=Rules(combine=rule)), alpha=N / (N + 1), eta=0.05, beta=0.005
+        )
+    )
+    assert found < alone
+
+
+@pytest.mark.parametrize("rule", [Mean(), *CHOICES])
+def test_the_methods_are_the_loop(rule):
+    """Algorithms 2 and 3 word by word, on gradients without noise."""
+    objective = clients("flip")
+    objective.sigma = np.zeros(N + 1)
+    x_star = np.linalg.solve(objective.A, objective.b[:, :, None])[:, :, 0]
+    start, who = np.full((1, D), 2.0), Collaborators.of_one(0, N + 1)
+    exchange = Exchange(who, Metric.plain(D), rules=Rules(combine=rule))
+    for beta in (None, 0.1):
+        given = {"exchange": exchange, "alpha": 0.6, "eta": 0.05}
+        method = WeightedAveraging(**given) if beta is None else BiasCorrection(**given, beta=beta)
+        fed = InProcess(objective, np.zeros(N + 1, dtype=np.int64))
+        (state,) = method.run(fed, [40], method.init(fed, start))
+        x, _ = run(who, Noisy(objective.A, x_star, 0.0, 0), start, 40, 0.05, 0.6, beta, Rules(combine=rule))
+        np.testing.assert_allclose(state["x"], x, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Trimmed(0.6), "from 0 to 0.5, not 0.6"),
+        (lambda: Trimmed(float("nan")), "from 0 to 0.5"),
+        (lambda: Clipped(0.0), "must be above 0, not 0"),
+        (lambda: Clipped(steps=4), "1, 2 or 3 steps, not 4"),
+    ],
+)
+def test_bad_options(make, words):
+    with pytest.raises(CoterieError, match=words):
+        make()
