@@ -101,7 +101,7 @@ def test_who_behaves_again_comes_back():
     def once(g, rng, x):
         return -g if next(count) < 3 * 3 * 50 else g
 
-    dropped, _ = watched(Trust(pause=4), once, sigma=0.3, windows=45)
+    dropped, _ = watched(Trust(pause=4, memory=0.5), once, sigma=0.3, windows=25)
     assert dropped[2, -3:].all()
     assert not dropped[-1].any()
     assert not dropped[:, :5].any()
