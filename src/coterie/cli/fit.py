@@ -139,7 +139,7 @@ def print_comparison(result: FitResult) -> None:
 
 def explain(result: FitResult) -> None:
     """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
-    from coterie.report.rounds import sentences as over_rounds
+    from coterie.report import collaboration, rounds
     from coterie.report.words import variance_sentences
 
     if not result.comparison.empty:
@@ -150,7 +150,7 @@ def explain(result: FitResult) -> None:
         say(f"Fitted: {result.method}.")
     for sentence in variance_sentences(result) if result.model.has_variances else []:
         say(sentence)
-    for sentence in over_rounds(result):
+    for sentence in (*rounds.sentences(result), *collaboration.sentences(result)):
         say(sentence)
     for note in result.notes:
         say(f"Note: {note}")

@@ -140,8 +140,9 @@ Rounds = Annotated[
     Option(
         "--rounds",
         metavar="NAME=VALUE",
-        help="An option of async-l2gd and async-al2sgd, such as steps=20000, coordinator=peers or p0=0.1; several "
-        "are allowed. Theory chooses what is left out.",
+        help="An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
+        "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5; several are allowed. Theory "
+        "chooses what is left out.",
         rich_help_panel=_ROUNDS,
     ),
 ]

@@ -18,8 +18,8 @@ def sentences(result: FitResult) -> list[str]:
     """Why these parameters, and communications against what was expected; nothing for exact methods."""
     if not (r := result.model.info.get("rounds")):
         return []
-    chosen = [f"p0 = {_some(r['p0'])}", f"p = {_some(r['p'])}", f"step size {_some(r['eta'])}"]
-    chosen += [f"rho = {_some(r['rho'])}"] if "rho" in r else []
+    chosen = [f"p0 = {words.some(r['p0'])}", f"p = {words.some(r['p'])}", f"step size {words.some(r['eta'])}"]
+    chosen += [f"rho = {words.some(r['rho'])}"] if "rho" in r else []
     counts = [f"{counted} {name} ({expected} expected)" for name, counted, expected in _counts(r)]
     return [f"Over rounds with {', '.join(chosen)}: {r['why']}.", f"Communications: {words.joined(counts)}."]
 
@@ -71,10 +71,3 @@ def _counts(r: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _count(value: float) -> str:
     """A count, or the mean of some, with a decimal where that says something."""
     return words.fixed(value, 0 if value >= 100.0 or value == round(value) else 1)
-
-
-def _some(value: Any) -> str:
-    """A number, a few, or a range, with three digits."""
-    if isinstance(value, dict):
-        return f"{words.number(value['from'])} to {words.number(value['to'])}"
-    return ", ".join(words.number(float(v)) for v in np.atleast_1d(value))

@@ -26,6 +26,8 @@ METHODS = {
     "james-stein": "the same, its centre shrunk towards zero",
     "async-l2gd": "the same, over rounds",
     "async-al2sgd": "the same, over fewer rounds",
+    "weighted-averaging": "own and others' gradients, weighed",
+    "bias-correction": "the same, the others' bias corrected",
 }
 """What each method is, in a few words."""
 
@@ -256,3 +258,10 @@ def plain_text(value: Any) -> str:
 
 def _cut(parts: list[str], total: int) -> str:
     return ", ".join(parts[:12]) + (f", and {total - 12:,} more" if total > 12 else "")
+
+
+def some(value: Any) -> str:
+    """A number, a few, or a range, with three digits."""
+    if isinstance(value, dict):
+        return f"{number(value['from'])} to {number(value['to'])}"
+    return ", ".join(number(float(v)) for v in np.atleast_1d(value))

@@ -12,6 +12,8 @@ from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
 
+FAR = 0.01
+"""Share of its way that a run may be short of without a word."""
 ILL = 1e6
 """Condition number above which more steps are no remedy."""
 
@@ -62,6 +64,8 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
             )
     if "rounds" in fitted.info:
         notes += over_rounds(fitted.info["rounds"])
+    if "collaboration" in fitted.info:
+        notes += with_collaborators(clients, fitted.info["collaboration"])
     if not METHODS[name].learns or "strengths" in fitted.info:
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
@@ -105,6 +109,30 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             remedy = f"the condition number is {condition:.0e}, so bring columns to like sizes, or use an exact method"
         notes.append(f"That is more than the {100.0 * r['accuracy']:.2g}% asked for: {remedy}.")
     return notes
+
+
+def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
+    """How far the run of main clients came, whom they no longer listened to, and what that means."""
+    notes, steps = [], int(c["trace"][-1][0])
+    if str(c["status"]).startswith("diverged"):
+        notes.append(
+            f"The run {c['status']}; the coefficients are the last finite ones before it: give an eta under the "
+            "one used, which is in the result."
+        )
+    elif c["gap"] > FAR:
+        goal = "each client's own optimum" if c["corrected"] and not c["keep"] else "the weighted averages' optimum"
+        notes.append(
+            f"The run stopped after {steps:,} steps, {_percent(c['gap'])} of the way short of {goal}. Stopping early "
+            "keeps models near the pooled one, and may be better or worse than going on: compare with more steps."
+        )
+    if bad := c["quarantined"]:
+        names = ", ".join(str(clients.labels[i]) for i in bad[:5]) + (", ..." if len(bad) > 5 else "")
+        notes.append(f"{names} sent what is no finite gradient, and nobody listened to it any more.")
+    return notes
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f}%" if share >= 0.1 else f"{100.0 * share:.2g}%"
 
 
 def _times(count: int) -> str:

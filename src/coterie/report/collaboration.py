@@ -1,0 +1,41 @@
+"""A run of main clients and their collaborators for its reader: weights and steps, and how far it came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.report import words
+from coterie.report.tables import Table
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+
+def sentences(result: FitResult) -> list[str]:
+    """Who was listened to and how; nothing for other methods."""
+    if not (c := result.model.info.get("collaboration")):
+        return []
+    how = f"alpha = {words.some(c['alpha'])}, step size {words.some(c['eta'])}"
+    if c["corrected"]:
+        how += f", beta = {words.some(c['beta'])}, {words.percent(c['keep'])} of the bias kept"
+    gain = f"; predicted speed-up {words.some(c['speedup'])}" if c["speedup"] is not None and not c["corrected"] else ""
+    return [f"{words.some(c['collaborators'])} collaborators for each main client, {how}{gain}."]
+
+
+def table(result: FitResult) -> Table:
+    """What was chosen or given, and how far the run came."""
+    c = result.model.info["collaboration"]
+    rows = [("steps", f"{c['trace'][-1][0]:,}"), ("distance left, relative to the start's", words.number(c["gap"]))]
+    names = {
+        "alpha": "weight of collaborators, alpha",
+        "eta": "step size, eta",
+        "beta": "weight of the newest bias, beta",
+    }
+    names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
+    names |= {"speedup": "predicted speed-up", "collaborators": "collaborators of a main client"}
+    rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
+    note = (
+        "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
+        f"{'each own optimum' if c['corrected'] and not c['keep'] else 'the optimum of the weighted losses'}."
+    )
+    return Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=note)
