@@ -37,6 +37,7 @@ class Experiment:
 
 
 _DONOR = "Donor response, simulated in its shape:"
+_NOISY = "Noisy quadratic, simulated and exact:"
 _EXPERIMENTS = (
     Experiment("001/table1", "Distance to the truth in section 6.1's simulation", "30 s", "paper_001.table1"),
     Experiment("001/figure1", "The same distance against rows of a client", "2 min", "paper_001.figure1"),
@@ -46,6 +47,12 @@ _EXPERIMENTS = (
     Experiment(
         "001/acceleration", "Async-AL2SGD+ against Async-L2GD by communications", "40 s", "paper_001.acceleration"
     ),
+    Experiment("004/figure1", f"{_NOISY} alone, WGA, BC", "10 s", "paper_004.figure1"),
+    Experiment("004/figure2", f"{_NOISY} bias and BC", "15 s", "paper_004.figure2"),
+    Experiment("004/figure3", f"{_NOISY} bias and WGA", "5 s", "paper_004.figure3"),
+    Experiment("004/figure4", f"{_NOISY} number of collaborators and BC", "10 s", "paper_004.figure4"),
+    Experiment("004/figure5", "Predicted speed-up of WGA by collaborators and bias", "3 s", "paper_004.figure5"),
+    Experiment("004/figure6", "Predicted speed-up of WGA where gradients are scaled", "3 s", "paper_004.figure6"),
 )
 
 
