@@ -196,6 +196,14 @@ def test_speedup_is_linear_at_delta_zero_where_the_average_is_long():
             assert found == pytest.approx(alone / (n + 1), rel=0.1), n
 
 
+@pytest.mark.parametrize("n", [1, 10, 100])
+@pytest.mark.parametrize("beta", [1e-6, BETA, ETA])
+def test_at_delta_zero_the_level_is_known_for_small_steps(n, beta):
+    ideal = settled(one(0.0, 0.0)) / (n + 1)
+    level = exact.level(one(n / (n + 1), beta, a1=1.0, N=n)).loss
+    assert level / ideal == pytest.approx(1.0 + n * beta / (beta + ETA), rel=1e-3)
+
+
 def test_section_6_values_are_far_from_the_ideal_level_at_delta_zero():
     curve = one(100 / 101, BETA, a1=1.0, N=100)
     assert exact.level(curve).loss / (exact.level(one(0.0, 0.0)).loss / 101) == pytest.approx(17.7, abs=0.05)

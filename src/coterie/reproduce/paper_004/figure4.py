@@ -22,8 +22,8 @@ ETA, BETA, START, STEPS = 5e-4, 1e-4, 1.0, 200_000
 SIZES = (1, 10, 100, 1000)
 NOTE = (
     "The values of N are not all printed; 1, 10, 100, 1000 are ours. x starts at x_0* + 1 with c_0 = 0. The benefit "
-    "saturates because the moving average is too short, not only because delta = 1: at delta = 0 the level times "
-    "N + 1 grows as 1 + N beta / eta all the same, and linear speed-up to N = 100 needs beta below 1e-3 eta."
+    "saturates because the moving average is too short, not only because delta = 1: at delta = 0 and for small steps the "
+    "level is 1 + N beta / (beta + eta a_0) times alone / (N + 1), so a linear gain at N = 100 needs beta near 1e-3 eta."
 )
 
 
