@@ -30,7 +30,7 @@ def run(settings: Settings) -> Outcome:
     same = [quadratic(f"zeta = {z:g}, c_0 = b_0", *by, start=OFFSET, zeta=z, c0=1) for z in ZETAS]
     found = measure([*apart, *same], STEPS, settings)
     numbers = {"curves": [m.numbers() for m in found]}
-    settled = chosen(settings, STEPS, a1=A1, eta=ETA, beta=BETA, alpha=ALPHA, N=N, zeta=ZETAS)
+    settled = chosen(settings, STEPS, a1=A1, eta=ETA, beta=BETA, alpha=ALPHA, N=N, zeta=list(ZETAS))
     note = f"With c_0 = 0, BC starts at x_1*; with c_0 = b_0, at x_0* + {OFFSET:g}. "
     return Outcome((table(found, note),), partial(draw, found), settled, numbers, (*NOTES, NOTE))
 
@@ -45,6 +45,7 @@ def draw(found: tuple[Measured, ...]) -> Figure:
     left.set_title("BC from $x_1^*$ with $c_0 = 0$, mean of runs ± 2 SE")
     right.set_title(f"BC from $x_0^*$ + {OFFSET:g} with $c_0 = b_0$: one curve")
     left.legend(loc="lower left")
+    left.set_ylim(bottom=1e-4)
     right.set_ylabel("")
     for ax in (left, right):
         ax.set_xlim(left=100)

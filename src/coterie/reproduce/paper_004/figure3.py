@@ -33,7 +33,7 @@ def run(settings: Settings) -> Outcome:
     levels = [exact.level(_wga(z)) for z in zetas]
     bias, noise = np.array([v.bias for v in levels]), np.array([v.noise for v in levels])
     numbers = {"curves": [m.numbers() for m in found], "levels": {"zeta": zetas, "bias": bias, "noise": noise}}
-    settled = chosen(settings, STEPS, a1=A1, eta=ETA, alpha=ALPHA, N=N, start=START, zeta=ZETAS)
+    settled = chosen(settings, STEPS, a1=A1, eta=ETA, alpha=ALPHA, N=N, start=START, zeta=list(ZETAS))
     note = f"alpha^2 zeta^2 / (2 a_0) at zeta = {ZETAS[-1]:g}: {0.5 * (ALPHA * ZETAS[-1]) ** 2:.5f}. "
     return Outcome((table(found, note),), partial(draw, found, zetas, bias, noise), settled, numbers, (*NOTES, NOTE))
 

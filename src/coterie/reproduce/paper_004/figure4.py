@@ -22,8 +22,8 @@ ETA, BETA, START, STEPS = 5e-4, 1e-4, 1.0, 200_000
 SIZES = (1, 10, 100, 1000)
 NOTE = (
     "The values of N are not all printed; 1, 10, 100, 1000 are ours. x starts at x_0* + 1 with c_0 = 0. The benefit "
-    "saturates because the moving average is too short, not only because delta = 1: at delta = 0 and for small steps the "
-    "level is 1 + N beta / (beta + eta a_0) times alone / (N + 1), so a linear gain at N = 100 needs beta near 1e-3 eta."
+    "saturates because the moving average is too short, not only because delta = 1: at delta = 0 and for small steps "
+    "the level is 1 + N beta / (beta + eta a_0) times alone / (N + 1). Linear gain at N = 100 needs beta near 1e-3 eta."
 )
 
 
@@ -40,7 +40,7 @@ def run(settings: Settings) -> Outcome:
         "delta = 0, beta = 1e-3 eta / N": np.array([exact.level(_bc(N, 1e-3 * ETA / N, A0)).loss for N in sizes]),
     }
     numbers = {"curves": [m.numbers() for m in found], "levels": {"N": sizes, **levels}}
-    settled = chosen(settings, STEPS, a1=A1, eta=ETA, beta=BETA, alpha="N / (N + 1)", N=SIZES, start=START)
+    settled = chosen(settings, STEPS, a1=A1, eta=ETA, beta=BETA, alpha="N / (N + 1)", N=list(SIZES), start=START)
     note = f"Alone settles at {alone:.5f}. "
     return Outcome((table(found, note),), partial(draw, found, sizes, levels), settled, numbers, (*NOTES, NOTE))
 

@@ -32,11 +32,11 @@ def run(settings: Settings) -> Outcome:
     speedup = {m: 1.0 / bound(alpha[m], total - 1.0, m, 0.0) for m in SCALES}
     numbers = {
         "N + 1": total,
-        "m": SCALES,
+        "m": list(SCALES),
         "alpha": np.array(list(alpha.values())),
         "speedup": np.array(list(speedup.values())),
     }
-    settled = {"zeta": 0, "m": SCALES, "relative_to": "alpha = 0"}
+    settled = {"zeta": 0, "m": list(SCALES), "relative_to": "alpha = 0"}
     return Outcome((table(),), partial(draw, total, speedup), settled, numbers, NOTES)
 
 
