@@ -160,3 +160,13 @@ def test_many_main_clients_with_the_method_and_resuming():
 def test_bad_options(options, words):
     with pytest.raises(CoterieError, match=words):
         Trust(**options)
+
+
+def test_who_is_found_harmful_again_is_dropped_for_longer():
+    trust = Trust(window=20, pause=2, direction=True, memory=0.0)
+    dropped, _ = watched(trust, lambda g, rng, x: 0.0 * g + 10.0, sigma=0.3, windows=60, beta=None, zeta=0.0)
+    edges = np.flatnonzero(np.diff(dropped[:, -1].astype(int)))
+    lengths = np.diff(edges)[::2]
+    assert len(lengths) == 3
+    assert np.all(np.diff(lengths) > 0)
+    assert np.all(np.diff(edges)[1::2] == 1)  # back for a window at a time

@@ -58,7 +58,10 @@ def shares(price: Floats, growth: Floats, counted: Bools, starts: Ints) -> Float
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Weights from averages of past gradients.
+    """Weights from averages of past gradients, for WGA.
+
+    With bias correction weights must change more slowly than c follows: 1 - memory far below beta. Neither way finds
+    who is harmful: flipped signs look close near an optimum, large garbage points anywhere. Put ``trust.Trust`` before.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ class Trust:
         A gradient is left out of a step where its square is more than so many times both the median of the group's and
         the main client's own, and the largest of the latter so far.
     pause : int, default 50
-        For how many windows somebody is dropped; it goes on being judged.
+        For how many windows somebody is dropped, twice as many each time again; it goes on being judged.
     memory : float, default 0.9
         What is left of a window's evidence about delta a window later.
     """
@@ -72,8 +72,8 @@ class Trust:
     def init(self, who: Collaborators, d: int) -> State:
         """Nobody is dropped."""
         M, P = len(who.main), len(who.who)
-        state: State = {"trust again": np.zeros(P, dtype=np.int64), "trust largest": np.zeros(M)}
-        state["trust evidence"] = np.zeros((3, P))
+        state: State = {f"trust {name}": np.zeros(P, dtype=np.int64) for name in ("again", "times")}
+        state |= {"trust largest": np.zeros(M), "trust evidence": np.zeros((3, P))}
         for kind, n in (("pairs", P), ("own", M)):
             state |= {f"trust {kind} {name}": np.zeros((n, d)) for name in ("sum", "squares", "mean", "noise")}
             state |= {f"trust {kind} {name}": np.zeros(n) for name in ("heard", "heard before")}
@@ -122,8 +122,10 @@ class Trust:
         # The second term is Cornish and Fisher's, for squares are skewed.
         noise = self.errors * np.sqrt(evidence[1]) + 2.0 / 3.0 * (self.errors**2 - 1.0) * evidence[2]
         harmful = (evidence[0] > noise) | (self.direction & enough["heard"] & self._against(of, state))
-        again = np.where(harmful, pairs.t + 1 + self.pause * self.window, state["trust again"])
-        return state | {"trust evidence": evidence, "trust again": again}
+        times = state["trust times"] + (harmful & (state["trust again"] <= pairs.t))
+        pause = self.pause * self.window * 2 ** np.clip(times - 1, 0, 20)
+        again = np.where(harmful, pairs.t + 1 + pause, state["trust again"])
+        return state | {"trust evidence": evidence, "trust again": again, "trust times": times}
 
     def _excess(self, b: Floats, b_noise: Floats, own: Floats, own_noise: Floats, of: Ints) -> Floats:
         """``|change of b|^2 - multiple^2 |change of g_0|^2`` without noise, its variance if it is zero, most noise.
