@@ -13,6 +13,7 @@ from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.pairs import Mean, Pairs, Rules
 from coterie.methods.collaboration.robust import Clipped, Trimmed
+from coterie.methods.collaboration.trust import Trust
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.methods.collaboration_loop import Noisy, run
@@ -55,6 +56,8 @@ def clients(sender):
     b[0] = 0.0
     if sender == "flip":
         A[-2:] *= -1.0
+    elif sender == "constant":
+        A[-2:], b[-2:], sigma[-2:] = 0.0, 5.0, 0.0
     elif sender == "nan":
         sigma[-2:] = np.nan
     else:
@@ -62,9 +65,9 @@ def clients(sender):
     return NoisyQuadratic(A, b, sigma)
 
 
-@pytest.mark.parametrize("sender", ["flip", "garbage", "nan"])
-@pytest.mark.parametrize("rule", CHOICES)
-def test_the_methods_with_them_reach_what_they_reach_alone(rule, sender):
+@pytest.mark.parametrize("sender", ["flip", "garbage", "constant", "nan"])
+@pytest.mark.parametrize("rules", [*(Rules(combine=c) for c in CHOICES), Rules([Trust(window=25)], Clipped())])
+def test_bias_correction_with_them_ends_below_working_alone(rules, sender):
     fed = InProcess(clients(sender), np.zeros(N + 1, dtype=np.int64))
     start = np.full((1, D), 2.0)
     who, metric = Collaborators.of_one(0, N + 1), Metric.plain(D)
@@ -74,11 +77,7 @@ def test_the_methods_with_them_reach_what_they_reach_alone(rule, sender):
         return np.mean([np.sum(s["x"] ** 2) / 2 for s in method.run(fed, stops, method.init(fed, start))])
 
     alone = loss(WeightedAveraging(exchange=Exchange(who, metric), alpha=0.0, eta=0.05))
-    found = loss(
-        BiasCorrection(
-            exchange=Exchange(who, metric, rules=Rules(combine=rule)), alpha=N / (N + 1), eta=0.05, beta=0.005
-        )
-    )
+    found = loss(BiasCorrection(exchange=Exchange(who, metric, rules=rules), alpha=N / (N + 1), eta=0.05, beta=0.005))
     assert found < alone
 
 
