@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.api import compare, fit
     from coterie.data.table import read_table
+    from coterie.data.tasks import stack_tasks
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.result import FitResult, load
@@ -26,6 +27,7 @@ _HOMES = {
     "fit": "coterie.api",
     "load": "coterie.results.result",
     "read_table": "coterie.data.table",
+    "stack_tasks": "coterie.data.tasks",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "fit",
     "load",
     "read_table",
+    "stack_tasks",
 ]
 
 
