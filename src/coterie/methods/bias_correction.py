@@ -20,6 +20,13 @@ from coterie.methods.collaboration.pairs import State
 from coterie.numerics.kernels import Floats
 
 
+def need_first(first: Any) -> None:
+    """Raise a CoterieError for what c_0 cannot be."""
+    samples = isinstance(first, (int, np.integer)) and not isinstance(first, bool) and first > 0
+    if not samples and first not in ("zero", "sample"):
+        raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {first!r}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BiasCorrection(CollaborativeSGD):
     """Algorithm 3.
@@ -49,9 +56,7 @@ class BiasCorrection(CollaborativeSGD):
         if not callable(self.beta):
             within("beta", self.beta, 0.0, 1.0, open_below=True)
         within("keep", self.keep, 0.0, 1.0)
-        samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool) and self.first > 0
-        if not samples and self.first not in ("zero", "sample"):
-            raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {self.first!r}.")
+        need_first(self.first)
 
     def init(self, fed: Federation, x: Floats | None = None) -> State:
         """The state before the first step, with c_0."""

@@ -58,6 +58,8 @@ class CollaborativeSGD(ABC):
         Weight of the collaborators, from 0 to 1; alpha_t where it is a function of t.
     eta : number, (M,) or callable
         Step size.
+    held : number or (M,), default 0
+        Curvature by which main clients are held at the metric's origin: see ``Metric.prior``.
     optimiser : Optimiser
         What makes a direction of the gradient formed.
     """
@@ -65,6 +67,7 @@ class CollaborativeSGD(ABC):
     exchange: Exchange
     alpha: Schedule
     eta: Schedule
+    held: Any = 0.0
     optimiser: Optimiser = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ class CollaborativeSGD(ABC):
         within("alpha", alpha, 0.0, 1.0)
         heard = self.exchange.hear(fed, state, self.correction(state), eta)
         g, formed = self.form(heard, np.where(heard.helped, alpha, 0.0), state)
+        g = g + at_step(self.held, t, M)[:, None] * state["x"]
         direction, moved = self.optimiser(g, state)
         x = state["x"] - (eta * self.exchange.local)[:, None] * direction
         new = {"x": x} | formed | moved

@@ -28,10 +28,14 @@ class Metric:
     at : (d,)
         Where u is zero.
     R : (d, d)
+    prior : float, default 0
+        How many rows of mean curvature speak for u = 0 beside every main client's own: 1 where losses flatten far out,
+        so that separated outcomes do not send coefficients to infinity.
     """
 
     at: Floats
     R: Floats
+    prior: float = 0.0
 
     @classmethod
     def plain(cls, d: int) -> Metric:
@@ -39,14 +43,14 @@ class Metric:
         return cls(np.zeros(d), np.eye(d))
 
     @classmethod
-    def whitened(cls, everyone: Fitted, weight: float) -> Metric:
+    def whitened(cls, everyone: Fitted, weight: float, prior: float = 0.0) -> Metric:
         """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity.
 
         A CoterieError where the rows do not tell some columns apart.
         """
         covariance = everyone.root_cov / everyone.sigma2 * weight
         try:
-            return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
+            return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64), prior)
         except np.linalg.LinAlgError as e:
             raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
 
@@ -75,4 +79,5 @@ class Metric:
 def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it."""
     everyone = pooled.fit(fed, problem)
-    return everyone, Metric.whitened(everyone, float(complete(fed.total(describe))["w"]))
+    weight = float(complete(fed.total(describe))["w"])
+    return everyone, Metric.whitened(everyone, weight, 0.0 if problem.family == "gaussian" else 1.0)

@@ -15,29 +15,31 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, full
-from coterie.objectives.mean_loss import expand
+from coterie.objectives.mean_loss import expand, sizes
 
 STEPS = 50
 ENOUGH = 1e-20
 """Squared length of a Newton step, in the metric, at which the optimum is reached."""
-HELD = 1e-8
-"""Curvature towards the pooled model, in the metric, that keeps separated outcomes finite."""
+LEAST = 1e-8
+"""Curvature towards the origin of the metric at least: where rows say nothing of a direction, a model stays there."""
 
 
 @work
 def curve(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
-    """Value, gradient and curvature of a client's mean loss, times w."""
+    """Value, gradient and curvature of a client's mean loss, times w; and w squared over the weight of its rows."""
     value, g, A = expand(site.objective, theta)
     site.count(len(site))
-    return {"value": w * value, "g": w[:, None] * g, "A": w[:, None] * A}
+    weight = sizes(site.objective)
+    spread = w**2 / np.where(weight > 0.0, weight, np.inf)
+    return {"value": w * value, "g": w[:, None] * g, "A": w[:, None] * A, "spread": spread}
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Minimisers (M, d), the Hessians (M, d, d) there, and how many exchanges that took."""
+    """Minimisers (M, d), by how much curvature they are held (M,), and how many exchanges that took."""
 
     theta: Floats
-    hessian: Floats
+    held: Floats
     exchanges: int
 
 
@@ -52,7 +54,8 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
     alpha : (M,)
         How much a main client listens to others; those without collaborators count as 0.
     metric : Metric
-        In which a step is measured, and around which parameters are held where the loss is flat (``HELD``).
+        In which a step is measured. Models are held at its origin by ``prior`` rows, of as many as the weights make of
+        a main client's and its collaborators' together: ``1 / sum_k w_k^2 / n_k``.
     start : (M, d), optional
         By default ``metric.at``.
 
@@ -66,7 +69,7 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
     here = np.flatnonzero(w > 0.0)
     to, at, w = who.requests[here], who.places[here], w[here]
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
-    values, g, H = _ask(fed, to, at, w, M, theta, metric)
+    values, g, H, held = _ask(fed, to, at, w, M, theta, metric)
     exchanges = 1
     while exchanges < STEPS:
         step = -np.linalg.solve(H, g[:, :, None])[:, :, 0]
@@ -76,21 +79,23 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
         size = np.where(going, 1.0, 0.0)
         for _ in range(30):
             tried = metric.theta(metric.u(theta) + size[:, None] * step)
-            new, g_new, H_new = _ask(fed, to, at, w, M, tried, metric)
+            new, g_new, H_new, _ = _ask(fed, to, at, w, M, tried, metric)
             exchanges += 1
             worse = ~(new <= values + 1e-12 * (1.0 + np.abs(values)))
             if not worse.any():
                 break
             size = np.where(worse, 0.5 * size, size)
         theta, values, g, H = tried, new, g_new, H_new
-    return Optimum(theta, H, exchanges)
+    return Optimum(theta, held, exchanges)
 
 
 def _ask(
     fed: Federation, to: Any, at: Any, w: Floats, M: int, theta: Floats, metric: Metric
-) -> tuple[Floats, Floats, Floats]:
-    """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units; what of it holds models (M,)."""
     s = complete(fed.total(curve, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
     u = metric.u(theta)
-    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + HELD * np.eye(theta.shape[1])
-    return s["value"] + 0.5 * HELD * np.sum(u**2, axis=1), metric.gradient(s["g"]) + HELD * u, H
+    held = np.maximum(metric.prior * s["spread"], LEAST)
+    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + held[:, None, None] * np.eye(theta.shape[1])
+    value = s["value"] + 0.5 * held * np.sum(u**2, axis=1)
+    return value, metric.gradient(s["g"]) + held[:, None] * u, H, held
