@@ -1,0 +1,128 @@
+"""Linear speedup in personalized collaborative learning (2022), C.4: bounds of bias correction as functions of T.
+
+With ``B(x) = grad f_1(x) - grad f_0(x)``, c_0 independent of the first step's noise, ``x_{-1} = x_0`` (so that
+``Delta_0 = 0``, and the printed zeta~ is not needed) and ``S = sigma_0^2 + sigma_a^2``:
+
+* ``bc_recursion_theory`` iterates (8), (9), (10);
+* ``theorem_bound`` is (13), with the conditions that its proof needs;
+* ``sharp_bound`` is ours. Keep what C.4 drops in (8), ``-eta (1 - L eta) / 2 H_t`` with ``H_t = E|E_t g(x_t)|^2``, and
+  take ``e_t = E|c_t - B(x_t)|^2``:
+
+      F_{t+1} <= F_t - eta/2 G_t + eta/2 alpha^2 e_t - eta/2 (1 - L eta) H_t + L eta^2 sigma^2(alpha) / 2
+      e_{t+1} <= (1 + beta) ((1 - beta)^2 e_t + beta^2 S) + (1 + 1/beta) (delta eta)^2 (sigma^2(alpha) + H_t)
+
+  so H_t pays for the moves of x. Add A times the second line, ``A = eta alpha^2 / (2 beta (1 + beta - beta^2) - 2 r)``.
+
+A bound is infinite where its proof does not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from coterie.methods.collaboration.descent_theory import Value, repeated
+from coterie.methods.collaboration.wga_theory import variance
+from coterie.numerics.kernels import Floats
+
+SLACK = 1.0 + 1e-9
+"""For conditions that hold with equality."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Theorem 5.2's numbers, which may be arrays that broadcast; with ``mu = 0`` the loss is not promised to fall.
+
+    Attributes
+    ----------
+    L, mu, delta : float
+        Of A1, A2, A3.
+    alpha, eta, beta : float
+        Of Algorithm 3.
+    noise0, average : float
+        sigma_0^2 and sigma_a^2.
+    """
+
+    L: Any
+    mu: Any
+    delta: Any
+    alpha: Any
+    eta: Any
+    beta: Any
+    noise0: Any
+    average: Any
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, np.asarray(getattr(self, field.name), dtype=np.float64))
+
+    @property
+    def spread(self) -> Floats:
+        """``sigma^2(alpha)``."""
+        return variance(self.alpha, self.noise0, self.average)
+
+    @property
+    def observed(self) -> Floats:
+        """``sigma_0^2 + sigma_a^2``, the variance of an observed bias."""
+        return np.asarray(self.noise0 + self.average)
+
+    @property
+    def lag(self) -> Floats:
+        """``(alpha delta eta)^2``: how far a step moves the bias that the next one is corrected by."""
+        return np.asarray((self.alpha * self.delta * self.eta) ** 2)
+
+    def printed(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Weight of E_0 in C.4's potential, what a step adds by (11), the rate of (12), and 0 or infinity.
+
+        (12)'s rate ``mu eta / 2`` needs ``beta >= 4 mu eta / 3``, and is ``3 beta / 8`` below; all of it needs
+        ``120 (alpha delta eta)^2 <= beta^2`` where ``eta <= 1 / (6 alpha^2 delta^2)`` is printed.
+        """
+        weight = 2.0 * self.alpha**2 * self.eta / self.beta
+        noise = 0.5 * self.L * self.eta**2 * self.spread + 10.0 * self.lag * self.eta * self.spread / self.beta**2
+        rate = np.where(
+            self.alpha > 0.0, np.minimum(0.5 * self.mu * self.eta, 0.375 * self.beta), 0.5 * self.mu * self.eta
+        )
+        holds = (self.L * self.eta <= SLACK) & (120.0 * self.lag <= self.beta**2 * SLACK)
+        return weight, noise + weight * self.beta**2 * self.observed, rate, np.where(holds, 0.0, np.inf)
+
+    def sharp(self, mu: Value) -> tuple[Floats, Floats, Floats, Floats]:
+        """The same of our potential."""
+        a2, eta, beta, L = self.alpha**2, self.eta, self.beta, self.L
+        rate = np.where(self.alpha > 0.0, np.minimum(np.asarray(mu) * eta, 0.5 * beta), np.asarray(mu) * eta)
+        weight = np.where(a2 > 0.0, 0.5 * eta * a2 / np.maximum(beta * (1.0 + beta - beta**2) - rate, 0.25 * beta), 0.0)
+        moves = weight * (1.0 + beta) / beta * (self.delta * eta) ** 2
+        noise = (0.5 * L * eta**2 + moves) * self.spread + weight * (1.0 + beta) * beta**2 * self.observed
+        return weight, noise, rate, np.where(2.0 * moves <= eta * (1.0 - L * eta) + 1e-12 * eta, 0.0, np.inf)
+
+
+def theorem_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """F_T at most by (13): the floor is ``L sigma^2 eta / mu + 20 ... / mu + 4 ... / mu`` as printed.
+
+    With C.4's beta below 1 its last two terms are ``6 10^(1/3) alpha^2 S^(2/3) sigma^2(alpha)^(1/3) (delta eta)^(2/3) /
+    mu``; (14) has 24, and the exponent 1/3 of S.
+    """
+    weight, noise, rate, never = by.printed()
+    return np.asarray(repeated(rate, noise, T, F0 + weight * E0) + never)
+
+
+def theorem_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most, by (11) summed."""
+    weight, noise, _, never = by.printed()
+    return np.asarray(4.0 / by.eta * ((F0 + weight * E0) / np.asarray(T) + noise) + never)
+
+
+def sharp_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """F_T at most, by the potential ``F_t + A e_t``.
+
+    Its floor is about ``L sigma^2 eta / (2 mu) + alpha^2 (beta S + (delta eta)^2 sigma^2 / beta^2) / mu``.
+    """
+    weight, noise, rate, never = by.sharp(by.mu)
+    return np.asarray(repeated(rate, noise, T, F0 + weight * E0) + never)
+
+
+def sharp_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most, by the same potential with r = 0."""
+    weight, noise, _, never = by.sharp(0.0)
+    return np.asarray(2.0 / by.eta * ((F0 + weight * E0) / np.asarray(T) + noise) + never)

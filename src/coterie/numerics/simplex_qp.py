@@ -1,0 +1,186 @@
+"""Convex quadratic programs over weights that are not negative and add up to 1: water filling, and an active set."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+
+NOTHING = 1e-13
+"""Curvatures and slopes, relative to the largest, that rounding cannot tell from 0."""
+
+NEGLIGIBLE = 1e-290
+"""Curvatures, relative to a problem's largest, whose inverse could overflow: they count as 0."""
+
+
+def diagonal_simplex_qp(d: npt.ArrayLike, q: npt.ArrayLike, starts: npt.ArrayLike) -> Floats:
+    """Minimise ``sum_k d_k tau_k^2 + q_k tau_k`` over the simplex, for many problems at once, exactly.
+
+    Water filling: where ``tau_k > 0`` all marginal costs ``2 d_k tau_k + q_k`` are equal, elsewhere they are not
+    smaller. Costs O(N log N) for a problem with N weights.
+
+    Parameters
+    ----------
+    d : (P,)
+        Not negative. Weights with ``d_k = 0`` take all that is left at the smallest of their q_k; equal ones share it.
+    q : (P,)
+    starts : (M + 1,) int
+        Problem i has the entries from ``starts[i]`` to ``starts[i + 1]``; it may have none.
+
+    Returns
+    -------
+    (P,)
+        tau.
+
+    Raises
+    ------
+    CoterieError
+        For numbers that are not finite, or a negative d.
+    """
+    d, q = np.broadcast_arrays(np.asarray(d, dtype=np.float64), np.asarray(q, dtype=np.float64))
+    starts = np.asarray(starts, dtype=np.int64)
+    if not (np.isfinite(d).all() and np.isfinite(q).all() and np.all(d >= 0.0)):
+        raise CoterieError("Weights need finite variances that are not negative, and finite biases.")
+    if d.ndim != 1 or not len(starts) or starts[0] != 0 or starts[-1] != len(d) or np.any(np.diff(starts) < 0):
+        raise CoterieError("starts must rise from 0 to the number of weights.")
+    return _fill(np.ascontiguousarray(d), np.ascontiguousarray(q), starts)
+
+
+@kernel
+def _fill(d: Floats, q: Floats, starts: Ints) -> Floats:
+    tau = np.zeros(d.shape[0])
+    for i in range(starts.shape[0] - 1):
+        lo, hi = starts[i], starts[i + 1]
+        if hi > lo:
+            _fill_one(d[lo:hi], q[lo:hi], tau[lo:hi])
+    return tau
+
+
+@kernel
+def _fill_one(d: Floats, q: Floats, tau: Floats) -> None:
+    """With q measured from its smallest, the water stands at ``(1 + sum q / 2d) / sum 1 / 2d`` over those it covers."""
+    n = d.shape[0]
+    order = np.argsort(q)
+    low, zero = q[order[0]], NEGLIGIBLE * d.max()
+    level, flat, wide, sums = np.inf, np.inf, 0.0, 1.0
+    for k in order:
+        depth = q[k] - low
+        if depth >= level:
+            break
+        if d[k] <= zero:
+            flat = level = depth
+            break
+        wide += 0.5 / d[k]
+        sums += depth * (0.5 / d[k])
+        level = sums / wide
+    held, ties = 0.0, 0
+    for k in range(n):
+        depth = q[k] - low
+        if d[k] <= zero:
+            ties += 1 if depth == flat else 0
+        elif depth < level:
+            tau[k] = (level - depth) * (0.5 / d[k])
+            held += tau[k]
+    for k in range(n):
+        if ties > 0 and d[k] <= zero:
+            tau[k] = max(1.0 - held, 0.0) / ties if q[k] - low == flat else 0.0
+        elif ties == 0:
+            tau[k] /= held
+
+
+def simplex_qp(Q: npt.ArrayLike, q: npt.ArrayLike | None = None) -> Floats:
+    """Minimise ``tau' Q tau + q' tau`` over the simplex, exactly, by an active set.
+
+    It starts at the best vertex, lets in the weight whose marginal cost is smallest, and goes to the minimum over the
+    weights that are in, or to the first that becomes zero, which leaves. Where Q is flat it slides down to the edge.
+
+    Parameters
+    ----------
+    Q : (N, N)
+        Symmetric, positive semi-definite; it may be singular.
+    q : (N,), optional
+        By default 0.
+
+    Returns
+    -------
+    (N,)
+        tau; one of the minimisers, where there are several.
+
+    Raises
+    ------
+    CoterieError
+        For numbers that are not finite, shapes that do not fit, no weights, or a Q that is not symmetric or not convex.
+    """
+    Q = np.asarray(Q, dtype=np.float64)
+    q = np.zeros(len(Q)) if q is None else np.asarray(q, dtype=np.float64)
+    _check(Q, q)
+    n = len(q)
+    tau = np.zeros(n)
+    tau[np.argmin(np.diag(Q) + q)] = 1.0
+    free = tau > 0.0
+    least = NOTHING * n * max(float(np.abs(Q).max()), float(np.ptp(q)))
+    for _ in range(100 * n):
+        tau, free = _descend(Q, q, tau, free)
+        cost = 2.0 * Q @ tau + q
+        cost -= cost @ tau
+        enters = int(np.argmin(np.where(free, np.inf, cost)))
+        if free[enters] or cost[enters] >= -least:
+            return np.asarray(tau / tau.sum())
+        free[enters] = True
+    raise CoterieError("No weights were found: the numbers differ too much in size, so give them in other units.")
+
+
+def _check(Q: Floats, q: Floats) -> None:
+    if Q.ndim != 2 or Q.shape[0] != Q.shape[1] or q.shape != (len(Q),) or not len(q):
+        raise CoterieError(f"Weights need a square matrix and as many numbers, one at least, not {Q.shape}, {q.shape}.")
+    if not (np.isfinite(Q).all() and np.isfinite(q).all()):
+        raise CoterieError("Weights need a matrix and numbers that are finite.")
+    most = float(np.abs(Q).max())
+    if np.abs(Q - Q.T).max() > 1e-10 * most:
+        raise CoterieError("The matrix of the weights must be symmetric: give (Q + Q') / 2.")
+    if np.linalg.eigvalsh(_centred(Q))[0] < -1e-10 * len(q) * most:
+        raise CoterieError("The matrix of the weights must be positive semi-definite, so that there is one minimum.")
+
+
+def _centred(Q: Floats) -> Floats:
+    """What Q is among changes that add up to 0."""
+    means = Q.mean(axis=0)
+    return np.asarray(Q - means - means[:, None] + means.mean())
+
+
+def _descend(Q: Floats, q: Floats, tau: Floats, free: Bools) -> tuple[Floats, Bools]:
+    """The minimum over the free weights, fewer of them where some become zero on the way."""
+    tau, free = tau.copy(), free.copy()
+    while True:
+        on = np.flatnonzero(free)
+        p, bounded = _direction(Q[np.ix_(on, on)], 2.0 * Q[on] @ tau + q[on], float(np.abs(Q).max()))
+        falls = p < 0.0
+        room = np.where(falls, tau[on] / np.where(falls, -p, 1.0), np.inf)
+        first = int(np.argmin(room))
+        if bounded and room[first] >= 1.0:
+            tau[on] += p
+            return tau, free
+        tau[on] = np.maximum(tau[on] + room[first] * p, 0.0)
+        tau[on[first]], free[on[first]] = 0.0, False
+
+
+def _direction(Q: Floats, slope: Floats, most: float) -> tuple[Floats, bool]:
+    """The change, adding up to 0, that leads to the minimum; or one along which the cost falls for ever, and False."""
+    slope, curved = slope - slope.mean(), 2.0 * _centred(Q)
+    try:  # the constant direction made as curved as the others: most often that is all there is to do
+        factor = np.linalg.cholesky(curved + 2.0 * most / len(Q))
+        if np.diag(factor).min() ** 2 > 1e-6 * most:
+            p = -np.linalg.solve(curved + 2.0 * most / len(Q), slope)
+            return p - p.mean(), True
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(curved)
+    along = slope @ vectors
+    seen = values > NOTHING * len(values) * most
+    flat = vectors[:, ~seen] @ along[~seen]
+    flat -= flat.mean()
+    if len(values) > 1 and np.abs(flat).max() > 1e-10 * max(np.abs(slope).max(), most):
+        return -flat, False
+    return -(vectors[:, seen] @ (along[seen] / values[seen])), True
