@@ -1,4 +1,4 @@
-"""Robust averages and water filling against loops over main clients, collaborators and coordinates."""
+"""Robust averages against loops over main clients, collaborators and coordinates."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
-from coterie.methods.collaboration.adaptive import shares
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.pairs import Pairs, weighted_mean
 from coterie.methods.collaboration.robust import Clipped, Trimmed, trimmed_mean
@@ -91,25 +89,6 @@ def test_clipping_over_two_steps(radius, steps):
                     for p, f in zip(here, far, strict=True)
                 )
             np.testing.assert_allclose(found[i], v[i], atol=1e-14)
-
-
-def test_water_filling_solves_the_program():
-    rng = np.random.default_rng(2)
-    price, growth, counted = rng.normal(size=len(OF)), rng.uniform(0.1, 4.0, len(OF)), rng.random(len(OF)) < 0.8
-    counted[OF == 4] = False
-    w = shares(price, growth, counted, STARTS)
-    for i in range(len(COUNTS)):
-        here = np.flatnonzero((i == OF) & counted)
-        assert w[i == OF].sum() == pytest.approx(float(len(here) > 0))
-        if len(here):
-            best = minimize(
-                lambda u, here=here: price[here] @ u + growth[here] @ u**2 / 2,
-                np.full(len(here), 1 / len(here)),
-                bounds=[(0, 1)] * len(here),
-                constraints={"type": "eq", "fun": lambda u: u.sum() - 1},
-                options={"ftol": 1e-12},
-            )
-            np.testing.assert_allclose(w[here], best.x, atol=1e-5)
 
 
 def test_lower_medians():

@@ -15,53 +15,20 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.pairs import Pairs, State
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+from coterie.numerics.kernels import Floats
+from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
 TINY = 1e-12
-"""Noise and what is left of it are at least this much: they divide."""
-
-
-@kernel
-def _shares(price: Floats, growth: Floats, counted: Bools, starts: Ints, w: Floats) -> None:
-    for i in range(starts.shape[0] - 1):
-        here = starts[i] + np.flatnonzero(counted[starts[i] : starts[i + 1]])
-        here = here[np.argsort(price[here], kind="mergesort")]
-        supply, cost, level = 0.0, 1.0, np.inf
-        for p in here:
-            if price[p] >= level:
-                break
-            supply += 1.0 / growth[p]
-            cost += price[p] / growth[p]
-            level = cost / supply
-        for p in here:
-            w[p] = max(0.0, (level - price[p]) / growth[p])
-
-
-def shares(price: Floats, growth: Floats, counted: Bools, starts: Ints) -> Floats:
-    """Within each group: ``min sum_k price_k w_k + growth_k w_k^2 / 2``, w not negative, adding up to 1.
-
-    Water filling: ``w_k = max(0, (level - price_k) / growth_k)``.
-
-    Parameters
-    ----------
-    price, growth : (P,)
-        growth must be above zero.
-    counted : (P,) bool
-        Others get zero, as do all in a group where nobody counts.
-    starts : (M + 1,) int64
-        Where groups begin.
-    """
-    w = np.zeros(len(price))
-    _shares(np.ascontiguousarray(price), np.ascontiguousarray(growth), counted, starts, w)
-    return w
+"""Noise is at least this share of mean squares, which rounding could hide; the first gradient counts as noise alone."""
 
 
 @dataclass(frozen=True)
 class Adaptive:
     """Weights from averages of past gradients, for WGA.
 
-    With bias correction weights must change more slowly than c follows: 1 - memory far below beta. Neither way finds
-    who is harmful: flipped signs look close near an optimum, large garbage points anywhere. Put ``trust.Trust`` before.
+    With bias correction leave weights alone: their changes are biases that c has yet to follow, less so where 1 - memory
+    is far below beta. Neither way finds who is harmful: flipped signs look close near an optimum, large garbage
+    points anywhere. Put ``trust.Trust`` before it.
 
     Attributes
     ----------
@@ -111,9 +78,10 @@ class Adaptive:
             cosine = np.sum(g * own[of], axis=1) / np.where(length > 0.0, length, 1.0)
             return np.where(cosine > 0.0, weights * cosine, 0.0), new
         bias = np.sum((g - own[of]) ** 2, axis=1) - left * noise - (own_left * own_noise)[of]
-        bias, growth = np.maximum(bias, 0.0), 2.0 * self.spread * noise
-        counted = (weights > 0.0) & np.isfinite(bias) & np.isfinite(growth)
-        return shares(bias, growth, counted, pairs.who.starts), new
+        bias, cost, tau = np.maximum(bias, 0.0), self.spread * noise, np.zeros(len(of))
+        at = np.flatnonzero((weights > 0.0) & np.isfinite(bias) & np.isfinite(cost))
+        tau[at] = diagonal_simplex_qp(cost[at], bias[at], np.searchsorted(of[at], np.arange(len(own) + 1)))
+        return tau, new
 
     def _averages(self, kind: str, state: dict[str, Floats]) -> tuple[Floats, Floats, Floats]:
         """Mean gradients (n, d), the noise sigma^2 (n,) of one, and the share (n,) of it that is left in the mean."""
@@ -124,4 +92,4 @@ class Adaptive:
         left = np.where(held > 0.0, (1.0 - self.memory) / (1.0 + self.memory) * (2.0 - held) / known, 1.0)
         square = state[f"adaptive {kind} square"] / known
         noise = np.maximum(square - np.sum(g**2, axis=1), TINY * square) / np.maximum(1.0 - left, TINY)
-        return g, np.maximum(noise, 1e-100), left
+        return g, noise, left
