@@ -26,7 +26,7 @@ TINY = 1e-12
 class Adaptive:
     """Weights from averages of past gradients, for WGA.
 
-    With bias correction leave weights alone: their changes are biases that c has yet to follow, less so where 1 - memory
+    With BC leave weights alone: their changes are biases that c has yet to follow, less so where 1 - memory
     is far below beta. Neither way finds who is harmful: flipped signs look close near an optimum, large garbage
     points anywhere. Put ``trust.Trust`` before it.
 
