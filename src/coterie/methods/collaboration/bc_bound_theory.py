@@ -1,19 +1,7 @@
-"""Linear speedup in personalized collaborative learning (2022), C.4: bounds of bias correction as functions of T.
+"""Linear speedup in personalized collaborative learning (2022), C.4: Theorem 5.2 with what its proof needs.
 
-With ``B(x) = grad f_1(x) - grad f_0(x)``, c_0 independent of the first step's noise, ``x_{-1} = x_0`` (so that
-``Delta_0 = 0``, and the printed zeta~ is not needed) and ``S = sigma_0^2 + sigma_a^2``:
-
-* ``bc_recursion_theory`` iterates (8), (9), (10);
-* ``theorem_bound`` is (13), with the conditions that its proof needs;
-* ``sharp_bound`` is ours. Keep what C.4 drops in (8), ``-eta (1 - L eta) / 2 H_t`` with ``H_t = E|E_t g(x_t)|^2``, and
-  take ``e_t = E|c_t - B(x_t)|^2``:
-
-      F_{t+1} <= F_t - eta/2 G_t + eta/2 alpha^2 e_t - eta/2 (1 - L eta) H_t + L eta^2 sigma^2(alpha) / 2
-      e_{t+1} <= (1 + beta) ((1 - beta)^2 e_t + beta^2 S) + (1 + 1/beta) (delta eta)^2 (sigma^2(alpha) + H_t)
-
-  so H_t pays for the moves of x. Add A times the second line, ``A = eta alpha^2 / (2 beta (1 + beta - beta^2) - 2 r)``.
-
-A bound is infinite where its proof does not hold.
+``c_0`` is independent of the first step's noise, and ``x_{-1} = x_0``, so that ``Delta_0 = 0`` and the printed zeta~ is
+not needed. Bounds are infinite where their proof does not hold. ``bc_sharp_theory`` has smaller ones.
 """
 
 from __future__ import annotations
@@ -87,15 +75,6 @@ class Correction:
         holds = (self.L * self.eta <= SLACK) & (120.0 * self.lag <= self.beta**2 * SLACK)
         return weight, noise + weight * self.beta**2 * self.observed, rate, np.where(holds, 0.0, np.inf)
 
-    def sharp(self, mu: Value) -> tuple[Floats, Floats, Floats, Floats]:
-        """The same of our potential."""
-        a2, eta, beta, L = self.alpha**2, self.eta, self.beta, self.L
-        rate = np.where(self.alpha > 0.0, np.minimum(np.asarray(mu) * eta, 0.5 * beta), np.asarray(mu) * eta)
-        weight = np.where(a2 > 0.0, 0.5 * eta * a2 / np.maximum(beta * (1.0 + beta - beta**2) - rate, 0.25 * beta), 0.0)
-        moves = weight * (1.0 + beta) / beta * (self.delta * eta) ** 2
-        noise = (0.5 * L * eta**2 + moves) * self.spread + weight * (1.0 + beta) * beta**2 * self.observed
-        return weight, noise, rate, np.where(2.0 * moves <= eta * (1.0 - L * eta) + 1e-12 * eta, 0.0, np.inf)
-
 
 def theorem_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
     """F_T at most by (13): the floor is ``L sigma^2 eta / mu + 20 ... / mu + 4 ... / mu`` as printed.
@@ -111,18 +90,3 @@ def theorem_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> F
     """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most, by (11) summed."""
     weight, noise, _, never = by.printed()
     return np.asarray(4.0 / by.eta * ((F0 + weight * E0) / np.asarray(T) + noise) + never)
-
-
-def sharp_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
-    """F_T at most, by the potential ``F_t + A e_t``.
-
-    Its floor is about ``L sigma^2 eta / (2 mu) + alpha^2 (beta S + (delta eta)^2 sigma^2 / beta^2) / mu``.
-    """
-    weight, noise, rate, never = by.sharp(by.mu)
-    return np.asarray(repeated(rate, noise, T, F0 + weight * E0) + never)
-
-
-def sharp_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
-    """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most, by the same potential with r = 0."""
-    weight, noise, _, never = by.sharp(0.0)
-    return np.asarray(2.0 / by.eta * ((F0 + weight * E0) / np.asarray(T) + noise) + never)

@@ -24,13 +24,16 @@ def over(a: Value, b: Value) -> Floats:
         return np.asarray(np.where(a > 0.0, a / b, 0.0))
 
 
+def geometric(rate: Value, T: Value) -> Floats:
+    """``1 + (1 - rate) + ... + (1 - rate)^(T - 1)``, for rates up to 1."""
+    rate, T = np.asarray(rate, dtype=np.float64), np.asarray(T, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return np.where(T > 0.0, np.where(rate != 0.0, -np.expm1(T * np.log1p(-rate)) / rate, T), 0.0)
+
+
 def repeated(rate: Value, noise: Value, T: Value, F0: Value) -> Floats:
     """``F_{t+1} = (1 - rate) F_t + noise``, T times from F0, for rates from 0 to 1."""
-    rate, T = np.asarray(rate, dtype=np.float64), np.asarray(T, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kept = np.where(T > 0.0, np.exp(T * np.log1p(-rate)), 1.0)
-        lost = np.where(rate > 0.0, -np.expm1(T * np.log1p(-rate)) / rate, T)
-    return np.asarray(kept * F0 + np.where(T > 0.0, lost, 0.0) * noise)
+    return np.asarray((1.0 - np.asarray(rate)) ** np.asarray(T) * F0 + geometric(rate, T) * noise)
 
 
 @dataclass(frozen=True)
