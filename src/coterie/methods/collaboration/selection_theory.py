@@ -4,10 +4,10 @@ Bounds of bias correction and of working alone are compared at their best eta (a
 > 0``, and the mean of ``E|grad f_0(x_t)|^2`` where ``mu = 0``. Everything is for one main client.
 
 The corollary leaves out what c costs, at delta = 0 and for any N. Non-convex: ``beta S + E_0 / (beta T)`` is at least
-``2 sqrt(S E_0 / T)``, for one sample (E_0 = S) of the order of working alone; a speed-up that grows with N needs c_0 to be
-the mean of so many samples. mu-PL: what c does not know adds about S / (mu T), so the speed-up stays below about L / mu.
-Means say why: with f_k = (x - mean_k)^2 / 2 delta is 0, and collaborators whose means are off by what nobody knows
-cannot tell where the main client's is; nothing beats F_T = sigma_0^2 / (2 T).
+``2 sqrt(S E_0 / T)``, for one sample (E_0 = S) of the order of working alone; a speed-up that grows with N needs a c_0
+of so many samples. mu-PL: what c does not know adds about S / (mu T), and the speed-up stays below about L / mu. Means
+say why: with f_k = (x - mean_k)^2 / 2 delta is 0, and collaborators whose means are off by what nobody knows cannot tell
+where the main client's is; nothing beats F_T = sigma_0^2 / (2 T).
 """
 
 from __future__ import annotations
