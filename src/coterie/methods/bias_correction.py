@@ -62,25 +62,27 @@ class BiasCorrection(CollaborativeSGD):
         """The state before the first step, with c_0."""
         state = super().init(fed, x)
         state["c"] = np.zeros_like(state["x"])
+        state["observed"] = np.full(len(state["x"]), self.first == "zero")
         if self.first not in ("zero", "sample"):
             heard = self.exchange.sampled(fed, state, int(self.first))
-            known = (heard.spoke & heard.helped)[:, None]
-            state = heard.state | {"c": np.where(known, heard.average - heard.own, 0.0)}
+            known = heard.spoke & heard.helped
+            c = np.where(known[:, None], heard.average - heard.own, 0.0)
+            state = heard.state | {"c": c, "observed": known}
         return state
 
     def correction(self, state: State) -> Floats:
-        """c_t, less what is kept of the bias."""
+        """What is taken off the collaborators' average: c_t or the oracle's, less what is kept of the bias."""
         kept = at_step(self.keep, state["t"], len(state["x"]))
-        return np.asarray((1.0 - kept[:, None]) * state["c"])
+        bias = state["c"] if self.oracle is None else self.oracle(state["t"], state["x"])
+        return np.asarray((1.0 - kept[:, None]) * bias)
 
     def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
         """``g = (1 - alpha) g_0 + alpha (g_avg - c)``, ``b = g_avg - g_0``, ``c <- (1 - beta) c + beta b``."""
-        t, M = state["t"], len(alpha)
-        alpha, beta = alpha[:, None], at_step(self.beta, t, M)[:, None]
+        alpha, beta = alpha[:, None], at_step(self.beta, state["t"], len(alpha))[:, None]
         within("beta", beta, 0.0, 1.0, open_below=True)
         b = heard.average - heard.own
-        c = b if self.first == "sample" and t == 0 else state["c"]
-        kept = at_step(self.keep, t, M)[:, None]
-        bias = c if self.oracle is None else np.asarray(self.oracle(t, state["x"]))
-        g = (1.0 - alpha) * heard.own + alpha * (heard.average - (1.0 - kept) * bias)
-        return g, {"c": np.where(heard.helped[:, None], (1.0 - beta) * c + beta * b, state["c"])}
+        c = np.where(state["observed"][:, None], state["c"], b)
+        g = (1.0 - alpha) * heard.own + alpha * (heard.average - self.correction(state | {"c": c}))
+        helped = heard.helped
+        c = np.where(helped[:, None], (1.0 - beta) * c + beta * b, state["c"])
+        return g, {"c": c, "observed": state["observed"] | helped}

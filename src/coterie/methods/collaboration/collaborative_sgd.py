@@ -30,9 +30,11 @@ Schedule = Any
 
 
 def at_step(schedule: Schedule, t: int, M: int) -> Floats:
-    """A schedule's values (M,) at step t."""
-    value = schedule(t) if isinstance(schedule, Callable) else schedule  # type: ignore[arg-type]
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (M,))
+    """A schedule's values (M,) at step t; a CoterieError where there is not one for each main client."""
+    value = np.asarray(schedule(t) if isinstance(schedule, Callable) else schedule, dtype=np.float64)  # type: ignore[arg-type]
+    if value.shape not in ((), (1,), (M,)):
+        raise CoterieError(f"There are {M} main clients and numbers of shape {value.shape}: give one for each, or one.")
+    return np.broadcast_to(value, (M,))
 
 
 def within(name: str, values: npt.ArrayLike, low: float, high: float, open_below: bool = False) -> None:
@@ -96,7 +98,9 @@ class CollaborativeSGD(ABC):
         t, M = state["t"], len(state["x"])
         alpha, eta = at_step(self.alpha, t, M), at_step(self.eta, t, M)
         within("alpha", alpha, 0.0, 1.0)
-        heard = self.exchange.hear(fed, state, self.correction(state), eta)
+        within("eta", eta, 0.0, np.inf)
+        shift = self.correction(state) if self.exchange.local > 1 else np.zeros_like(state["x"])
+        heard = self.exchange.hear(fed, state, shift, eta)
         g, formed = self.form(heard, np.where(heard.helped, alpha, 0.0), state)
         g = g + at_step(self.held, t, M)[:, None] * state["x"]
         direction, moved = self.optimiser(g, state)
@@ -105,7 +109,7 @@ class CollaborativeSGD(ABC):
         for name, value in new.items():
             if not heard.spoke.all():
                 new[name] = np.where(heard.spoke.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
-        if not (np.abs(x) < FAR).all():
+        if not (np.abs(new["x"]) < FAR).all():
             return state | {"status": f"diverged by step {t + 1}"}
         return state | heard.state | new | {"t": t + 1}
 

@@ -1,0 +1,28 @@
+"""What main clients and their collaborators must have before they can work together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.rounds.at_home import shape
+
+
+def need_columns(fed: Federation, who: Collaborators, d: int) -> None:
+    """Raise a CoterieError for clients that are not there, or whose models have not d parameters.
+
+    Clients that do not answer are let pass: in a step, a gradient of another length is found too.
+    """
+    everyone = np.unique(who.requests)
+    if len(everyone) and not 0 <= everyone[0] <= everyone[-1] < len(fed.clients):
+        raise CoterieError(f"Clients are numbered from 0 to {len(fed.clients) - 1}.")
+    replies = fed.ask(shape, to=everyone)
+    wrong = everyone[replies.rows[replies["dim"] != d]] if replies else everyone[:0]
+    if len(wrong):
+        names = ", ".join(str(w) for w in wrong[:5])
+        raise CoterieError(
+            f"The main client's model has {d} parameters, and clients at positions {names} have another number: "
+            "give all the same columns, or leave these out."
+        )
