@@ -45,17 +45,29 @@ def holds(by: Correction, p: Floats, T: Value) -> Floats:
     return np.asarray(free | (paid <= by.eta * (1.0 - by.L * by.eta + 1e-12)))
 
 
+def factor(by: Correction, T: Value) -> Floats:
+    """The smallest p from ``1 - mu eta`` to 1 that ``holds``: a mu-PL loss is mu'-PL for every smaller mu'."""
+    high, shape = by.mu * by.eta, np.broadcast(by.mu * by.eta, by.beta, by.delta, by.alpha, T).shape
+    low = np.where(holds(by, 1.0 - np.minimum(high, 0.5 * by.beta), T), np.minimum(high, 0.5 * by.beta), 0.0)
+    high, low = np.broadcast_to(high, shape), np.broadcast_to(low, shape)
+    if np.all(fast := holds(by, 1.0 - high, T)):
+        return np.asarray(1.0 - high)
+    low = np.where(fast, high, low)
+    for _ in range(14):
+        at = 0.5 * (low + high)
+        right = holds(by, 1.0 - at, T)
+        low, high = np.where(right, at, low), np.where(right, high, at)
+    return np.asarray(1.0 - low)
+
+
 def sharp_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
-    """F_T at most; F shrinks by ``p = 1 - mu eta`` in a step, or by ``1 - beta / 2`` where that does not hold.
+    """F_T at most; F shrinks by ``factor`` in a step.
 
     Its floor is about ``L sigma^2 eta / (2 mu) + alpha^2 (beta S + (delta eta)^2 sigma^2 / beta^2) / (2 mu)``, where
     (13) has ``L sigma^2 eta / mu + alpha^2 (4 beta S + 20 (delta eta)^2 sigma^2 / beta^2) / mu``.
     """
     T = np.asarray(T, dtype=np.float64)
-    q, settles, _ = errors(by)
-    fast = 1.0 - by.mu * by.eta
-    slow = np.maximum(fast, 1.0 - 0.5 * by.beta)
-    p = np.where(holds(by, fast, T), fast, slow)
+    (q, settles, _), p = errors(by), factor(by, T)
     half = 0.5 * by.eta * by.alpha**2
     added = 0.5 * by.L * by.eta**2 * by.spread + half * settles
     found = repeated(1.0 - p, added, T, F0) + half * (E0 - settles) * mixed(p, q, T)

@@ -6,8 +6,8 @@ Bounds of bias correction and of working alone are compared at their best eta (a
 The corollary leaves out what c costs, at delta = 0 and for any N. Non-convex: ``beta S + E_0 / (beta T)`` is at least
 ``2 sqrt(S E_0 / T)``, for one sample (E_0 = S) of the order of working alone; a speed-up that grows with N needs a c_0
 of so many samples. mu-PL: what c does not know adds about S / (mu T), and the speed-up stays below about L / mu. Means
-say why: with f_k = (x - mean_k)^2 / 2 delta is 0, and collaborators whose means are off by what nobody knows cannot tell
-where the main client's is; nothing beats F_T = sigma_0^2 / (2 T).
+say why: with f_k = (x - mean_k)^2 / 2 delta is 0, and collaborators whose means are off by what nobody knows can not
+tell where the main client's is; nothing beats F_T = sigma_0^2 / (2 T).
 """
 
 from __future__ import annotations
