@@ -9,7 +9,8 @@ from coterie.methods.collaboration import bc_theory, selection_theory, wga_theor
 from coterie.methods.collaboration.bc_bound_theory import Correction, theorem_bound
 from coterie.methods.collaboration.bc_recursion_theory import after_own_step, recursion_bound
 from coterie.methods.collaboration.bc_sharp_theory import sharp_bound
-from coterie.reproduce.paper_004 import exact
+from coterie.reproduce.outcome import Settings
+from coterie.reproduce.paper_004 import bounds, exact
 from coterie.reproduce.paper_004.noisy_quadratic import Curve, average, simulate
 
 RUNS, SIGMA, START = 300, 2.0, 3.0
@@ -158,3 +159,13 @@ def test_tuned_bounds_are_kept_by_runs() -> None:
     made = curve(0.0, 0.02, 20 / 21, best.eta, best.beta)  # c_0 = 0, whose error is (0.02 START)^2
     assert best.bound < 0.5 * alone.bound
     assert exact.loss(made, [1_000])[0] <= best.bound
+
+
+def test_the_experiment_draws_what_it_says() -> None:
+    """004/bounds: no mean above a bound, and Theorem 5.2 repeated is below what working alone is promised."""
+    made = bounds.run(Settings(quick=True))
+    curves = made.numbers["curves"]
+    assert all(c["under_every_bound"] for c in curves)
+    assert all(np.all(np.isfinite(b)) for c in curves for b in c["bounds"].values())
+    assert curves[-1]["bounds"]["(8) to (10), repeated"][-1] < made.numbers["alone"]["promised_level"]
+    assert len(made.draw().axes) == 4

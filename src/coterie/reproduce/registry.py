@@ -53,6 +53,7 @@ _EXPERIMENTS = (
     Experiment("004/figure4", f"{_NOISY} number of collaborators and BC", "10 s", "paper_004.figure4"),
     Experiment("004/figure5", "Predicted speed-up of WGA by collaborators and bias", "3 s", "paper_004.figure5"),
     Experiment("004/figure6", "Predicted speed-up of WGA where gradients are scaled", "3 s", "paper_004.figure6"),
+    Experiment("004/bounds", "Theorems 4.1, 5.1, 5.2 over runs of the noisy quadratic", "10 s", "paper_004.bounds"),
     Experiment("004/mean", "Collaborative mean estimation: WGA and BC, simulated and exact", "30 s", "paper_004.mean"),
 )
 
