@@ -16,8 +16,11 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.pairs import Rules
 from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from coterie.reproduce.paper_004.exact import loss
+from coterie.reproduce.paper_004.noisy_quadratic import Curve
 
 M, D = 5, 3
 LISTENING = [{}, {"rules": Rules()}, {"remember": True}]
@@ -428,3 +431,132 @@ def test_numbers_of_another_length_are_refused_in_a_sentence():
         last(correcting(who, eta=lambda t: -0.1), fed, 1)
     with pytest.raises(CoterieError, match="Clients are numbered from 0 to 4"):
         correcting(Collaborators([0], [0], [7], [1.0])).init(fed)
+
+
+# Against independent computations
+
+
+@pytest.mark.parametrize("listening", [{}, {"rules": Rules()}])
+@pytest.mark.parametrize("alpha", [5 / 6, 0.5])
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("kind", ["alone", "wga", "bc from zero", "bc"])
+def test_the_noisy_quadratic_has_the_expected_loss_of_the_exact_recursion(kind, d, alpha, listening):
+    """1,500 main clients that differ in their ids only, each with five collaborators of its own, are 1,500 runs."""
+    R, N, sigma, eta, beta, times = 1500, 5, 3.0, 0.05, 0.1, [1, 2, 5, 20, 60]
+    A0, A1 = ([[1.0]], [[2.0]]) if d == 1 else ([[2.0, 0.5], [0.5, 1.0]], [[1.0, -0.3], [-0.3, 3.0]])
+    A0, A1, x0, x1, start = np.array(A0), np.array(A1), np.zeros(d), np.full(d, 2.0), np.full(d, 1.5)
+    A = np.concatenate([np.tile(A0, (R, 1, 1)), np.tile(A1, (R * N, 1, 1))])
+    b = np.concatenate([np.tile(A0 @ x0, (R, 1)), np.tile(A1 @ x1, (R * N, 1))])
+    who = Collaborators(np.arange(R), np.repeat(np.arange(R), N), R + np.arange(R * N), np.full(R * N, 1 / N))
+    exchange = Exchange(who, Metric.plain(d), batch=1, **listening)
+    alpha = 0.0 if kind == "alone" else alpha
+    if kind.startswith("bc"):
+        first = "zero" if kind.endswith("zero") else "sample"
+        method = BiasCorrection(exchange=exchange, alpha=alpha, eta=eta, beta=beta, first=first)
+    else:
+        method, first, beta = WeightedAveraging(exchange=exchange, alpha=alpha, eta=eta), "zero", 0.0
+    fed = InProcess(NoisyQuadratic(A, b, sigma), seed=5)
+    expected = loss(Curve(A0, A1, x0, x1, sigma, N, eta, alpha, beta, start, int(first == "sample")), times)
+    for state, at in zip(method.run(fed, times, method.init(fed, np.tile(start, (R, 1)))), expected, strict=True):
+        seen = 0.5 * np.einsum("mi,ij,mj->m", state["x"] - x0, A0, state["x"] - x0)
+        assert abs(seen.mean() - at) < 3.0 * seen.std(ddof=1) / np.sqrt(R)
+
+
+def table(family, seed=0, counts=(6, 9, 4, 12), d=3):
+    rng = np.random.default_rng(seed)
+    stops, n = np.cumsum(counts), sum(counts)
+    X = np.column_stack([np.ones(n), rng.normal(size=(n, d - 1)) * [1.0, 3.0][: d - 1]])
+    theta, offset = rng.normal(size=d) * 0.3, 0.2 * rng.normal(size=n)
+    eta = X @ theta + offset
+    y = {
+        "gaussian": lambda: eta + rng.normal(size=n),
+        "binomial": lambda: rng.random(n) < 1 / (1 + np.exp(-eta)),
+        "poisson": lambda: rng.poisson(np.exp(eta)),
+    }[family]()
+    return GLM(X, y.astype(float), offset, rng.uniform(0.3, 2.0, n), stops - np.array(counts), stops, family)
+
+
+LINK = {"gaussian": lambda e: e, "binomial": lambda e: 1 / (1 + np.exp(-e)), "poisson": np.exp}
+
+
+def gradient_of(o, k, theta, at=None):
+    """The mean loss's gradient of client k, or of the rows ``at`` drawn of it."""
+    rows = np.arange(o.starts[k], o.stops[k])
+    W, n = o.weights[rows].sum(), len(rows)
+    rows, scale = (rows, 1.0) if at is None else (rows[at], n / len(at))
+    mean = LINK[o.family](o.X[rows] @ theta + o.offset[rows])
+    return scale * (o.weights[rows] * (mean - o.y[rows])) @ o.X[rows] / W
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("local", [1, 3])
+@pytest.mark.parametrize("optimiser", [SGD(), Momentum(0.8), Adam()], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_bias_correction_on_tables_is_the_loop_in_the_metric_s_parameters(family, optimiser, local, batch):
+    """Row weights, offsets, keyed minibatches, local steps on f_0 and f_k - <c, .>, in u with theta = at + R u."""
+    o, n, d, T = table(family), 4, 3, 7
+    rng = np.random.default_rng(2)
+    W, at, R = (
+        weights(m=n),
+        0.1 * rng.normal(size=d),
+        np.linalg.inv(np.diag([1.0, 1.0, 3.0]) + 0.2 * rng.normal(size=(d, d))),
+    )
+    alpha, beta, held, keep = np.array([0.0, 0.4, 0.7, 1.0]), lambda t: 1 / (2 + t), 0.05, 0.3
+    eta = lambda t: np.array([0.05, 0.04, 0.03, 0.02]) / (1 + 0.1 * t)  # noqa: E731
+    exchange = Exchange(Collaborators.of_all(W), Metric(at, R), batch=batch, local=local)
+    method = BiasCorrection(
+        exchange=exchange, alpha=alpha, eta=eta, beta=beta, held=held, keep=keep, optimiser=optimiser
+    )
+    state = last(method, InProcess(o, seed=9), T)
+
+    def path(k, u, t, size, shift):
+        u, total = u.copy(), np.zeros(d)
+        for s in range(local):
+            v = keyed.uniform(9, "rows", [k], t * local + s, max(batch, 1))[0]
+            rows = (v * (o.stops[k] - o.starts[k])).astype(int) if batch else None
+            g = R.T @ gradient_of(o, k, at + R @ u, rows)
+            total += g / local
+            u -= size * (g - shift)
+        return total
+
+    u, c = np.zeros((n, d)), np.zeros((n, d))
+    m1, m2 = np.zeros((n, d)), np.zeros((n, d))
+    for t in range(T):
+        for i in range(n):
+            size = eta(t)[i]
+            shift = (1 - keep) * c[i]  # still 0 in the first step
+            own = path(i, u[i], t, size, 0.0)
+            average = sum(W[i, k] * path(k, u[i], t, size, shift) for k in range(n))
+            b = average - own
+            c[i] = b if t == 0 else c[i]
+            g = (1 - alpha[i]) * own + alpha[i] * (average - (1 - keep) * c[i]) + held * u[i]
+            c[i] = (1 - beta(t)) * c[i] + beta(t) * b
+            if isinstance(optimiser, Momentum):
+                m1[i] = 0.8 * m1[i] + 0.2 * g
+                g = m1[i]
+            elif isinstance(optimiser, Adam):
+                m1[i], m2[i] = 0.9 * m1[i] + 0.1 * g, 0.999 * m2[i] + 0.001 * g**2
+                g = m1[i] / (1 - 0.9 ** (t + 1)) / (np.sqrt(m2[i] / (1 - 0.999 ** (t + 1))) + 1e-8)
+            u[i] = u[i] - size * local * g
+    np.testing.assert_allclose(state["x"], u, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(state["c"], c, rtol=1e-7, atol=1e-10)
+
+
+def test_an_oracle_also_corrects_local_steps_up_to_their_drift_and_is_asked_once_a_step_without_them():
+    A, b = quadratics()
+    calls = []
+
+    def oracle(t, x):
+        calls.append(t)
+        g = np.einsum("kij,mj->mki", A, x) - b
+        return np.einsum("mk,mki->mi", weights(), g) - g[np.arange(M), np.arange(M)]
+
+    fed, who, alone = InProcess(Quadratic(A, b)), Collaborators.of_all(weights()), np.linalg.solve(A, b[:, :, None])
+    last(correcting(who, oracle=oracle), fed, 3)
+    assert calls == [0, 1, 2]
+    off = [
+        np.abs(last(correcting(who, listening={"local": 3}, oracle=oracle, eta=eta), fed, 1500)["x"] - alone[:, :, 0])
+        for eta in (0.02, 0.01)
+    ]
+    assert off[0].max() < 0.02
+    np.testing.assert_allclose(off[0].max() / off[1].max(), 2.0, rtol=0.1)

@@ -43,7 +43,7 @@ class BiasCorrection(CollaborativeSGD):
         of it, 1 is weighted averaging. Where BC with alpha ends, it ends where WGA with ``keep * alpha`` does.
     oracle : callable, optional
         ``oracle(t, x)``: unbiased estimates (M, d) of ``sum_k tau_k grad f_k - grad f_0`` at x (M, d), used instead of
-        c_t; all in the metric's units.
+        c_t; all in the metric's units. With local steps it knows nothing of their drift, which c_t does.
     """
 
     beta: Schedule = 0.1
