@@ -25,6 +25,7 @@ from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
 from coterie.results import notes as words
+from coterie.results.collaborators import resolved
 from coterie.results.compare import Evidence, Splits, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
@@ -82,7 +83,7 @@ def fit(
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
     method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
-"given-strengths", "james-stein", "async-l2gd", "async-al2sgd"}
+"given-strengths", "james-stein", "async-l2gd", "async-al2sgd", "weighted-averaging", "bias-correction"}
         "auto" (default) takes the one with the lowest held-out loss.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
@@ -106,7 +107,8 @@ def fit(
         learn what is not given.
     rounds : mapping, optional
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
-        :class:`coterie.methods.rounds.options.Options`. Theory chooses what is left out.
+        :class:`coterie.methods.rounds.options.Options` and, for main clients and their collaborators,
+        :class:`coterie.methods.collaboration.options.Options`. Theory chooses what is left out.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"
@@ -202,6 +204,8 @@ class Fitting:
     def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
         options = self.options.learning | {"rounds": self.options.rounds}
+        if (corrected := METHODS[name].corrected) is not None:
+            options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.splits)
         given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
         if given:
             strengths = select(clients, problem, self.options.strengths, self.options.splits)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
+from coterie.methods.collaboration import fit as collaboration
+from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.rounds import fit as rounds
+from coterie.methods.rounds.options import Options as Rounds
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class Method:
         Compared only where it is asked for by name.
     whole : bool
         Ties all coefficients of a client, and one level of clusters at most.
+    over : callable, optional
+        Of a method over rounds: checks what a user asks of them, a mapping.
+    corrected : bool or None
+        Of a main client and its collaborators: whether their bias is corrected.
     """
 
     name: str
@@ -45,6 +53,8 @@ class Method:
     intercept: bool = False
     asked: bool = False
     whole: bool = False
+    over: Callable[[Mapping[str, Any]], Any] | None = None
+    corrected: bool | None = None
 
 
 LEARNING = ("covariance", "reml", "own", "residual")
@@ -61,8 +71,27 @@ METHODS = {
         Method("hierarchical", hierarchical.fit, LEARNING, learns=True),
         Method("given-strengths", given_strengths.given, STRENGTHS),
         Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True),
-        Method("async-l2gd", rounds.fit, OVER_ROUNDS, learns=True, asked=True, whole=True),
-        Method("async-al2sgd", partial(rounds.fit, accelerated=True), OVER_ROUNDS, learns=True, asked=True, whole=True),
+        Method("async-l2gd", rounds.fit, OVER_ROUNDS, learns=True, asked=True, whole=True, over=Rounds.of),
+        Method(
+            "async-al2sgd",
+            partial(rounds.fit, accelerated=True),
+            OVER_ROUNDS,
+            learns=True,
+            asked=True,
+            whole=True,
+            over=Rounds.of,
+        ),
+        *(
+            Method(
+                name,
+                partial(collaboration.fit, corrected=corrected),
+                ("rounds",),
+                asked=True,
+                over=partial(Collaboration.of, corrected=corrected),
+                corrected=corrected,
+            )
+            for name, corrected in (("weighted-averaging", False), ("bias-correction", True))
+        ),
     )
 }
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
-from coterie.methods.rounds.options import Options as Rounds
 from coterie.relations.covariance import STRUCTURES
 from coterie.results.compare import Splits
 
@@ -45,10 +44,11 @@ class Options:
     def _check_rounds(self) -> None:
         if not isinstance(self.rounds, Mapping):
             raise CoterieError(f"rounds must be a mapping from options to values, not {self.rounds!r}.")
-        over = [name for name, method in METHODS.items() if "rounds" in method.takes]
+        over = {name: method.over for name, method in METHODS.items() if method.over is not None}
         if self.rounds and self.method not in over:
-            raise CoterieError(f"rounds are options of the methods {' and '.join(over)}: name one as the method.")
-        Rounds.of(self.rounds)
+            raise CoterieError(f"rounds are options of the methods {', '.join(over)}: name one as the method.")
+        if self.method in over:
+            over[self.method](self.rounds)
 
     def _check_splits(self) -> None:
         for name, value in (("splits", self.splits.count), ("seed", self.splits.seed)):

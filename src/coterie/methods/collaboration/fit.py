@@ -1,0 +1,82 @@
+"""Main clients and their collaborators, from a table to coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation
+from coterie.methods.collaboration.metric import Metric, around_pooled
+from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.collaboration.options import Options
+from coterie.methods.collaboration.plan import plan
+from coterie.methods.collaboration.spread import spread
+from coterie.methods.fitted import Fitted, Problem
+from coterie.numerics.kernels import Floats
+
+LOOKS = 20
+"""How often a run is looked at, for its trace."""
+
+
+def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = None, corrected: bool = False) -> Fitted:
+    """Run Algorithm 2, or 3 (``corrected``), for every main client at once, from the pooled model.
+
+    Parameters
+    ----------
+    rounds : mapping, optional
+        See :class:`~coterie.methods.collaboration.options.Options`.
+
+    Returns
+    -------
+    Fitted
+        Clients that are not main ones, and those never seen, get the pooled model. Covariances take the weights as
+        given: they hold the variance of all who were listened to, and no bias. ``info["collaboration"]`` has what was
+        chosen and why, and the ``trace`` of (step, distance from where the run goes, relative to the start's).
+
+    Raises
+    ------
+    CoterieError
+        For options that cannot be.
+    """
+    options = Options.of(rounds or {}, corrected)
+    everyone, metric = around_pooled(fed, problem)
+    chosen = plan(fed, metric, options, corrected)
+    who, goes = chosen.method.exchange.who, chosen.goes
+    goal = optimum(fed, who, goes, metric)
+    if options.exact and not corrected:
+        theta, status, trace, bad = goal.theta, "exact", [(goal.exchanges, 0.0)], []
+    else:
+        method = replace(chosen.method, held=goal.held)
+        trace, state = [], {}
+        for state in method.run(fed, _stops(options.taken)):
+            trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
+        theta, bad = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
+        status = "finished" if state["status"] == "running" else state["status"]
+    client, cov = everyone.client.copy(), everyone.client_cov.copy()
+    found = spread(fed, who, goes, metric, theta, problem.family == "gaussian")
+    client[who.main], cov[who.main] = theta, found.covariance
+    about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
+    about |= {"quarantined": bad, "asked": _plain(rounds or {})}
+    sigma2 = everyone.sigma2 if found.sigma2 is None or len(who.main) < len(client) else found.sigma2
+    info = {"collaboration": about}
+    return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
+
+
+def _gap(metric: Metric, x: Floats, goal: Floats) -> float:
+    """Distance to the goal over that of the start, all main clients together; 0 where the start is there."""
+    to = metric.u(goal)
+    start = float(np.linalg.norm(to))
+    return float(np.linalg.norm(x - to)) / start if start > 0.0 else 0.0
+
+
+def _plain(rounds: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for and can be read: no matrices."""
+    return {name: value for name, value in rounds.items() if isinstance(value, (str, bool, int, float))}
+
+
+def _stops(T: int) -> list[int]:
+    even, early = np.linspace(0, T, LOOKS + 1), np.geomspace(1, T, LOOKS)
+    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

@@ -1,0 +1,120 @@
+"""Main clients and weights by label, and what held-out rows choose, before a main client's method runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.data.labels import find_labels
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError, nearest
+from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.collaboration.options import HELD_OUT, Options
+from coterie.methods.collaboration.plan import weights
+from coterie.methods.fitted import Problem
+from coterie.numerics.kernels import Floats
+from coterie.results.compare import Splits
+from coterie.results.metrics import client_losses, objective
+
+GRID = np.linspace(0.0, 1.0, 11)
+"""Candidates for a weight that held-out rows choose."""
+
+
+def resolved(
+    clients: Clients, problem: Problem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
+) -> dict[str, Any]:
+    """The options of a method of main clients, with positions for labels and numbers for "held-out".
+
+    Parameters
+    ----------
+    rounds : mapping
+        As a user gives them: see ``methods.collaboration.options.Options``.
+    corrected : bool
+        Whether the method is bias correction, for which ``keep`` is chosen.
+    splits : Splits
+        Of these clients' own rows, with which "held-out" is answered.
+
+    Raises
+    ------
+    CoterieError
+        For labels that are not there, weights that cannot be, and where there are no collaborators or no splits.
+    """
+    if len(clients) < 2:
+        raise CoterieError("There are no collaborators: the table has one client only, so fit it by method 'local'.")
+    out = dict(rounds)
+    if out.get("main") is not None:
+        named = out["main"]
+        named = [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)
+        out["main"] = np.array([_position(clients, label, "main") for label in named])
+    if isinstance(out.get("tau"), Mapping):
+        out["tau"] = _matrix(clients, out["tau"])
+        out.setdefault("main", np.flatnonzero(np.diff(out["tau"].indptr) > 0))
+    elif not isinstance(out.get("tau", "auto"), str):
+        out["tau"] = _square(clients, out["tau"])
+    name = "keep" if corrected else "alpha"
+    if isinstance(out.get(name), str) and out[name] == HELD_OUT:
+        if splits.count == 0:
+            raise CoterieError(f"{name} is to be chosen by held-out rows: ask for at least one split.")
+        inner = Splits(splits.count, splits.fraction, splits.seed + 1)
+        loss = held_out(clients, problem, Options.of(out, corrected), corrected, inner)
+        out[name] = float(GRID[int(np.argmin(loss))])
+    return out
+
+
+def held_out(clients: Clients, problem: Problem, options: Options, corrected: bool, splits: Splits) -> Floats:
+    """Mean held-out losses (11,) of main clients for every candidate of ``GRID``, where the method ends up."""
+    asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
+    loss, rows = np.zeros(len(GRID)), 0.0
+    for mask in splits.masks(clients):
+        train, held = clients.subset(~mask), clients.subset(mask)
+        fed = InProcess(objective(train, problem.family), clients.clusters, ids=clients.ids)
+        everyone, metric = around_pooled(fed, problem)
+        chosen = weights(fed, metric, asked, corrected)
+        theta = everyone.client.copy()
+        start = None
+        for i, share in enumerate(GRID):
+            start = optimum(fed, chosen.who, share * chosen.alpha, metric, start).theta
+            theta[chosen.who.main] = start
+            loss[i] += client_losses(held, problem.family, theta)[chosen.who.main].sum()
+        rows += float(held.weights.sum())
+    return loss / rows if rows > 0.0 else loss
+
+
+def _position(clients: Clients, label: Any, what: str) -> int:
+    at = int(find_labels(clients.labels, np.array([label], dtype=object))[0])
+    if at < 0:
+        known = [str(name) for name in clients.labels]
+        raise CoterieError(f"{what} names {clients.name} {label!r}, which is not there.{nearest(str(label), known)}")
+    return at
+
+
+def _matrix(clients: Clients, tau: Mapping[Any, Any]) -> Any:
+    """``{main: {collaborator: weight}}`` as a sparse matrix."""
+    from scipy.sparse import csr_array
+
+    entries = []
+    for main, others in tau.items():
+        if not isinstance(others, Mapping):
+            raise CoterieError(f"tau of {main!r} must be a mapping from collaborators to weights, not {others!r}.")
+        for other, weight in others.items():
+            if not isinstance(weight, (int, float, np.number)):
+                raise CoterieError(f"The weight tau of {other!r} for {main!r} must be a number, not {weight!r}.")
+            entries.append((_position(clients, main, "tau"), _position(clients, other, "tau"), float(weight)))
+    if not entries:
+        raise CoterieError("tau names no collaborators: name one at least, or leave tau out.")
+    i, j, v = (np.array(a) for a in zip(*entries, strict=True))
+    return csr_array((v, (i, j)), shape=(len(clients), len(clients)))
+
+
+def _square(clients: Clients, tau: Any) -> Any:
+    from scipy.sparse import csr_array
+
+    W = csr_array(tau, dtype=np.float64)
+    if W.shape != (len(clients), len(clients)):
+        raise CoterieError(f"A matrix tau must be {len(clients)} x {len(clients)}, clients by clients, not {W.shape}.")
+    return W

@@ -1,0 +1,187 @@
+"""The methods of a main client from a table: what they end at, what may be asked of them, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.errors import CoterieError
+from coterie.report.html import render
+
+
+def table(m=6, n=40, spread=0.5, seed=0, family="gaussian"):
+    rng = np.random.default_rng(seed)
+    client = np.repeat([f"c{i}" for i in range(m)], n)
+    x = rng.normal(size=m * n)
+    beta = np.array([1.0, 2.0]) + spread * rng.normal(size=(m, 2))
+    eta = np.sum(np.repeat(beta, n, axis=0) * np.c_[np.ones(m * n), x], axis=1)
+    y = eta + rng.normal(size=m * n) if family == "gaussian" else (rng.uniform(size=m * n) < 1 / (1 + np.exp(-eta))) * 1
+    return pd.DataFrame({"client": client, "region": np.repeat(np.arange(m) % 2, n), "x": x, "y": y})
+
+
+def fit(df, method, rounds=None, **options):
+    options = {"splits": 0} | options
+    return coterie.fit(df, "y ~ x", "client", method=method, rounds=rounds, **options)
+
+
+def coefficients(result):
+    return result.model.client
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_weights_of_all_clients_alike_give_the_pooled_model(family):
+    df = table(family=family)
+    found = fit(df, "weighted-averaging", {"tau": "equal", "alpha": 5 / 6, "steps": 400}, family=family)
+    pooled = fit(df, "pooled", family=family)
+    np.testing.assert_allclose(coefficients(found), coefficients(pooled), atol=1e-5)
+    np.testing.assert_allclose(found.model.client_cov, pooled.model.client_cov, rtol=0.2)
+
+
+@pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
+def test_nobody_listened_to_or_all_bias_corrected_gives_what_each_client_has_alone(method):
+    df = table()
+    rounds = {"alpha": 0.0} if method == "weighted-averaging" else {}
+    found, local = fit(df, method, rounds | {"steps": 600}), fit(df, "local")
+    np.testing.assert_allclose(coefficients(found), coefficients(local), atol=1e-6)
+    np.testing.assert_allclose(found.model.client_cov, local.model.client_cov, rtol=1e-6)
+    assert found.model.sigma2 == pytest.approx(local.model.sigma2, rel=1e-6)
+
+
+def test_bias_that_is_kept_is_that_of_averaging_with_as_much_less():
+    df, tau = table(), {"c0": {"c1": 0.25, "c2": 0.75}}
+    kept = fit(df, "bias-correction", {"tau": tau, "alpha": 0.8, "keep": 0.5, "steps": 600})
+    less = fit(df, "weighted-averaging", {"tau": tau, "alpha": 0.4, "steps": 600})
+    np.testing.assert_allclose(coefficients(kept), coefficients(less), atol=1e-7)
+    pooled = coefficients(fit(df, "pooled"))
+    assert np.abs(coefficients(kept)[0] - pooled[0]).max() > 1e-3
+    np.testing.assert_allclose(coefficients(kept)[1:], pooled[1:])  # those that are not main ones
+
+
+def test_weights_may_be_a_matrix_and_are_normalised_where_asked():
+    df = table()
+    W = np.ones((6, 6)) - np.eye(6)
+    one = fit(df, "weighted-averaging", {"tau": W, "normalise": True, "alpha": 0.5})
+    other = fit(df, "weighted-averaging", {"tau": "equal", "alpha": 0.5})
+    np.testing.assert_allclose(coefficients(one), coefficients(other))
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_held_out_rows_choose_how_much_others_count(spread):
+    df = table(m=8, n=12, spread=spread)
+    found = fit(df, "weighted-averaging", {"alpha": "held-out", "tau": "equal"}, splits=3, seed=1)
+    kept = fit(df, "bias-correction", {"keep": "held-out", "tau": "equal"}, splits=3, seed=1)
+    alpha, keep = found.model.info["collaboration"]["alpha"], kept.model.info["collaboration"]["keep"]
+    assert (alpha >= 0.7 and keep >= 0.7) if spread == 0.0 else (alpha <= 0.2 and keep <= 0.3)
+
+
+def test_chosen_weights_help_where_clients_are_alike_and_hardly_harm_where_they_are_not():
+    for spread in (0.1, 3.0):
+        df = table(m=12, n=8, spread=spread)
+        result = fit(df, "weighted-averaging", splits=5)
+        loss = result.comparison["loss_rows"]
+        if spread == 0.1:
+            assert loss["weighted-averaging"] < 0.95 * loss["local"]
+        else:
+            assert loss["weighted-averaging"] < 1.25 * loss["local"]  # six rows to train on, twelve clients
+            assert loss["weighted-averaging"] < 0.5 * loss["pooled"]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        {"batch": 4, "eta": 0.05},
+        {"local": 3},
+        {"optimiser": "momentum"},
+        {"optimiser": "adam", "eta": 0.02},
+        {"participation": 0.5},
+        {"rule": "trimmed"},
+        {"rule": "clipped"},
+        {"rule": "trust"},
+        {"rule": "adaptive"},
+        {"within": "cluster"},
+        {"main": "c2"},
+        {"main": ["c2", "c4"], "collaborators": 2},
+    ],
+)
+@pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
+def test_every_option_gives_a_finite_model_that_predicts(method, rounds):
+    df = table()
+    if rounds.get("rule") == "adaptive" and method == "bias-correction":
+        with pytest.raises(CoterieError, match="take rule 'trust'"):
+            fit(df, method, rounds)
+        return
+    options = {"cluster": "region"} if "within" in rounds else {}
+    result = fit(df, method, rounds, **options)
+    exact = method == "weighted-averaging" and set(rounds) <= {"main", "within", "collaborators"}
+    assert result.model.info["collaboration"]["status"] == ("exact" if exact else "finished")
+    assert np.isfinite(coefficients(result)).all()
+    error = result.predict(df)["prediction"].to_numpy() - df["y"].to_numpy()
+    assert np.mean(error**2) < 1.6
+    assert "Main clients and their collaborators" in render(result)
+
+
+BAD = [
+    ({"nonsense": 1}, "no option 'nonsense'"),
+    ({"alpha": 1.5}, "alpha must lie from 0 to 1, not 1.5"),
+    ({"alpha": -1}, "alpha must lie from 0 to 1"),
+    ({"alpha": np.nan}, "alpha must lie from 0 to 1"),
+    ({"alpha": "lots"}, "alpha must be auto or held-out or a number, not 'lots'"),
+    ({"alpha": True}, "alpha must be auto or held-out or a number"),
+    ({"beta": 0}, "beta must lie above 0"),
+    ({"beta": 1.2}, "beta must lie above 0 and up to 1"),
+    ({"keep": 2}, "keep must lie from 0 to 1"),
+    ({"keep": "held-out"}, "keep is to be chosen by held-out rows"),
+    ({"eta": 0}, "eta must lie above 0"),
+    ({"eta": np.inf}, "eta must lie above 0"),
+    ({"steps": 0}, "steps must be a whole number from 1"),
+    ({"steps": 1.5}, "steps must be a whole number"),
+    ({"batch": -1}, "batch must be a whole number from 0"),
+    ({"batch": 41}, "batch is 41, and no client has more than 40 rows"),
+    ({"collaborators": 0}, "use the method 'local'"),
+    ({"optimiser": "lbfgs"}, "optimiser must be sgd or momentum or adam"),
+    ({"rule": "vote"}, "rule must be"),
+    ({"within": "here"}, "within must be all or cluster"),
+    ({"participation": 0}, "participation must lie above 0"),
+    ({"first": "guess"}, "c_0 is zero, sample"),
+    ({"main": "nobody"}, "main names client 'nobody'"),
+    ({"tau": {"c0": {"c1": 0.5, "c2": 0.6}}}, "add up to 1.1"),
+    ({"tau": {"c0": {"c1": -0.5, "c2": 1.5}}}, "must be numbers from 0 to 1"),
+    ({"tau": {"c0": {"c0": 1.0}}}, "its own collaborator"),
+    ({"tau": {"c0": {"who": 1.0}}}, "tau names client 'who'"),
+    ({"tau": {"c0": 1.0}}, "must be a mapping from collaborators to weights"),
+    ({"tau": {"c0": {"c1": "much"}}}, "must be a number, not 'much'"),
+    ({"tau": {}}, "names no collaborators"),
+    ({"tau": np.ones((2, 2))}, "must be 6 x 6"),
+    ({"tau": "most"}, "tau must be auto, equal"),
+    ({"normalise": "yes"}, "normalise must be True or False"),
+]
+
+
+@pytest.mark.parametrize(("rounds", "said"), BAD, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_is_said_in_one_sentence(rounds, said):
+    with pytest.raises(CoterieError, match=said):
+        fit(table(), "bias-correction", rounds)
+
+
+def test_options_of_bias_correction_are_not_those_of_averaging():
+    with pytest.raises(CoterieError, match=r"no option 'beta'\. It is one of bias-correction"):
+        fit(table(), "weighted-averaging", {"beta": 0.1})
+
+
+def test_one_client_has_no_collaborators():
+    with pytest.raises(CoterieError, match=r"one client|no collaborators"):
+        fit(table(m=1), "weighted-averaging")
+
+
+def test_a_run_that_diverges_says_so_and_leaves_finite_coefficients():
+    result = fit(table(), "weighted-averaging", {"eta": 1e6})
+    assert result.model.info["collaboration"]["status"].startswith("diverged")
+    assert np.isfinite(coefficients(result)).all()
+    assert any("diverged" in note for note in result.notes)
+
+
+def test_a_run_that_stops_early_says_so():
+    result = fit(table(), "bias-correction", {"steps": 2})
+    assert any("stopped after 2 steps" in note and "compare with more steps" in note for note in result.notes)
