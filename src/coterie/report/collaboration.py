@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from coterie.report import words
 from coterie.report.tables import Table
@@ -19,7 +21,7 @@ def sentences(result: FitResult) -> list[str]:
     if c["corrected"]:
         how += f", beta = {words.some(c['beta'])}, {words.percent(c['keep'])} of the bias kept"
     gain = f"; predicted speed-up {words.some(c['speedup'])}" if c["speedup"] is not None and not c["corrected"] else ""
-    return [f"{words.some(c['collaborators'])} collaborators for each main client, {how}{gain}."]
+    return [f"{_count(c['collaborators'])} collaborators for each main client, {how}{gain}."]
 
 
 def table(result: FitResult) -> Table:
@@ -32,10 +34,18 @@ def table(result: FitResult) -> Table:
         "beta": "weight of the newest bias, beta",
     }
     names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
-    names |= {"speedup": "predicted speed-up", "collaborators": "collaborators of a main client"}
+    names |= {"speedup": "predicted speed-up"}
     rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
+    rows.append(("collaborators of a main client", _count(c["collaborators"])))
     note = (
         "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
         f"{'each own optimum' if c['corrected'] and not c['keep'] else 'the optimum of the weighted losses'}."
     )
     return Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=note)
+
+
+def _count(value: Any) -> str:
+    """Whole numbers: one, a few, or a range."""
+    if isinstance(value, dict):
+        return f"{value['from']:.0f} to {value['to']:.0f}"
+    return ", ".join(f"{float(v):.0f}" for v in np.atleast_1d(value))
