@@ -7,7 +7,17 @@ from importlib import import_module
 
 from benchmarks.measure import Row, show
 
-NAMES = ("references", "against_lme4", "against_gpboost", "million", "rounds", "paper_001", "noisy_quadratic", "main_clients", "hospitals", "robust")
+NAMES = (
+    "references",
+    "against_lme4",
+    "against_gpboost",
+    "million",
+    "rounds",
+    "paper_001",
+    "noisy_quadratic",
+    "main_clients",
+    "hospitals",
+)
 
 
 def main() -> int:

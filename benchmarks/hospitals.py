@@ -62,7 +62,7 @@ def fits(problem: Problem) -> dict[str, Callable[[Clients], Fitted]]:
 
 
 def losses() -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """Hospitals, and mean held-out losses (splits, 1 + hospitals) of every method: over rows, then hospital by hospital."""
+    """Hospitals, and held-out losses (splits, 1 + hospitals) of every method: over all rows, then at each hospital."""
     clients = table()
     problem = Problem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), 0)
     out: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
