@@ -17,7 +17,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.shrinkage import between, posterior
+from coterie.methods.collaboration.shrinkage import between, posterior, rows_variance
 from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.constants import hessians
@@ -26,8 +26,6 @@ from coterie.objectives.mean_loss import sizes
 from coterie.objectives.row_noise import deviations
 from coterie.objectives.steps import full_gradient
 
-LIKE = 10.0
-"""Rows of all clients that a client's own variance is averaged with: few rows tell little of it."""
 PASSES = 12
 """How often clients are asked at most, each time nearer to their optima; three or four times are the rule."""
 SETTLED = 0.01
@@ -40,7 +38,7 @@ NOBODY = 1e6
 def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
     """In the metric: gradient; variance of a row's gradient and its degrees of freedom; rows (effective); curvature.
 
-    ``bend`` is the mean eigenvalue of a client's Hessian, ``other`` the mean square of ``eigenvalue - 1``.
+    ``bend`` is the mean eigenvalue h of a client's Hessian, ``other`` the mean square of ``eigenvalue / h - 1``.
     """
     if not isinstance(site.objective, GLM):
         raise CoterieError("Collaborators are chosen by the gradients of rows: name them where a loss has none.")
@@ -56,7 +54,7 @@ def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
         "dof": spare,
         "rows": np.divide(w * w, w2, out=nothing, where=w2 > 0.0),
         "bend": np.where(bend > 0.0, bend, 1.0),
-        "other": np.where(bend > 0.0, square - 2.0 * bend + 1.0, 0.0),
+        "other": np.divide(square, bend**2, out=np.ones(len(site)), where=bend > 0.0) - 1.0,
     }
 
 
@@ -90,7 +88,7 @@ class Likeness:
     noise : (n,)
         Variance ``s_k / n_k`` of a client's gradient at its optimum.
     bend, other : (n,)
-        Mean eigenvalue h of its Hessian there, and the mean square of ``eigenvalue - 1``.
+        Mean eigenvalue h of its Hessian there, and the mean square of ``eigenvalue / h - 1``.
     between : (d, d)
         S.
     """
@@ -130,9 +128,8 @@ def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Lik
         s, dof, rows, bend = (told[name] for name in ("s", "dof", "rows", "bend"))
         C = C / np.trace(C) if np.trace(C) > 0.0 else np.eye(d) / d
         C = (C + 1e-3 * np.eye(d) / d) / 1.001
-        typical = float(s @ dof) / max(float(dof.sum()), 1.0)
-        row = (dof * s + LIKE * typical) / (dof + LIKE)
-        noise = np.where(rows > 0.0, row / np.where(rows > 0.0, rows, 1.0), NOBODY * (typical or 1.0))
+        row = bend * rows_variance(s / bend, dof) if dof.any() else np.full(n, np.mean(told["g"] ** 2) * d)
+        noise = np.where(rows > 0.0, row / np.where(rows > 0.0, rows, 1.0), NOBODY * (row.max() or 1.0))
         p = b + told["g"] / bend[:, None]
         mean, S = between(p, noise / bend**2, C, groups)
         b, unsure = posterior(p, noise / bend**2, C, mean[groups], S)

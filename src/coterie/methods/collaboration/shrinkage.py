@@ -6,8 +6,24 @@ import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints
 
+LIKE = 10.0
+"""Rows of all clients that a client's own variance is averaged with: few rows tell little of it."""
+WILD = 10.0
+"""How far above their median variances may be."""
 ROUNDS = 5
 """Rounds in which S and the weights of points in it settle."""
+
+
+def rows_variance(s: Floats, dof: Ints) -> Floats:
+    """Variances (n,) of clients' rows from estimates s with so many degrees of freedom, averaged with ``LIKE`` of all.
+
+    Estimates are cut off at ``WILD`` times their median: far from its optimum a client looks noisier than it is.
+    """
+    order = np.argsort(s)
+    half = np.searchsorted(np.cumsum(dof[order]), 0.5 * dof.sum())
+    s = np.minimum(s, WILD * s[order[half]])
+    typical = float(s @ dof) / float(dof.sum())
+    return np.asarray((dof * s + LIKE * typical) / (dof + LIKE))
 
 
 def between(p: Floats, noise: Floats, C: Floats, groups: Ints) -> tuple[Floats, Floats]:
