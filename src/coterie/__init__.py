@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from coterie.data.tasks import stack_tasks
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
+    from coterie.results.advice import Advice, advise
     from coterie.results.result import FitResult, load
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "coterie.results.advice",
     "CoterieError": "coterie.errors",
     "FitResult": "coterie.results.result",
     "HierarchicalClassifier": "coterie.estimators",
     "HierarchicalRegressor": "coterie.estimators",
+    "advise": "coterie.results.advice",
     "compare": "coterie.api",
     "fit": "coterie.api",
     "load": "coterie.results.result",
@@ -31,11 +34,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
     "CoterieError",
     "FitResult",
     "HierarchicalClassifier",
     "HierarchicalRegressor",
     "__version__",
+    "advise",
     "compare",
     "fit",
     "load",

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import compare, data, fit, predict, report, reproduce
+from coterie.cli import advise, compare, data, fit, predict, report, reproduce
 from coterie.cli.common import complain
 from coterie.errors import CoterieError
 
@@ -23,6 +23,7 @@ app = typer.Typer(name="coterie", add_completion=False, rich_markup_mode="rich",
 app.command(epilog=fit.EXAMPLE)(fit.fit)
 app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
+app.command(epilog=advise.EXAMPLE)(advise.advise)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data.app, name="data")

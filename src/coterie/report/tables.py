@@ -251,7 +251,8 @@ def _widths(columns: list[str], rows: list[list[str]], width: int) -> list[int]:
     sizes, wishes = [], []
     for j, column in enumerate(columns):
         cells = max((cell_len(line) for row in rows for line in row[j].split("\n")), default=0)
-        sizes.append(2 + max([cells, *(cell_len(word) for word in column.split())]))
+        indent = len(column) - len(column.lstrip())
+        sizes.append(2 + max([cells, *(indent + cell_len(word) for word in column.split())]))
         wishes.append(2 + max(cells, cell_len(column)))
     for j, wish in enumerate(wishes):
         if sum(sizes) + wish - sizes[j] <= width:

@@ -1,0 +1,110 @@
+"""`coterie advise`: whether a client should collaborate, and with whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli import options as o
+from coterie.cli.common import TablePath, check_table, place, say, status, width
+
+if TYPE_CHECKING:
+    from coterie.results.advice import Advice
+
+EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
+
+_ADVICE = "The advice"
+Collaborators = Annotated[
+    int,
+    typer.Option("--collaborators", metavar="N", help="Collaborators of a client at most.", rich_help_panel=_ADVICE),
+]
+Within = Annotated[
+    str,
+    typer.Option(
+        "--within",
+        metavar="WHERE",
+        help="all, or cluster: where collaborators are looked for.",
+        rich_help_panel=_ADVICE,
+    ),
+]
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
+]
+Splits = Annotated[
+    int,
+    typer.Option(
+        "--splits",
+        metavar="N",
+        help="Repeated splits inside each client; 0 measures nothing.",
+        rich_help_panel="The evidence",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", parser=place, metavar="FILE", help="Write a row for each client as .csv or .parquet, all columns."
+    ),
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(
+        "--pairs", parser=place, metavar="FILE", help="Write a row for each client and collaborator, with weights."
+    ),
+]
+
+
+def advise(
+    context: typer.Context,
+    table: TablePath,
+    formula: o.Formula,
+    client: o.Client,
+    cluster: o.Cluster = None,
+    family: o.Family = "gaussian",
+    collaborators: Collaborators = 10,
+    within: Within = "all",
+    main: For = None,
+    offset: o.Offset = None,
+    weights: o.Weights = None,
+    missing: o.Missing = "error",
+    splits: Splits = 5,
+    test_fraction: o.TestFraction = 0.25,
+    seed: o.Seed = 0,
+    out: Out = None,
+    pairs: Pairs = None,
+) -> None:
+    """Say with whom every client should collaborate, what that promises, and what held-out rows say of it."""
+    for file in (out, pairs):
+        if file is not None:
+            check_table(file)
+    advice = _read(context)
+    from coterie.report.advice import advice_table, collaborators_table
+    from coterie.report.tables import render_text
+
+    if main is not None:
+        print(render_text(collaborators_table(advice, main), width()))
+    print(render_text(advice_table(advice), width()))
+    for sentence in advice.sentences:
+        say(sentence)
+    from coterie.data.table import write_table
+
+    for file, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
+        if file is not None:
+            write_table(frame, file)
+            say(f"Written to {file}.")
+
+
+def _read(context: typer.Context) -> Advice:
+    """Read the table and ask for advice: what is left of the options are the arguments of coterie.advise."""
+    mine = ("table", "out", "pairs", "main")
+    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in mine}
+    options["cluster"] = tuple(options["cluster"] or ())
+    with status("Reading the table ..."):
+        from coterie.data.table import read_table
+        from coterie.results.advice import advise as advise_frame
+
+        df = read_table(context.params["table"], [options["client"], *options["cluster"]])
+    with status("Choosing collaborators ..."):
+        return advise_frame(df, **options)

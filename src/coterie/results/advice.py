@@ -1,0 +1,304 @@
+"""Should this client collaborate, and with whom? What theory predicts, beside what held-out rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.clients import Clients
+from coterie.data.columns import as_names
+from coterie.data.identify import collinear
+from coterie.data.labels import find_labels
+from coterie.data.reading import prepare
+from coterie.data.table import to_pandas
+from coterie.engines.blocks import BLOCK
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError, nearest
+from coterie.methods.collaboration.choose import Choice, choose
+from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.fitted import Fitted, Problem
+from coterie.numerics.kernels import Floats
+from coterie.relations.clusters import Tree
+from coterie.results.compare import ROWS_PER_BLOCK, Evidence, Splits, evaluate, run
+from coterie.results.metrics import LOSSES, objective
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCALE = {"gaussian": 2.0, "binomial": 1.0, "poisson": 2.0}
+"""Held-out loss over negative log-likelihood: squared errors and deviances are twice as large."""
+ENOUGH = 3
+"""Splits from which a client's gain gets an interval of its own."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """With whom every client should collaborate.
+
+    Attributes
+    ----------
+    clients : DataFrame
+        A row for each client, by its label. ``rows``; ``collaborators``, how many; ``alpha``, how much they count;
+        ``speedup``, predicted: as if it had so many times its rows; ``predicted_gain``, of the mean held-out loss, for
+        the rows it is trained on in a split; ``test_rows`` of all splits; ``loss_alone``, ``loss_together``,
+        ``loss_pooled``, mean held-out losses (NaN without test rows); ``gain`` of together over alone, with a 95%
+        interval ``gain_low`` to ``gain_high`` over the splits (NaN where there are fewer than 3).
+    weights : DataFrame
+        A row for each pair: ``client``, ``collaborator``, ``tau`` (adding up to 1 for a client) and ``weight``,
+        ``alpha * tau``; by client, heaviest first.
+    evidence : DataFrame
+        A row for each of local, pooled and together: see ``FitResult.comparison``. Empty without splits.
+    loss : str
+        Name of the loss.
+    settings : dict
+    """
+
+    clients: pd.DataFrame
+    weights: pd.DataFrame
+    evidence: pd.DataFrame
+    loss: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        from coterie.results.advice_words import sentences
+
+        return sentences(self)
+
+    def of(self, client: Any) -> pd.DataFrame:
+        """The collaborators of one client: ``collaborator``, ``tau``, ``weight``; a CoterieError for an unknown one."""
+        labels = self.clients.index
+        at = find_labels(labels.to_numpy(), np.array([client], dtype=object))[0]
+        if at < 0:
+            hint = nearest(str(client), [str(label) for label in labels])
+            raise CoterieError(f"There is no {labels.name} '{client}' in the table.{hint}")
+        mine: pd.DataFrame = self.weights[self.weights["client"] == labels[at]]
+        return mine.drop(columns="client").reset_index(drop=True)
+
+
+def advise(
+    df: Any,
+    formula: str,
+    client: str,
+    cluster: str | Sequence[str] | None = (),
+    *,
+    family: str = "gaussian",
+    collaborators: int = 10,
+    within: str = "all",
+    splits: int = 5,
+    test_fraction: float = 0.25,
+    seed: int = 0,
+    offset: str | None = None,
+    weights: str | None = None,
+    missing: str = "error",
+) -> Advice:
+    """Say with whom every client should collaborate, what it is predicted to gain, and what held-out rows say of that.
+
+    A client collaborates by weighted gradient averaging: its model minimises
+    ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, f_k being mean losses. Weights are chosen by theory from gradients
+    (:func:`coterie.methods.collaboration.choose.choose`), in every split from its training rows only.
+
+    Parameters
+    ----------
+    df : DataFrame
+        pandas or polars; one row for each observation.
+    formula : str
+        ``outcome ~ columns``, as in R. All coefficients are a client's own.
+    client : str
+        The column that says whose row it is.
+    cluster : str or sequence of str, optional
+        Columns of known clusters, fine to coarse: clients are then expected to resemble those of their finest cluster.
+    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    collaborators : int, default 10
+        Collaborators of a client at most.
+    within : {"all", "cluster"}, default "all"
+        Where collaborators are looked for.
+    splits : int, default 5
+        Repeated splits inside each client for what is measured; 0 measures nothing.
+    test_fraction : float, default 0.25
+    seed : int, default 0
+        Of the splits.
+    offset, weights : str, optional
+        Columns added to the linear predictor, and of row weights.
+    missing : {"error", "drop"}, default "error"
+
+    Returns
+    -------
+    Advice
+
+    Raises
+    ------
+    CoterieError
+        One sentence for whatever is wrong with the table or the options.
+
+    Examples
+    --------
+    >>> advice = coterie.advise(df, "mAch ~ cses", client="school")  # doctest: +SKIP
+    >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
+    """
+    _check(collaborators, within, splits, test_fraction, seed)
+    levels = as_names("cluster", cluster)
+    clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
+    if (trouble := collinear(clients)) is not None:
+        raise CoterieError(trouble)
+    if within == "cluster" and not clients.levels:
+        raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
+    problem = Problem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
+    together = Together(problem, int(collaborators), within == "cluster")
+    choice = together.choice(clients)[0]
+    found = Measured.of(clients, together, Splits(int(splits), float(test_fraction), int(seed)))
+    settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}
+    settings |= {"collaborators": int(collaborators), "within": within, "splits": int(splits), "seed": int(seed)}
+    settings |= {"test_fraction": float(test_fraction), "offset": offset, "weights": weights, "missing": missing}
+    settings |= {"columns": clients.X.shape[1], **choice.about, "notes": list(clients.notes)}
+    evidence = found.table()
+    return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, LOSSES[family], settings)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Fits clients with the collaborators that their own rows choose."""
+
+    problem: Problem
+    count: int
+    same_cluster: bool
+
+    def choice(self, clients: Clients) -> tuple[Choice, Fitted]:
+        """Who collaborates, and the models."""
+        c, family = clients, self.problem.family
+        block = int(np.clip(len(c) * ROWS_PER_BLOCK // max(len(c.y), 1), 64, BLOCK))
+        fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block)
+        everyone, metric = around_pooled(fed, self.problem)
+        choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
+        theta = optimum(fed, choice.who, choice.alpha, metric).theta
+        return choice, replace(everyone, client=theta)
+
+
+@dataclass(frozen=True)
+class One(Splits):
+    """One split of several."""
+
+    test: npt.NDArray[np.bool_] | None = None
+
+    def masks(self, clients: Clients) -> Iterator[npt.NDArray[np.bool_]]:
+        """Its test rows."""
+        if self.test is not None:
+            yield self.test
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What held-out rows say, split by split.
+
+    Attributes
+    ----------
+    parts : list of Evidence
+    predicted : (m,)
+        Mean predicted gain of the held-out loss, over splits.
+    ratio : float
+        Test rows to training rows.
+    """
+
+    parts: list[Evidence]
+    predicted: Floats
+    ratio: float
+
+    @classmethod
+    def of(cls, clients: Clients, together: Together, splits: Splits) -> Measured:
+        """Fit alone, pooled and together on the training rows of every split; a CoterieError without test rows."""
+        family, predicted, parts = together.problem.family, np.zeros(len(clients)), []
+
+        def fit(train: Clients) -> Fitted:
+            choice, fitted = together.choice(train)
+            predicted[:] += SCALE[family] * choice.gain / splits.count
+            return fitted
+
+        fits = {name: lambda train, n=name: run(n, train, together.problem, {})[0] for name in ("local", "pooled")}
+        for mask in splits.masks(clients):
+            part = One(1, splits.fraction, splits.seed, test=mask)
+            parts.append(evaluate(clients, family, fits | {"together": fit}, part))
+        if parts and not sum(p.weight.sum() for p in parts) > 0.0:
+            raise CoterieError("No client has a row to spare for a test: ask for predictions only (splits 0).")
+        return cls(parts, predicted, splits.fraction / (1.0 - splits.fraction))
+
+    def whole(self) -> Evidence | None:
+        """All splits together."""
+        if not self.parts:
+            return None
+        first = self.parts[0]
+        losses = {name: np.sum([p.losses[name] for p in self.parts], axis=0) for name in first.losses}
+        weight, rows = (np.sum([getattr(p, name) for p in self.parts], axis=0) for name in ("weight", "rows"))
+        seconds = {name: min(p.seconds[name] for p in self.parts) for name in first.seconds}
+        return Evidence(losses, weight, rows, seconds, first.family, first.seed)
+
+    def table(self) -> pd.DataFrame:
+        """The comparison of the three."""
+        import pandas as pd
+
+        whole = self.whole()
+        table: pd.DataFrame = pd.DataFrame() if whole is None else whole.table
+        return table
+
+    def interval(self) -> tuple[Floats, Floats]:
+        """95% intervals (m,) of clients' gains over splits, which share rows: Nadeau and Bengio's (2003) variance."""
+        from scipy.stats import t as student
+
+        gains = np.array([p.mean("local") - p.mean("together") for p in self.parts])
+        m = gains.shape[1] if self.parts else len(self.predicted)
+        low, high = np.full(m, np.nan), np.full(m, np.nan)
+        seen = np.isfinite(gains).sum(axis=0) if self.parts else np.zeros(m)
+        for i in np.flatnonzero(seen >= ENOUGH):
+            g = gains[np.isfinite(gains[:, i]), i]
+            half = student.ppf(0.975, len(g) - 1) * np.sqrt(g.var(ddof=1) * (1.0 / len(g) + self.ratio))
+            low[i], high[i] = g.mean() - half, g.mean() + half
+        return low, high
+
+
+def _frame(clients: Clients, choice: Choice, found: Measured) -> pd.DataFrame:
+    """A row for each client."""
+    import pandas as pd
+
+    frame: dict[str, Any] = {}
+    if clients.levels:
+        frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
+    frame |= {"rows": clients.counts, "collaborators": np.diff(choice.who.starts), "alpha": choice.alpha}
+    frame["speedup"] = choice.speedup
+    whole = found.whole()
+    if whole is not None:
+        frame |= {"predicted_gain": found.predicted, "test_rows": whole.rows.astype(np.int64)}
+        frame |= {f"loss_{n}": whole.mean(m) for n, m in (("alone", "local"), ("together",) * 2, ("pooled",) * 2)}
+        frame["gain"] = frame["loss_alone"] - frame["loss_together"]
+        frame["gain_low"], frame["gain_high"] = found.interval()
+    return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
+
+
+def _pairs(clients: Clients, choice: Choice) -> pd.DataFrame:
+    """A row for each pair, by client, heaviest first."""
+    import pandas as pd
+
+    who = choice.who
+    order = np.lexsort((-who.tau, who.of))
+    labels, of, tau = np.asarray(clients.labels), who.of[order], who.tau[order]
+    pairs = {"client": labels[who.main[of]], "collaborator": labels[who.who[order]], "tau": tau}
+    return pd.DataFrame(pairs | {"weight": choice.alpha[of] * tau})
+
+
+def _check(collaborators: Any, within: Any, splits: Any, test_fraction: Any, seed: Any) -> None:
+    for name, value, least in (("collaborators", collaborators, 1), ("splits", splits, 0), ("seed", seed, None)):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise CoterieError(f"{name} must be a whole number, not {value!r}.")
+        if least is not None and value < least:
+            hint = " Without collaborators every client is alone." * (name == "collaborators")
+            raise CoterieError(f"{name} must be {least} or more, not {value}.{hint}")
+    if within not in ("all", "cluster"):
+        raise CoterieError(f"within must be all or cluster, not {within!r}.")
+    if not isinstance(test_fraction, (int, float, np.number)):
+        raise CoterieError(f"test_fraction must be a number, not {test_fraction!r}.")
+    if not 0.0 < test_fraction < 1.0:
+        raise CoterieError(f"The test fraction must be between 0 and 1, not {test_fraction:g}.")

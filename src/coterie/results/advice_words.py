@@ -1,0 +1,140 @@
+"""What advice found, in words: who should collaborate, whether held-out rows agree, and whom it harms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.errors import listed
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools
+from coterie.results.metrics import bootstrap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.results.advice import Advice
+
+WORTH = 1.1
+"""A predicted speed-up from which collaboration is advised: below, it saves less than one row of ten."""
+OWN_ROWS = 4
+"""Training rows for each column from which "alone" is the model that theory speaks of."""
+FEW = 10
+"""So few clients that their correlation says nothing."""
+
+
+def sentences(advice: Advice) -> list[str]:
+    """All of it; without splits, what is predicted only."""
+    found = list(_who(advice))
+    if "gain" in advice.clients:
+        found += [*_measured(advice), *_agreement(advice), *_harm(advice)]
+    return found + list(advice.settings.get("notes", []))
+
+
+def _who(advice: Advice) -> Iterator[str]:
+    frame = advice.clients
+    speedup = frame["speedup"].to_numpy()
+    n, worth = len(frame), int(np.sum(speedup >= WORTH))
+    name = frame.index.name
+    if worth == 0:
+        yield (
+            f"No client ({name}) should count on collaborators: the largest predicted speed-up is {speedup.max():.2f}, "
+            "and others differ too much for what their rows would add."
+        )
+        return
+    low, middle, high = np.quantile(speedup, [0.1, 0.5, 0.9])
+    text = f"{worth:,} of {n:,} clients ({name}) should collaborate: "
+    text += f"predicted to learn as if each had at least {WORTH:g} times its rows"
+    if n >= FEW:
+        text += (
+            f". The median of all is {middle:.2f} times, the middle four fifths lie between {low:.2f} and {high:.2f}"
+        )
+    else:
+        shown = zip(frame.index, speedup, strict=True)
+        text += f" ({listed((f'{label} {value:.2f} times' for label, value in shown if value >= WORTH), FEW)})"
+    yield f"{text}."
+    if worth < n:
+        rest = frame.index[speedup < WORTH]
+        yield f"Next to nothing is predicted for {listed(rest)}; weights they have cost nothing, and promise nothing."
+
+
+def _measured(advice: Advice) -> Iterator[str]:
+    frame, table, seed = advice.clients, advice.evidence, advice.settings["seed"]
+    gain = frame["gain"].dropna().to_numpy()
+    losses = {str(n): f"{float(v):.4g}" for n, v in table["loss_rows"].items()}
+    yield (
+        f"On held-out rows the mean {advice.loss} is {losses['local']} for clients alone, {losses['together']} with "
+        f"their collaborators, and {losses['pooled']} for one pooled model."
+    )
+    low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+    interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
+    yield (
+        f"A client gains {gain.mean():.3g} in the mean{interval} and {np.median(gain):.3g} in the median over being "
+        f"alone; {np.mean(gain > 0.0):.0%} gain."
+    )
+
+
+def _sound(advice: Advice) -> Bools:
+    """Clients with a test row, and with training rows enough for a model of their own."""
+    frame, settings = advice.clients, advice.settings
+    trained = frame["rows"] * (1.0 - settings["test_fraction"])
+    return np.asarray((trained >= OWN_ROWS * settings["columns"]) & frame["gain"].notna(), dtype=bool)
+
+
+def _agreement(advice: Advice) -> Iterator[str]:
+    """Prediction against measurement, where the model alone is one; and what theory does not know of the others."""
+    frame, sound = advice.clients, _sound(advice)
+    tested = int(frame["gain"].notna().sum())
+    if sound.any():
+        yield from _compared(frame[sound], int(sound.sum()) < tested, advice.settings["seed"])
+    left = frame[~sound & frame["gain"].notna().to_numpy()]
+    if len(left):
+        yield (
+            f"For {_count(len(left))} with fewer than {OWN_ROWS} training rows to each of {advice.settings['columns']} "
+            "columns theory does not hold, as a model alone may be off by any amount: predicted was a gain of "
+            f"{left['predicted_gain'].median():.3g} in the median, measured {left['gain'].median():.3g}."
+        )
+
+
+def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
+    predicted, gain = frame["predicted_gain"].to_numpy(), frame["gain"].to_numpy()
+    whose = f"For the {len(frame):,} clients with rows enough for a model of their own" if some else "In the mean"
+    text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
+    if len(frame) >= FEW:
+        low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+        verdict = "they agree" if low <= predicted.mean() <= high else "they differ by more than chance"
+        if not low <= predicted.mean() <= high:
+            verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"
+        r = np.corrcoef(predicted, gain)[0, 1] if predicted.std() > 0.0 and gain.std() > 0.0 else np.nan
+        yield f"{text} (95% interval {low:.3g} to {high:.3g}): {verdict}. Client by client they correlate by {r:.2f}."
+    else:
+        yield f"{text}; {len(frame)} clients are too few to say whether that is chance."
+    inside = (frame["gain_low"] <= predicted) & (predicted <= frame["gain_high"])
+    known = frame["gain_low"].notna()
+    if known.any():
+        share = inside[known].mean()
+        yield f"The prediction lies in the 95% interval of a client's own measured gain for {share:.0%} of them."
+
+
+def _harm(advice: Advice) -> Iterator[str]:
+    frame = advice.clients
+    worse = frame[frame["gain"] < 0.0].sort_values("gain")
+    if not len(worse):
+        yield "No client did worse with its collaborators than alone."
+        return
+    sure = frame[frame["gain_high"] < 0.0].sort_values("gain")
+    known = int(frame["gain_high"].notna().sum())
+    text = f"{_count(len(worse))} did worse with collaborators than alone"
+    if len(sure):
+        text += f", {len(sure):,} beyond what splits vary ({listed(sure.index)}); of {known:,} intervals about "
+        yield f"{text}{0.025 * known:.0f} would be by chance."
+    elif known:
+        yield f"{text} ({listed(worse.index)}), but not beyond what splits vary."
+    else:
+        yield f"{text} ({listed(worse.index)}); three splits or more would say whether that is chance."
+
+
+def _count(n: int) -> str:
+    return f"{n:,} client{'s' * (n != 1)}"

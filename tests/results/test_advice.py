@@ -1,0 +1,186 @@
+"""Advice against its own parts: weights, held-out losses by a literal loop, intervals, sentences, bad input."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+
+import coterie
+from coterie.data import prepare
+from coterie.data.catalog import fetch
+from coterie.data.split import split_rows
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.fitted import Problem
+from coterie.relations.clusters import Tree
+from coterie.results.metrics import objective
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Thirty clients that differ by about as much as twenty rows leave open."""
+    rng = np.random.default_rng(2)
+    client = np.repeat(np.arange(30), rng.integers(12, 30, 30))
+    own = 0.3 * rng.normal(size=(30, 2))
+    x = rng.normal(size=client.size)
+    y = 1.0 + own[client, 0] + (0.5 + own[client, 1]) * x + rng.normal(size=client.size)
+    return pd.DataFrame({"client": client, "cluster": client // 10, "x1": x, "y": y})
+
+
+@pytest.fixture(scope="module")
+def advice(table):
+    return coterie.advise(table, "y ~ x1", "client", splits=3, seed=4)
+
+
+def test_weights_are_those_that_theory_chooses(table, advice):
+    clients = prepare(table, "y ~ x1", "client")[0]
+    fed = InProcess(objective(clients, "gaussian"), ids=clients.ids)
+    choice = choose(fed, around_pooled(fed, Problem(Tree(), "gaussian", np.arange(2), None))[1])
+    frame = advice.clients
+    np.testing.assert_allclose(frame["alpha"], choice.alpha, rtol=1e-9)
+    np.testing.assert_allclose(frame["speedup"], choice.speedup, rtol=1e-9)
+    np.testing.assert_array_equal(frame["collaborators"], np.diff(choice.who.starts))
+    sums = advice.weights.groupby("client")[["tau", "weight"]].sum()
+    np.testing.assert_allclose(sums["tau"], 1.0)
+    np.testing.assert_allclose(sums["weight"], frame["alpha"].loc[sums.index])
+    mine = advice.of(frame.index[3])
+    assert list(mine.columns) == ["collaborator", "tau", "weight"]
+    assert mine["tau"].is_monotonic_decreasing and frame.index[3] not in set(mine["collaborator"])
+
+
+def test_held_out_losses_are_those_of_a_literal_loop(table, advice):
+    """A client together with others minimises (1 - alpha) f_0 + alpha sum tau_k f_k: least squares, row by row."""
+    clients = prepare(table, "y ~ x1", "client")[0]
+    sums, rows, gains = np.zeros((30, 2)), np.zeros(30), []
+    for repeat in range(3):
+        test = split_rows(clients, 0.25, 4, repeat)
+        train = clients.subset(~test)
+        fed = InProcess(objective(train, "gaussian"), ids=clients.ids)
+        choice = choose(fed, around_pooled(fed, Problem(Tree(), "gaussian", np.arange(2), None))[1])
+        here = np.zeros((30, 2))
+        for i in range(30):
+            held = np.arange(clients.starts[i], clients.stops[i])
+            held = held[test[held]]
+            weight = np.zeros(30)
+            weight[i] = 1.0 - choice.alpha[i]
+            for p in np.flatnonzero(choice.who.of == i):
+                weight[choice.who.who[p]] = choice.alpha[i] * choice.who.tau[p]
+            root = np.sqrt((weight / train.counts)[train.codes])
+            together = np.linalg.lstsq(root[:, None] * train.X, root * train.y, rcond=None)[0]
+            own = slice(train.starts[i], train.stops[i])
+            alone = np.linalg.lstsq(train.X[own], train.y[own], rcond=None)[0]
+            here[i] = [np.sum((clients.y[held] - clients.X[held] @ b) ** 2) for b in (alone, together)]
+        count = clients.subset(test).counts
+        gains.append((here[:, 0] - here[:, 1]) / count)
+        sums += here
+        rows += count
+    frame = advice.clients
+    np.testing.assert_array_equal(frame["test_rows"], rows)
+    np.testing.assert_allclose(frame["loss_alone"], sums[:, 0] / rows, rtol=1e-6)
+    np.testing.assert_allclose(frame["loss_together"], sums[:, 1] / rows, rtol=1e-5)
+    np.testing.assert_allclose(frame["gain"], (sums[:, 0] - sums[:, 1]) / rows, atol=1e-4)
+    gains = np.array(gains)
+    half = student.ppf(0.975, 2) * np.sqrt(gains.var(axis=0, ddof=1) * (1 / 3 + 1 / 3))
+    np.testing.assert_allclose(frame["gain_high"] - frame["gain_low"], 2 * half, rtol=1e-3)
+    assert advice.evidence.loc["together", "loss_rows"] == pytest.approx(sums[:, 1].sum() / rows.sum(), rel=1e-5)
+
+
+def test_sentences_say_who_whether_it_held_and_whom_it_harms(advice):
+    text = " ".join(advice.sentences)
+    assert "of 30 clients (client) should collaborate" in text
+    assert "theory predicted a gain of" in text and "Client by client they correlate by" in text
+    assert "95% interval of a client's own measured gain" in text
+    assert "worse" in text
+
+
+def test_prediction_only(table):
+    advice = coterie.advise(table, "y ~ x1", "client", splits=0)
+    assert advice.evidence.empty and "gain" not in advice.clients
+    assert len(advice.sentences) in (1, 2)
+    single = table.drop_duplicates("client")
+    with pytest.raises(CoterieError, match="No client has a row to spare for a test"):
+        coterie.advise(single, "y ~ 1", "client")
+    assert len(coterie.advise(single, "y ~ 1", "client", splits=0).clients) == 30
+
+
+def test_collaborators_of_the_same_cluster(table):
+    advice = coterie.advise(table, "y ~ x1", "client", "cluster", within="cluster", collaborators=3, splits=1)
+    home = table.drop_duplicates("client").set_index("client")["cluster"]
+    pairs = advice.weights
+    assert (home.loc[pairs["client"]].to_numpy() == home.loc[pairs["collaborator"]].to_numpy()).all()
+    assert advice.clients["collaborators"].max() <= 3
+    assert advice.clients["gain_low"].isna().all()
+    assert "cluster" in advice.clients
+
+
+def test_strangers_are_told_so():
+    rng = np.random.default_rng(0)
+    school = np.repeat(np.arange(12), 40)
+    df = pd.DataFrame({"school": school, "x": rng.normal(size=480)})
+    df["y"] = 100.0 * rng.normal(size=12)[school] + df["x"] * 50 * rng.normal(size=12)[school] + rng.normal(size=480)
+    advice = coterie.advise(df, "y ~ x", "school", splits=3)
+    assert advice.clients["speedup"].max() < 1.1
+    assert "No client (school) should count on collaborators" in advice.sentences[0]
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_classes_and_counts(family):
+    rng = np.random.default_rng(1)
+    client = np.repeat(np.arange(20), 30)
+    df = pd.DataFrame({"client": client, "x1": rng.normal(size=600)})
+    eta = 0.2 * rng.normal(size=20)[client] + 0.5 * df["x1"]
+    df["y"] = (
+        rng.poisson(np.exp(eta)) if family == "poisson" else (rng.random(600) < 1 / (1 + np.exp(-eta))).astype(int)
+    )
+    advice = coterie.advise(df, "y ~ x1", "client", family=family, splits=2)
+    assert np.isfinite(advice.clients[["loss_alone", "loss_together", "loss_pooled"]].to_numpy()).all()
+    assert advice.evidence.loc["together", "loss_rows"] < advice.evidence.loc["local", "loss_rows"]
+
+
+def test_the_same_advice_for_a_shuffled_table(table, advice):
+    other = coterie.advise(table.sample(frac=1, random_state=3), "y ~ x1", "client", splits=0)
+    np.testing.assert_allclose(other.clients["alpha"], advice.clients["alpha"], atol=1e-9)
+
+
+def test_four_hospitals():
+    """What docs/collaborators.md says of them."""
+    df = fetch("heart")
+    advice = coterie.advise(df, "disease ~ scale(age) + sex + cp", "hospital", family="binomial")
+    loss = advice.evidence["loss_rows"]
+    assert loss["together"] < loss["local"] < loss["pooled"]
+    assert advice.clients["speedup"].idxmax() == "Switzerland"
+
+
+def test_an_unknown_client_gets_a_hint(advice):
+    with pytest.raises(CoterieError, match="There is no client '99' in the table"):
+        advice.of(99)
+
+
+WRONG = [
+    ({"collaborators": 0}, "collaborators must be 1 or more, not 0. Without collaborators every client is alone."),
+    ({"collaborators": 2.5}, "collaborators must be a whole number, not 2.5"),
+    ({"splits": -1}, "splits must be 0 or more, not -1"),
+    ({"seed": "a"}, "seed must be a whole number, not 'a'"),
+    ({"test_fraction": 1.0}, "test fraction must be between 0 and 1, not 1"),
+    ({"test_fraction": "a"}, "test_fraction must be a number, not 'a'"),
+    ({"within": "school"}, "within must be all or cluster, not 'school'"),
+    ({"within": "cluster"}, "need clusters: name a cluster column"),
+    ({"family": "poison"}, "Did you mean 'poisson'"),
+    ({"formula": "y ~ x2"}, "'x2', which is not a column"),
+    ({"formula": "y ~ x1 + I(2 * x1)"}, "x1"),
+    ({"client": "clint"}, "Did you mean 'client'"),
+    ({"weights": "w"}, "'w'"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), WRONG, ids=[str(o) for o, _ in WRONG])
+def test_bad_input_gets_a_sentence(table, options, sentence):
+    with pytest.raises(CoterieError, match=sentence):
+        coterie.advise(table, **{"formula": "y ~ x1", "client": "client", **options})
+
+
+def test_one_client_has_nobody_to_collaborate_with(table):
+    with pytest.raises(CoterieError, match="There is only one client"):
+        coterie.advise(table[table["client"] == 0], "y ~ x1", "client")
