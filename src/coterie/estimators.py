@@ -34,7 +34,6 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.api import Fitting
 from coterie.data.clients import Clients, cluster_columns
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
@@ -54,6 +53,7 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
 from coterie.results.compare import Splits
+from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.predict import Nodes, mean
 from coterie.results.result import FitResult

@@ -1,0 +1,223 @@
+"""One fit of clients: what is compared, what is chosen and why, and everything that was found as one result."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.data.design import INTERCEPT, Design
+from coterie.data.identify import collinear, constant_within_clients
+from coterie.errors import CoterieError, NotIdentified, nearest
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.registry import METHODS, applicable
+from coterie.relations.clusters import Tree
+from coterie.results import notes as words
+from coterie.results.collaborators import resolved
+from coterie.results.compare import Evidence, evaluate, run
+from coterie.results.metrics import LOSSES
+from coterie.results.model import Model
+from coterie.results.options import Options
+from coterie.results.result import FitResult
+from coterie.results.strengths import select
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """One fit: the clients, what is asked for, and what is found on the way."""
+
+    clients: Clients
+    design: Design | None
+    formula: str
+    options: Options
+    settings: dict[str, Any]
+    offset: str | None = None
+
+    def result(self, start: float, data: str) -> FitResult:
+        """Compare, choose, fit on all rows, and say what was found."""
+        problem, auto_shared = self.problem()
+        sentences = words.before(self.clients, problem, auto_shared)
+        learnable = len(self.clients) > 1 and not self.clients.single_rows
+        names = applicable(problem, learnable, bool(self.options.strengths), self.options.method)
+        evidence, name, reason = self.choose(problem, names, learnable)
+        fitted, ledger = self.fit(name, problem, self.clients)
+        sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
+        ledger["seconds"] = perf_counter() - start
+        local = None
+        if evidence is not None:
+            local = self.fit("local", problem, self.clients)[0]
+        return self.assemble(problem, name, reason, fitted, evidence, ledger, sentences, data, local)
+
+    def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
+        """One method on some of the rows, and what it cost."""
+        options = self.options.learning | {"rounds": self.options.rounds}
+        if (corrected := METHODS[name].corrected) is not None:
+            options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.splits)
+        given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
+        if given:
+            strengths = select(clients, problem, self.options.strengths, self.options.splits)
+            options |= strengths
+        fitted, ledger = run(name, clients, problem, options)
+        if given and "rounds" not in fitted.info:
+            numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in strengths.items()}
+            fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
+        return fitted, ledger
+
+    def problem(self) -> tuple[Problem, list[str]]:
+        """Which terms are personal; and those that are shared because no client varies in them."""
+        clients, options = self.clients, self.options
+        trouble = collinear(clients)
+        if trouble is not None:
+            raise CoterieError(trouble)
+        must = constant_within_clients(clients)
+        asked = shared_terms(clients.terms, options.shared)
+        must &= ~asked
+        auto = [] if len(clients) == 1 or clients.single_rows else [clients.terms[j] for j in np.flatnonzero(must)]
+        personal = np.flatnonzero(~(asked | must))
+        intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
+        return Problem(Tree.of(clients), options.family, personal, intercept), auto
+
+    def choose(self, problem: Problem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
+        """The evidence, the method to fit, and why."""
+        options, clients = self.options, self.clients
+        asked = options.method
+        if asked != "auto" and METHODS[asked].whole:
+            self.need_all_personal(asked, problem)
+        if asked != "auto" and asked not in names:
+            if not learnable and METHODS[asked].learns:
+                raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
+            if METHODS[asked].clustered and not clients.levels:
+                raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
+            if METHODS[asked].intercept:
+                raise CoterieError(
+                    f"Method '{asked}' needs an intercept that is not shared and differs between clients."
+                )
+            if asked == "given-strengths":
+                raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
+            names = [*names, asked]
+        default = "given-strengths" if options.strengths else "hierarchical" if learnable else "pooled"
+        if options.splits.count == 0:
+            return None, default if asked == "auto" else asked, ""
+        fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
+        evidence = evaluate(clients, options.family, fits, options.splits)
+        if not evidence.weight.sum() > 0:
+            return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
+        best = evidence.best()
+        return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+
+    def need_all_personal(self, asked: str, problem: Problem) -> None:
+        """Raise where a method that ties whole vectors meets columns that all clients share."""
+        shared = [t for j, t in enumerate(self.clients.terms) if j not in problem.personal]
+        if len(self.clients.levels) > 1:
+            finest = self.clients.levels[0].name
+            raise CoterieError(f"Method '{asked}' takes one level of clusters: name '{finest}' only.")
+        if shared:
+            raise CoterieError(
+                f"Method '{asked}' ties all coefficients of a client, and {', '.join(shared)} "
+                f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {self.clients.name} varies in "
+                "it: leave such columns out, or use an exact method."
+            )
+
+    def assemble(
+        self,
+        problem: Problem,
+        name: str,
+        reason: str,
+        fitted: Fitted,
+        evidence: Evidence | None,
+        ledger: dict[str, float],
+        sentences: list[str],
+        data: str,
+        local: Fitted | None,
+    ) -> FitResult:
+        """Everything found, as one result."""
+        import pandas as pd
+
+        clients, options = self.clients, self.options
+        recommended = name if evidence is None else evidence.best()
+        seed = options.splits.seed
+        frame = pd.DataFrame() if evidence is None else evidence.table
+        gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)
+        index = pd.Index(clients.labels, name=clients.name)
+        alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
+        chosen = {"family": options.family, "method": options.method, "covariance": options.covariance, "seed": seed}
+        chosen |= {"splits": options.splits.count, "test_fraction": options.splits.fraction, "reml": options.reml}
+        chosen |= {
+            "cluster_variance": options.cluster_variance,
+            "residual": options.residual,
+            "fitted": name,
+            **fitted.info,
+        }
+        chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
+        return FitResult(
+            model=model_of(name, clients, problem, fitted),
+            design=self.design,
+            formula=self.formula,
+            log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
+            reml=bool(fitted.info.get("reml", False)),
+            comparison=frame,
+            client_gains=gains,
+            recommended=recommended,
+            reason=reason,
+            loss=LOSSES[options.family],
+            notes=sentences,
+            ledger=ledger,
+            settings=self.settings | chosen,
+            data_fingerprint=data,
+            versions=dict(_versions()),
+            offset=self.offset,
+            local_coefficients=alone,
+        )
+
+
+def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Any:
+    """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
+    plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
+    mask = np.zeros(len(terms), dtype=bool)
+    for name in shared:
+        here = np.array([name in (t, q) for t, q in zip(terms, plain, strict=True)])
+        if not here.any():
+            raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
+        mask |= here
+    return mask
+
+
+def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> Model:
+    """A method's coefficients with the names of clients, clusters and terms."""
+    flat = METHODS[name].flat
+    levels = () if flat else clients.levels
+    return Model(
+        method=name,
+        family=problem.family,
+        terms=clients.terms,
+        client_name=clients.name,
+        labels=clients.labels,
+        levels=levels,
+        clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
+        personal=problem.personal,
+        root=fitted.root,
+        root_cov=fitted.root_cov,
+        nodes=fitted.nodes,
+        node_cov=fitted.node_cov,
+        client=fitted.client,
+        client_cov=fitted.client_cov,
+        D_client=fitted.D_client,
+        D_levels=fitted.D_levels,
+        sigma2=fitted.sigma2,
+        client_sigma2=fitted.client_sigma2,
+        info=fitted.info,
+    )
+
+
+@cache
+def _versions() -> dict[str, str]:
+    names = ("coterie", "numpy", "scipy", "numba", "pandas", "formulaic")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
