@@ -16,6 +16,7 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.shrinkage import between, posterior
 from coterie.methods.fitted import Problem
 from coterie.numerics.simplex_qp import simplex_qp
+from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import objective
@@ -231,3 +232,18 @@ def test_what_cannot_be_chosen_from():
     alone = InProcess(Quadratic(np.eye(2)[None], np.ones((1, 2))))
     with pytest.raises(CoterieError, match="one client only"):
         choose(alone, metric)
+
+
+def test_separated_outcomes_do_not_send_clients_away():
+    rng = np.random.default_rng(4)
+    n, m = 25, 5
+    X = np.column_stack([np.ones(n * m), rng.normal(size=(n * m, 8))])
+    y = (X[:, 1] > 0.0).astype(float)
+    y[: n * 3] = rng.uniform(size=n * 3) < 0.5
+    starts = np.arange(m) * n
+    glm = GLM(X, y, np.zeros(n * m), np.ones(n * m), starts, starts + n, "binomial")
+    fed = InProcess(glm)
+    metric = around_pooled(fed, Problem(Tree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0))[1]
+    choice = choose(fed, metric)
+    assert np.isfinite(choice.speedup).all()
+    assert np.isfinite(optimum(fed, choice.who, choice.alpha, metric).theta).all()

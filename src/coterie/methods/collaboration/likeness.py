@@ -30,6 +30,8 @@ PASSES = 12
 """How often clients are asked at most, each time nearer to their optima; three or four times are the rule."""
 SETTLED = 0.01
 """Squared way between two passes, relative to the noise of gradients, at which there is no other pass."""
+FAR = 3.0
+"""Length of a step of Newton's at most, in every coordinate: where outcomes are separated, curvature soon vanishes."""
 NOBODY = 1e6
 """Variance, in rows' variances, of the gradient of a client without rows."""
 
@@ -111,7 +113,7 @@ def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Lik
     """Ask every client at the pooled model, and then at what is expected of its optimum.
 
     There noise counts (A5), and little is left of what its own curvature does on the long way. d + 5 numbers leave a
-    client in each pass, and sums; there are ``PASSES`` at most.
+    client in each pass, and sums; there are ``PASSES`` at most. The metric's prior holds clients as it does main ones.
 
     Parameters
     ----------
@@ -125,12 +127,17 @@ def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Lik
         last, theta = b, metric.theta(-b)
         told = complete(fed.ask(scatter, theta=PerRow(theta), R=metric.R))
         C = metric.R.T @ full(complete(fed.total(together, theta=PerRow(theta)))["A"]) @ metric.R
-        s, dof, rows, bend = (told[name] for name in ("s", "dof", "rows", "bend"))
+        s, dof, rows = (told[name] for name in ("s", "dof", "rows"))
+        held = metric.prior / np.maximum(rows, 1.0)
+        bend = told["bend"] + held
         C = C / np.trace(C) if np.trace(C) > 0.0 else np.eye(d) / d
         C = (C + 1e-3 * np.eye(d) / d) / 1.001
         row = bend * rows_variance(s / bend, dof) if dof.any() else np.full(n, np.mean(told["g"] ** 2) * d)
         noise = np.where(rows > 0.0, row / np.where(rows > 0.0, rows, 1.0), NOBODY * (row.max() or 1.0))
-        p = b + told["g"] / bend[:, None]
+        step = (told["g"] - held[:, None] * b) / bend[:, None]
+        if metric.prior > 0.0:
+            step *= np.minimum(1.0, FAR * d**0.5 / np.maximum(np.linalg.norm(step, axis=1), 1e-300))[:, None]
+        p = b + step
         mean, S = between(p, noise / bend**2, C, groups)
         b, unsure = posterior(p, noise / bend**2, C, mean[groups], S)
         if np.sum((b - last) ** 2) <= SETTLED * float(np.sum(noise[rows > 0.0])):
