@@ -19,7 +19,7 @@ from coterie.numerics.simplex_qp import simplex_qp
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree
-from coterie.results.metrics import objective
+from coterie.results.metrics import client_losses, objective
 
 
 def federation(theta, rows, seed=0, family="gaussian", clusters=None, block=4096):
@@ -150,6 +150,26 @@ def test_the_promise_is_kept_where_clients_are_small(spread):
     assert losses["exact"] < 1.02 * min(alone, losses["theorem"])
     if spread == 0.0:
         assert losses["theorem"] > 3.0 * losses["exact"]
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.3, 1.0), (0.6, 1.3)])
+def test_counts_of_different_sizes_do_not_ruin_each_other(spread, most):
+    """Curvatures differ by powers of ten here, and far from its optimum a client looks as noisy as it is wrong."""
+    rng = np.random.default_rng(0)
+    theta = np.array([0.5, 0.3]) + spread * rng.normal(size=(60, 2))
+    codes = np.repeat(np.arange(60), rng.integers(10, 50, 60))
+    X = np.column_stack([np.ones(codes.size), rng.normal(size=codes.size)])
+    mean = np.exp(np.sum(X * theta[codes], axis=1))
+    clients = Clients.from_arrays(X, rng.poisson(mean), codes)
+    fed = InProcess(objective(clients, "poisson"), ids=clients.ids)
+    metric = around_pooled(fed, Problem(Tree(), "poisson", np.arange(2), 0))[1]
+    choice = choose(fed, metric)
+    truth = Clients.from_arrays(X, mean, codes)
+    together, alone = (
+        client_losses(truth, "poisson", optimum(fed, choice.who, a, metric).theta).sum()
+        for a in (choice.alpha, np.zeros(60))
+    )
+    assert together < most * alone
 
 
 def test_speedup_and_alpha_of_the_theorem():

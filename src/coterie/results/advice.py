@@ -249,15 +249,15 @@ class Measured:
         """95% intervals (m,) of clients' gains over splits, which share rows: Nadeau and Bengio's (2003) variance."""
         from scipy.stats import t as student
 
-        gains = np.array([p.mean("local") - p.mean("together") for p in self.parts])
-        m = gains.shape[1] if self.parts else len(self.predicted)
-        low, high = np.full(m, np.nan), np.full(m, np.nan)
-        seen = np.isfinite(gains).sum(axis=0) if self.parts else np.zeros(m)
-        for i in np.flatnonzero(seen >= ENOUGH):
-            g = gains[np.isfinite(gains[:, i]), i]
-            half = student.ppf(0.975, len(g) - 1) * np.sqrt(g.var(ddof=1) * (1.0 / len(g) + self.ratio))
-            low[i], high[i] = g.mean() - half, g.mean() + half
-        return low, high
+        m = len(self.predicted)
+        gains = np.array([p.mean("local") - p.mean("together") for p in self.parts]).reshape(-1, m)
+        seen = np.isfinite(gains)
+        count = seen.sum(axis=0)
+        mean = np.where(seen, gains, 0.0).sum(axis=0) / np.maximum(count, 1)
+        variance = np.where(seen, gains - mean, 0.0) ** 2
+        spread = variance.sum(axis=0) / np.maximum(count - 1, 1) * (1.0 / np.maximum(count, 1) + self.ratio)
+        half = np.where(count >= ENOUGH, student.ppf(0.975, np.maximum(count - 1, 1)) * np.sqrt(spread), np.nan)
+        return mean - half, mean + half
 
 
 def _frame(clients: Clients, choice: Choice, found: Measured) -> pd.DataFrame:

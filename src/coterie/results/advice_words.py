@@ -57,7 +57,7 @@ def _who(advice: Advice) -> Iterator[str]:
     yield f"{text}."
     if worth < n:
         rest = frame.index[speedup < WORTH]
-        yield f"Next to nothing is predicted for {listed(rest)}; weights they have cost nothing, and promise nothing."
+        yield f"Next to nothing is promised to {listed(rest)}; what weight others have there is a hedge."
 
 
 def _measured(advice: Advice) -> Iterator[str]:
