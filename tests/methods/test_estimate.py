@@ -5,7 +5,7 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import estimate
+from coterie.methods.collaboration import bending, estimate
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.constants import constants
 from coterie.methods.collaboration.metric import Metric
@@ -19,10 +19,7 @@ A0 = np.diag([1.0, 2.0, 4.0])
 SHIFT = np.array([3.0, 0.0, 4.0])
 
 
-def exact(g):
-    """Gradients (..., P, d) without noise."""
-    zero = np.zeros(g.shape[:-1])
-    return Sampled(g, zero, zero, zero)
+exact = Sampled.exact
 
 
 def noisy(g, sigma, S, rng):
@@ -41,18 +38,18 @@ def test_without_noise_everything_is_exact():
     np.testing.assert_allclose(zeta2.value, [25.0, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(m.value, [0.0, 0.25, 0.0], atol=1e-12)
     other = A0 + np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
-    delta = estimate.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
+    delta = bending.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
     np.testing.assert_allclose(delta.value, [2.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(estimate.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
-    L, mu = estimate.smoothness(X, own)
+    np.testing.assert_allclose(bending.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
+    L, mu = bending.smoothness(X, own)
     assert (L.value, mu.value) == pytest.approx((4.0, 1.0))
 
 
 def test_fewer_directions_see_less():
     line = X[:, :1] * [1.0, 0.0, 0.0]
-    L, mu = estimate.smoothness(line, exact(line @ A0.T))
+    L, mu = bending.smoothness(line, exact(line @ A0.T))
     assert (L.value, mu.value) == pytest.approx((1.0, 1.0))
-    delta = estimate.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
+    delta = bending.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
     np.testing.assert_allclose(delta.value, 0.0, atol=1e-12)
 
 
@@ -67,8 +64,8 @@ def test_standard_errors_cover():
         shifted = noisy(gradients(A0, SHIFT)[None], 0.8, 20, rng)
         bent = noisy(other[None], 0.8, 20, rng)
         zeta2, _ = estimate.similarity(own, shifted)
-        found = {"zeta2": zeta2, "delta": estimate.dissimilarity(X, own, bent)}
-        found["L"], found["mu"] = estimate.smoothness(X, own)
+        found = {"zeta2": zeta2, "delta": bending.dissimilarity(X, own, bent)}
+        found["L"], found["mu"] = bending.smoothness(X, own)
         found["sigma2"] = estimate.noise(own)[0]
         for name, e in found.items():
             z[name].append((np.ravel(e.value)[0] - true[name]) / np.ravel(e.se)[0])
@@ -110,7 +107,7 @@ def test_one_point_says_nothing_of_m():
     zeta2, m = estimate.similarity(one, exact(np.array([[[1.0, 2.0, 0.0]]])))
     assert (zeta2.value[0], m.value[0]) == (4.0, 0.0)
     with pytest.raises(CoterieError, match="two different points"):
-        estimate.smoothness(np.zeros((1, 3)), one)
+        bending.smoothness(np.zeros((1, 3)), one)
     with pytest.raises(CoterieError, match="two sampled gradients"):
         sampled(np.zeros((1, 1, 3)))
 

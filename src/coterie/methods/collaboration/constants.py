@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.collaboration import estimate
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow
+from coterie.methods.collaboration import bending, estimate
+from coterie.methods.collaboration.at_points import at_points
 from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.curvature import bend
+from coterie.methods.collaboration.descent_theory import over
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled import Estimate, Sampled, sampled
+from coterie.methods.collaboration.needs import need_columns
+from coterie.methods.collaboration.sampled import Estimate, Sampled
 from coterie.methods.complete import complete
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Floats, full
-from coterie.objectives.glm import GLM
-from coterie.objectives.mean_loss import gradient
-from coterie.objectives.row_noise import deviations
-from coterie.objectives.steps import Draws, full_gradient
-
-
-@work
-def tell(site: Site, theta: Floats, R: Floats, samples: int, batch: int) -> dict[str, Any]:
-    """Mean gradients at P points (m, P, d) in the metric; variances of these, and of a single sampled gradient."""
-    m, P, d = theta.shape
-    g, v, s, s_se = np.zeros((m, P, d)), np.zeros((m, P)), np.zeros((m, P)), np.zeros((m, P))
-    site.count(m * P * max(samples, 1))
-    if samples:
-        keys = keyed.starts(site.seed, "constants", site.ids)
-        drawn = np.zeros((m, P, samples, d))
-        for p, t in np.ndindex(P, samples):
-            step = np.full(m, p * samples + t, dtype=np.int64)
-            drawn[:, p, t] = gradient(site.objective, np.ascontiguousarray(theta[:, p]), Draws(keys, step, batch)) @ R
-        found = sampled(drawn)
-        return {"g": found.g, "v": found.v, "s": found.s, "s_se": found.s_se}
-    if not isinstance(site.objective, GLM):
-        for p in range(P):
-            g[:, p] = full_gradient(site.objective, theta[:, p]) @ R
-        return {"g": g, "v": v, "s": s, "s_se": s_se}
-    for p in range(P):
-        raw, A, rows, w, w2 = deviations(site.objective, theta[:, p])
-        spare = np.maximum(rows - 1, 0)
-        known = (spare > 0) & (w2 > 0.0)
-        row = np.einsum("mij,ij->m", full(A), R @ R.T)
-        g[:, p] = raw @ R
-        s[:, p] = row * np.divide(rows, spare * w2, out=np.zeros(m), where=known)
-        v[:, p] = s[:, p] * np.divide(w2, w**2, out=np.zeros(m), where=known)
-        s_se[:, p] = s[:, p] * np.sqrt(np.divide(2.0, d * spare, out=np.zeros(m), where=known))
-    return {"g": g, "v": v, "s": s, "s_se": s_se}
+from coterie.numerics.kernels import Floats, Ints, full
 
 
 @dataclass(frozen=True)
@@ -67,6 +37,8 @@ class Constants:
         A3.
     L, mu : Estimate, (M,)
         A1, A2.
+    square : Estimate, (M,)
+        ``|grad f_0|^2`` at the metric's origin, where runs start.
     """
 
     sigma2: Estimate
@@ -78,6 +50,11 @@ class Constants:
     delta: Estimate
     L: Estimate
     mu: Estimate
+    square: Estimate
+
+    def loss(self) -> Floats:
+        """``f_0 - f_0*`` at the metric's origin (M,) at most: ``|grad f_0|^2 / (2 mu)``, infinite where mu is 0."""
+        return over(np.maximum(self.square.value, 0.0), 2.0 * self.mu.value)
 
 
 def constants(
@@ -119,27 +96,38 @@ def constants(
         Of the directions.
     """
     M, d, ids = len(who.main), len(metric.at), fed.clients.ids[who.main]
-    first = _ask(fed, metric, who.main, np.zeros((M, 1, d)), samples, batch, population)
+    if not (np.isfinite(reach) and reach > 0.0) or directions < 1:
+        raise CoterieError(f"reach must be above 0 and directions 1 at least, not {reach} and {directions}.")
+    need_columns(fed, who, d)
+
+    def ask(to: Ints, u: Floats) -> Sampled:
+        told = at_points(fed, metric, to, u, samples, batch)
+        return told if samples or population else replace(told, v=np.zeros_like(told.v))
+
+    first = ask(who.main, np.zeros((M, 1, d)))
     near = -first.g[:, 0]
     step = reach * np.sqrt(np.maximum(np.sum(near**2, axis=1), np.maximum(first.v[:, 0], 1e-12)))
     across = keyed.normal(keyed.starts(seed, "directions", ids), np.zeros(M, dtype=np.int64), d * d).reshape(M, d, d)
-    across = np.swapaxes(np.linalg.qr(across)[0], 1, 2)[:, : max(directions, 1)]
+    across = np.swapaxes(np.linalg.qr(across)[0], 1, 2)[:, :directions]
     u = np.concatenate([np.zeros((M, 1, d)), near[:, None], near[:, None] + step[:, None, None] * across], axis=1)
-    everyone = _ask(fed, metric, who.requests, u[who.places], samples, batch, population)
-    own, others, mine = (_rows(everyone, at) for at in (np.arange(M), np.arange(M, M + len(who.of)), who.of))
+    everyone = ask(who.requests, u[who.places])
+    own, others, mine = everyone[:M], everyone[M:], everyone[who.of]
     found: dict[str, Estimate] = {}
     found["sigma2"], found["growth"] = estimate.noise(own)
     found["others_sigma2"], found["others_growth"] = estimate.noise(others)
     found["zeta2"], found["m"] = estimate.similarity(mine, others)
-    found["L"], found["mu"] = estimate.smoothness(u, own)
-    return Constants(**found, delta=estimate.dissimilarity(u[who.of], mine, others))
+    found["L"], found["mu"] = bending.smoothness(u, own)
+    found["square"] = Estimate(own.square.value[:, 0], own.square.se[:, 0])
+    return Constants(**found, delta=bending.dissimilarity(u[who.of], mine, others))
 
 
-def _ask(fed: Federation, metric: Metric, to: Any, u: Floats, samples: int, batch: int, population: bool) -> Sampled:
-    told = complete(fed.ask(tell, to=to, theta=PerRow(metric.theta(u)), R=metric.R, samples=samples, batch=batch))
-    v = told["v"] if samples or population else np.zeros_like(told["v"])
-    return Sampled(told["g"], v, told["s"], told["s_se"], together=not samples)
+def with_hessians(found: Constants, fed: Federation, metric: Metric, who: Collaborators) -> Constants:
+    """The same, with delta, L and mu of the losses' Hessians at the metric's origin: exact for quadratics.
 
-
-def _rows(of: Sampled, at: Any) -> Sampled:
-    return Sampled(of.g[at], of.v[at], of.s[at], of.s_se[at], of.together)
+    One exchange, in which ``d (d + 1)`` numbers leave every client asked; a CoterieError for losses without Hessians.
+    """
+    told = complete(fed.ask(bend, to=who.requests, at=metric.at, w=PerRow(np.ones(len(who.requests)))))
+    H, M = metric.R.T @ full(told["A"]) @ metric.R, len(who.main)
+    values = np.linalg.eigvalsh(H[:M])
+    exact = {"delta": bending.delta_of(H[:M][who.of], H[M:]), "L": values[:, -1], "mu": np.maximum(values[:, 0], 0.0)}
+    return replace(found, **{name: Estimate(value, np.zeros_like(value)) for name, value in exact.items()})

@@ -1,25 +1,28 @@
 """Constants of "Linear speedup in personalized collaborative learning" (2022), section 3.2 and appendix B, estimated.
 
 From means of sampled gradients at a few points: of the main client, and of N collaborators; for many main clients, with
-arrays that have one row for each pair. Squared lengths of noisy
-gradients are too large by their noise, which is taken off. Coefficients that cannot be negative are not: where one
-would be, it is 0, and the others are what they are without it. A3 to A5 bound things everywhere; what is found holds at
-the points that were asked, so choose them where a run goes.
+arrays that have one row for each pair. Squared lengths of noisy gradients are too large by their noise, which is taken
+off, and so is what noise in ``|grad f_0|^2`` does to a line on it. Coefficients that cannot be negative are not: where
+one would be, it is 0, and the others are what they are without it.
+
+Assumptions hold everywhere; what is found holds at the points that were asked, so choose them where a run goes.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.sampled import Estimate, Sampled, square
+from coterie.methods.collaboration.sampled import Estimate, Sampled
 from coterie.numerics.kernels import Floats
+
+SURE = 0.25
+"""Of the scatter of ``|grad f|^2`` over points, at least so much is taken to be no noise."""
 
 
 def noise(of: Sampled) -> tuple[Estimate, Estimate]:
     """A5 relaxed (appendix B): sigma_k^2 and M_k (...,) with ``E|n_k|^2 <= M_k |grad f_k|^2 + sigma_k^2``."""
-    return _line(Estimate(of.s, of.s_se), of.square.value, of.together)
+    return _line(Estimate(of.s, of.s_se), of.square, np.zeros_like(of.s), of.together)
 
 
 def similarity(own: Sampled, others: Sampled) -> tuple[Estimate, Estimate]:
@@ -27,77 +30,76 @@ def similarity(own: Sampled, others: Sampled) -> tuple[Estimate, Estimate]:
 
     By least squares over points: typical values, not bounds. From a single point, m is 0 and zeta_k^2 what is seen.
     """
-    apart = square(others.g - own.g, others.v + own.v)
-    return _line(apart, np.broadcast_to(own.square.value, apart.value.shape), own.together)
+    apart = need_same_points(own, others).apart(own)
+    x = Estimate(*(np.broadcast_to(a, apart.value.shape) for a in own.square))
+    return _line(apart, x, own.shared(others), own.together)
 
 
-def dissimilarity(x: npt.ArrayLike, own: Sampled, others: Sampled) -> Estimate:
-    """A3: delta_k (N,), how fast ``grad f_k - grad f_0`` changes at most, in directions between points (P, d).
+def dominating(own: Sampled, others: Sampled, sure: float = 0.0) -> tuple[Floats, Floats]:
+    """The least zeta_k^2 and m_k (N,) that hold at every point, by the smallest bound at the mean ``|grad f_0|^2``.
 
-    It is the spectral norm of the map that fits these changes: the norm of ``H_k - H_0`` where the points span all
-    directions and losses are quadratic, and less where they do not.
+    ``sure`` times their standard errors are added to ``|grad f_k - grad f_0|^2`` before. Points decide that are the
+    largest by their noise too, so that with few samples this is more than what holds.
     """
-    return _norm(x, others.g - own.g, others.v + own.v, own.together)
+    apart = need_same_points(own, others).apart(own)
+    y = np.maximum(apart.value + sure * apart.se, 0.0)
+    x = np.broadcast_to(np.maximum(own.square.value, 0.0), y.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steep = np.max(np.where(y > 0.0, y / x, 0.0), axis=-1)
+        zeta2, m = y.max(axis=-1), np.zeros(y.shape[:-1])
+        tries = [(np.zeros_like(m), steep)]
+        for p in range(y.shape[-1]):
+            slope = (y[..., p, None] - y) / (x[..., p, None] - x)
+            level = y - slope * x
+            tries += [(level[..., q], slope[..., q]) for q in range(p)]
+    best = zeta2.copy()
+    for level, slope in tries:
+        with np.errstate(invalid="ignore"):
+            fits = np.all(level[..., None] + slope[..., None] * x >= y * (1.0 - 1e-9), axis=-1)
+            at = level + slope * x.mean(axis=-1)
+            better = fits & (level >= 0.0) & (slope >= 0.0) & (at < best)
+        zeta2, m, best = np.where(better, level, zeta2), np.where(better, slope, m), np.where(better, at, best)
+    return zeta2, m
 
 
-def smoothness(x: npt.ArrayLike, of: Sampled) -> tuple[Estimate, Estimate]:
-    """A1 and A2: L and mu (...,), the largest and the smallest curvature in directions between points (P, d).
+def need_same_points(own: Sampled, others: Sampled) -> Sampled:
+    """The others; a CoterieError where they were not asked at the same points."""
+    if others.g.ndim < 3 or own.g.shape[-2:] != others.g.shape[-2:]:
+        raise CoterieError(
+            f"Gradients of the main client {own.g.shape} and of others {others.g.shape} must be at the same points, "
+            "(points, columns) and (clients, points, columns)."
+        )
+    return others
 
-    mu is that of strong convexity, from which mu-PL follows.
+
+def _line(y: Estimate, x: Estimate, shared: Floats, together: bool) -> tuple[Estimate, Estimate]:
+    """Level and slope (...,) of y on x (..., P), neither negative; ``shared`` is the covariance of their errors.
+
+    Sums of products are too large by those of errors, where these are independent. Where errors are the same at all
+    points they add up, and are small against the way between points.
     """
-    inverse, Y, error = _changes(x, of.g, of.v, of.together)
-    A = inverse @ Y
-    rank = int(np.min(np.linalg.matrix_rank(inverse)))
-    basis = np.linalg.svd(inverse, full_matrices=False)[0][..., :rank]
-    values, vectors = np.linalg.eigh(np.swapaxes(basis, -1, -2) @ (0.5 * (A + np.swapaxes(A, -1, -2))) @ basis)
-    ends = [Estimate(values[..., j], np.sqrt(_along(inverse, basis @ vectors[..., j, None], error))) for j in (-1, 0)]
-    return ends[0], ends[1]._replace(value=np.maximum(ends[1].value, 0.0))
+    P = x.value.shape[-1]
+    free = 0.0 if together else 1.0
+    dx, at = x.value - x.value.mean(axis=-1, keepdims=True), x.value.mean(axis=-1, keepdims=True)
 
+    def least(by: Floats, share: float) -> tuple[Floats, Floats]:
+        square, scale = np.sum(by**2, axis=-1), np.sum(x.value**2, axis=-1)
+        clean = np.maximum(square - free * share * np.sum(x.se**2, axis=-1), SURE * square)[..., None]
+        weights = np.divide(by, clean, out=np.zeros_like(by), where=clean > 1e-12 * scale[..., None])
+        lost = free * share * np.sum(shared, axis=-1) / np.where(clean > 0.0, clean, 1.0)[..., 0]
+        return weights, np.sum(weights * y.value, axis=-1) - np.where(weights.any(axis=-1), lost, 0.0)
 
-def delta_of(own: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
-    """delta_k (N,) from Hessians, own (d, d) and others (N, d, d): exact where they are those of the losses."""
-    return np.asarray(np.abs(np.linalg.eigvalsh(np.asarray(others) - np.asarray(own))).max(axis=-1))
-
-
-def _line(y: Estimate, x: Floats, together: bool) -> tuple[Estimate, Estimate]:
-    """Level and slope (...,) of y on x (..., P), neither negative; errors of y add up where they are the same."""
-    P = x.shape[-1]
-    dx = x - x.mean(axis=-1, keepdims=True)
-    spread, size = np.sum(dx**2, axis=-1, keepdims=True), np.sum(x**2, axis=-1, keepdims=True)
-    tilt = np.divide(dx, spread, out=np.zeros_like(dx), where=spread > 1e-12 * size)
-    through = np.divide(x, size, out=np.zeros_like(dx), where=size > 0.0)
-    level = 1.0 / P - tilt * x.mean(axis=-1, keepdims=True)
-    slope, flat = np.sum(tilt * y.value, axis=-1), np.mean(y.value, axis=-1)
-    at_zero = np.sum(level * y.value, axis=-1)
-    low, off = slope <= 0.0, (at_zero < 0.0) & (slope > 0.0)
-    value = np.where(low, np.maximum(flat, 0.0), np.where(off, 0.0, at_zero))
-    rise = np.where(low, 0.0, np.where(off, np.maximum(np.sum(through * y.value, axis=-1), 0.0), slope))
-    level = np.where(low[..., None], 1.0 / P, level)
-    tilt = np.where(off[..., None], through, tilt)
+    (tilt, slope), (through, steep) = least(dx, 1.0 - 1.0 / P), least(x.value, 1.0)
+    flat = np.mean(y.value, axis=-1)
+    level = flat - slope * at[..., 0]
+    low, off = slope <= 0.0, (level < 0.0) & (slope > 0.0)
+    value = np.where(low, np.maximum(flat, 0.0), np.where(off, 0.0, level))
+    rise = np.where(low, 0.0, np.where(off, np.maximum(steep, 0.0), slope))
+    each = np.sqrt(np.maximum(y.se**2 + rise[..., None] * (rise[..., None] * x.se**2 - 2.0 * shared), 0.0))
 
     def error(weights: Floats) -> Floats:
-        each = np.abs(weights) * y.se
-        return np.asarray(each.sum(axis=-1) if together else np.sqrt(np.sum(each**2, axis=-1)))
+        sizes = np.abs(weights) * each
+        return np.asarray(sizes.sum(axis=-1) if together else np.sqrt(np.sum(sizes**2, axis=-1)))
 
-    return Estimate(value, error(level)), Estimate(rise, error(tilt))
-
-
-def _changes(x: npt.ArrayLike, g: Floats, v: Floats, together: bool) -> tuple[Floats, Floats, Floats]:
-    """What takes changes of gradients to the map they fit (d, P); these changes; and their variance, at each point."""
-    x = np.asarray(x, dtype=np.float64)
-    if x.shape[-2] < 2 or not np.ptp(x, axis=-2).any(axis=-1).all():
-        raise CoterieError("Curvature needs gradients at two different points at least.")
-    inverse = np.linalg.pinv(x - x.mean(axis=-2, keepdims=True), rcond=1e-10)
-    return inverse, g - g.mean(axis=-2, keepdims=True), np.zeros_like(v) if together else v / g.shape[-1]
-
-
-def _along(inverse: Floats, direction: Floats, error: Floats) -> Floats:
-    """Variance of one entry of the map, along a direction (..., d, 1) of the way."""
-    return np.asarray(np.sum((np.swapaxes(direction, -1, -2) @ inverse)[..., 0, :] ** 2 * error, axis=-1))
-
-
-def _norm(x: npt.ArrayLike, g: Floats, v: Floats, together: bool) -> Estimate:
-    inverse, Y, error = _changes(x, g, v, together)
-    left, values, _ = np.linalg.svd(inverse @ Y)
-    spread = _along(inverse, left[..., :1], error)
-    return Estimate(np.sqrt(np.maximum(values[..., 0] ** 2 - g.shape[-1] * spread, 0.0)), np.sqrt(spread))
+    across = np.where(low[..., None], 1.0 / P, 1.0 / P - tilt * at)
+    return Estimate(value, error(across)), Estimate(rise, error(np.where(off[..., None], through, tilt)))
