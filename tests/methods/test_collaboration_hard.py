@@ -14,9 +14,12 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
+from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.pairs import Rules
+from coterie.methods.collaboration.spread import spread
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.numerics import keyed
+from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.reproduce.paper_004.exact import loss
@@ -560,3 +563,42 @@ def test_an_oracle_also_corrects_local_steps_up_to_their_drift_and_is_asked_once
     ]
     assert off[0].max() < 0.02
     np.testing.assert_allclose(off[0].max() / off[1].max(), 2.0, rtol=0.1)
+
+
+def test_newton_comes_back_from_steps_that_overflow():
+    """Counts a million times the start's mean: the first Newton step is a million long."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.poisson(1e6, 10), rng.poisson(2, 10), np.zeros(10)]).astype(float)
+    X, starts = np.column_stack([np.ones(30), rng.normal(size=30)]), np.array([0, 10, 20])
+    fed = InProcess(GLM(X, y, np.zeros(30), np.ones(30), starts, starts + 10, "poisson"))
+    who, metric = Collaborators.of_all(weights(m=3)), Metric(np.zeros(2), np.eye(2), 1.0)
+    for alpha in (np.zeros(3), np.array([0.1, 0.5, 1.0])):
+        found = optimum(fed, who, alpha, metric)
+        assert found.reached.all()
+        V = (1 - alpha)[:, None] * np.eye(3) + alpha[:, None] * weights(m=3)
+        np.testing.assert_allclose(found.held, (V**2 / 10).sum(axis=1))
+        for i, theta in enumerate(found.theta):
+            g = V[i] @ [X[s : s + 10].T @ (np.exp(X[s : s + 10] @ theta) - y[s : s + 10]) / 10 for s in starts]
+            scale = V[i] @ [np.abs(X[s : s + 10]).T @ y[s : s + 10] / 10 for s in starts]
+            assert (np.abs(g + found.held[i] * theta) <= 1e-9 * (1.0 + scale)).all()
+
+
+@pytest.mark.parametrize("alpha", [[0.0] * 4, [0.3, 0.6, 0.9, 0.5], [0.95, 0.99, 1.0, 0.9]])
+def test_spread_is_that_of_refits_where_nobody_is_biased(alpha):
+    """600 outcomes with row weights, some of them 0, for the same columns: no more than noise off."""
+    rng, o, runs = np.random.default_rng(0), table("gaussian"), 600
+    n, alpha, w = len(o.y), np.array(alpha), o.weights.copy()
+    w[[1, 8]] = 0.0
+    who, metric, mean = Collaborators.of_all(weights(m=4)), Metric.plain(3), o.X @ [1.0, -0.5, 0.2] + o.offset
+    theta, sigma2 = [], []
+    for _ in range(runs):
+        y = mean + 1.7 * rng.normal(size=n) / np.sqrt(np.where(w > 0.0, w, 1.0))
+        fed = InProcess(GLM(o.X, y, o.offset, w, o.starts, o.stops, "gaussian"))
+        theta.append(optimum(fed, who, alpha, metric).theta)
+        found = spread(fed, who, alpha, metric, theta[-1], True)
+        sigma2.append(found.sigma2)
+    assert abs(np.mean(sigma2) - 1.7**2) < 4.0 * np.std(sigma2) / np.sqrt(runs)
+    expected, theta = full(found.covariance) / found.sigma2 * 1.7**2, np.array(theta)
+    for i in range(4):
+        ratio = np.linalg.eigvals(np.linalg.solve(expected[i], np.cov(theta[:, i].T))).real
+        np.testing.assert_allclose(ratio, 1.0, atol=0.25)

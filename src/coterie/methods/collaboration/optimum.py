@@ -14,12 +14,14 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.complete import complete
-from coterie.numerics.kernels import Floats, full
+from coterie.numerics.kernels import Bools, Floats, full
 from coterie.objectives.mean_loss import expand, sizes
 
-STEPS = 50
+EXCHANGES = 200
+"""Exchanges at most: halving a step that overshoots a count far too large takes dozens."""
+HALVINGS = 60
 ENOUGH = 1e-20
-"""Squared length of a Newton step, in the metric, at which the optimum is reached."""
+"""Squared length of a Newton step, in the metric and relative to one plus u's, at which the optimum is reached."""
 LEAST = 1e-8
 """Curvature towards the origin of the metric at least: where rows say nothing of a direction, a model stays there."""
 
@@ -36,13 +38,27 @@ def curve(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Minimisers (M, d), by how much curvature they are held (M,), and how many exchanges that took."""
+    """What Newton's method came to.
+
+    Attributes
+    ----------
+    theta : (M, d)
+        Minimisers.
+    held : (M,)
+        Curvature by which they are held at the metric's origin.
+    exchanges : int
+        How many that took.
+    reached : (M,) bool
+        Whether the last Newton step was as good as zero.
+    """
 
     theta: Floats
     held: Floats
     exchanges: int
+    reached: Bools
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is halved
 def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, start: Floats | None = None) -> Optimum:
     """Minimise ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` for every main client.
 
@@ -71,14 +87,14 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
     values, g, H, held = _ask(fed, to, at, w, M, theta, metric)
     exchanges = 1
-    while exchanges < STEPS:
-        step = -np.linalg.solve(H, g[:, :, None])[:, :, 0]
-        going = np.sum(step**2, axis=1) > ENOUGH
-        if not going.any():
-            break
+    while True:
+        u, step = metric.u(theta), -np.linalg.solve(H, g[:, :, None])[:, :, 0]
+        going = np.sum(step**2, axis=1) > ENOUGH * (1.0 + np.sum(u**2, axis=1))
+        if not going.any() or exchanges >= EXCHANGES:
+            return Optimum(theta, held, exchanges, ~going)
         size = np.where(going, 1.0, 0.0)
-        for _ in range(30):
-            tried = metric.theta(metric.u(theta) + size[:, None] * step)
+        for _ in range(HALVINGS):
+            tried = metric.theta(u + size[:, None] * step)
             new, g_new, H_new, _ = _ask(fed, to, at, w, M, tried, metric)
             exchanges += 1
             worse = ~(new <= values + 1e-12 * (1.0 + np.abs(values)))
@@ -86,7 +102,6 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
                 break
             size = np.where(worse, 0.5 * size, size)
         theta, values, g, H = tried, new, g_new, H_new
-    return Optimum(theta, held, exchanges)
 
 
 def _ask(

@@ -29,8 +29,9 @@ def meat(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
         "A": w[:, None] * A,
         "V": square,
         "own": (own * w)[:, None] * A,
+        "all": (own * weight)[:, None] * A,
         "sse": 2.0 * own * weight * value,
-        "n": own * weight,
+        "n": own * site.objective.moments()["rows"],
     }
 
 
@@ -43,17 +44,23 @@ class Spread:
 
 
 def spread(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool) -> Spread:
-    """``H^-1 (sum_k w_k^2 H_k / n_k) H^-1`` with ``H = sum_k w_k H_k``, times the residual variance."""
+    """``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance.
+
+    That is the main clients' own: their squared residuals at theta over what these expect per unit of it where nobody
+    is biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
+    """
     M = len(who.main)
     alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
     w, own = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau]), np.concatenate([np.ones(M), np.zeros(len(who.of))])
     message: dict[str, Any] = {"theta": PerRow(theta[who.places]), "w": PerRow(w), "own": PerRow(own)}
     s = complete(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
-    H, V, part = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "V", "own"))
+    names = ("A", "V", "own", "all")
+    H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
     values, vectors = np.linalg.eigh(H)
     seen = values > CUT * np.maximum(values[:, -1:], 1.0)
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
-    dof = float(s["n"].sum()) - float(np.einsum("mij,mji->", inverse, part))
+    cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
+    dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
-    cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse) * (1.0 if sigma2 is None else sigma2)
+    cov = cov * (1.0 if sigma2 is None else sigma2)
     return Spread(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
