@@ -152,11 +152,10 @@ def test_the_promise_is_kept_where_clients_are_small(spread):
         assert losses["theorem"] > 3.0 * losses["exact"]
 
 
-@pytest.mark.parametrize(("spread", "most"), [(0.3, 1.0), (0.6, 1.3)])
-def test_counts_of_different_sizes_do_not_ruin_each_other(spread, most):
-    """Curvatures differ by powers of ten here, and far from its optimum a client looks as noisy as it is wrong."""
+def test_counts_of_moderately_different_sizes_help_each_other():
+    """Far from its optimum a client looks as noisy as it is wrong. (docs/collaborators.md says where this ends.)"""
     rng = np.random.default_rng(0)
-    theta = np.array([0.5, 0.3]) + spread * rng.normal(size=(60, 2))
+    theta = np.array([0.5, 0.3]) + 0.3 * rng.normal(size=(60, 2))
     codes = np.repeat(np.arange(60), rng.integers(10, 50, 60))
     X = np.column_stack([np.ones(codes.size), rng.normal(size=codes.size)])
     mean = np.exp(np.sum(X * theta[codes], axis=1))
@@ -169,7 +168,7 @@ def test_counts_of_different_sizes_do_not_ruin_each_other(spread, most):
         client_losses(truth, "poisson", optimum(fed, choice.who, a, metric).theta).sum()
         for a in (choice.alpha, np.zeros(60))
     )
-    assert together < most * alone
+    assert together < alone
 
 
 def test_speedup_and_alpha_of_the_theorem():

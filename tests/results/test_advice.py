@@ -95,6 +95,16 @@ def test_sentences_say_who_whether_it_held_and_whom_it_harms(advice):
     assert "worse" in text
 
 
+def test_says_where_one_pooled_model_is_better():
+    rng = np.random.default_rng(3)
+    df = pd.DataFrame({"client": np.repeat(np.arange(40), 8), "x": rng.normal(size=320)})
+    df["y"] = df["x"] + rng.normal(size=320)
+    advice = coterie.advise(df, "y ~ x", "client", collaborators=1, splits=3)
+    loss = advice.evidence["loss_rows"]
+    assert loss["pooled"] < loss["together"]
+    assert "One pooled model does better over rows" in " ".join(advice.sentences)
+
+
 def test_prediction_only(table):
     advice = coterie.advise(table, "y ~ x1", "client", splits=0)
     assert advice.evidence.empty and "gain" not in advice.clients

@@ -63,11 +63,14 @@ def _who(advice: Advice) -> Iterator[str]:
 def _measured(advice: Advice) -> Iterator[str]:
     frame, table, seed = advice.clients, advice.evidence, advice.settings["seed"]
     gain = frame["gain"].dropna().to_numpy()
-    losses = {str(n): f"{float(v):.4g}" for n, v in table["loss_rows"].items()}
+    mean = {str(n): float(v) for n, v in table["loss_rows"].items()}
+    losses = {name: f"{value:.4g}" for name, value in mean.items()}
     yield (
         f"On held-out rows the mean {advice.loss} is {losses['local']} for clients alone, {losses['together']} with "
         f"their collaborators, and {losses['pooled']} for one pooled model."
     )
+    if mean["pooled"] < mean["together"]:
+        yield "One pooled model does better over rows than the collaborators: take it, or one that ties all clients."
     low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
     interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
     yield (
