@@ -47,6 +47,8 @@ def test_outcomes_may_stay_as_they_are():
         ({}, "a", [], "There are no auxiliary tasks"),
         ({}, "a", ["a"], "named twice"),
         ({}, "nowhere", ["a"], "nowhere"),
+        ({}, ["a", "b"], ["c"], "main must be the name of one column"),
+        ({"a": [1.0] + 29 * [np.nan]}, "a", ["b"], "'a' does not vary"),
         ({"b": "text"}, "a", ["b"], "holds no numbers"),
         ({"b": 1.0}, "a", ["b"], "does not vary"),
         ({"b": np.nan}, "a", ["b"], "does not vary"),
@@ -57,3 +59,8 @@ def test_outcomes_may_stay_as_they_are():
 def test_bad_input(change, main, auxiliary, said):
     with pytest.raises(CoterieError, match=said):
         stack_tasks(table().assign(**change), main, auxiliary)
+
+
+def test_standardise_is_yes_or_no():
+    with pytest.raises(CoterieError, match="standardise must be True or False, not 'no'"):
+        stack_tasks(table(), "a", "b", standardise="no")

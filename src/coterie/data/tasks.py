@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.columns import as_names, need
+from coterie.data.columns import as_name, as_names, need
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError
 
@@ -56,8 +56,10 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
     import pandas as pd
 
     table, others = to_pandas(df), as_names("auxiliary", auxiliary)
-    outcomes = [*as_names("main", main), *others]
+    outcomes = [as_name("main", main), *others]
     need(table, outcomes, "outcome")
+    if not isinstance(standardise, (bool, np.bool_)):
+        raise CoterieError(f"standardise must be True or False, not {standardise!r}.")
     if not others:
         raise CoterieError("There are no auxiliary tasks: name a column of another outcome at least.")
     if len(set(outcomes)) < len(outcomes):
@@ -95,7 +97,10 @@ def _units(name: str, values: Any, main: Any) -> tuple[float, float]:
     """Location and scale; the scale is negative where a task goes against the main one."""
     spread = float(np.nanstd(values)) if np.isfinite(values).any() else 0.0
     if not spread > 0.0:
-        raise CoterieError(f"Column '{name}' does not vary, so that it is no task: leave it out.")
+        raise CoterieError(
+            f"Column '{name}' does not vary, so that there is nothing to learn about it: leave it out, or take another "
+            "main outcome."
+        )
     both = np.isfinite(values) & np.isfinite(main)
     against = both.sum() > 1 and float(np.cov(values[both], main[both])[0, 1]) < 0.0
     return float(np.nanmean(values)), -spread if against else spread
