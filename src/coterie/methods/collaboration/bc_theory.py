@@ -14,11 +14,11 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.descent_theory import Descent, Value, over
 from coterie.methods.collaboration.wga_theory import variance
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
 
-def best_tau(noise: Value, starts: Value) -> Floats:
+def best_tau(noise: Value, starts: Ints) -> Floats:
     """C.4: tau (P,) minimises ``sum_k tau_k^2 sigma_k^2``: ``1 / sigma_k^2``, normalised; the noise-free share all."""
     return diagonal_simplex_qp(noise, 0.0, starts)
 

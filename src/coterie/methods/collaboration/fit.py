@@ -47,7 +47,8 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     who, goes = chosen.method.exchange.who, chosen.goes
     goal = optimum(fed, who, goes, metric)
     if options.exact and not corrected:
-        theta, status, trace, bad = goal.theta, "exact", [(goal.exchanges, 0.0)], []
+        theta, trace, bad = goal.theta, [(goal.exchanges, 0.0)], []
+        status = "exact" if goal.reached.all() else "not reached"
     else:
         method = replace(chosen.method, held=goal.held)
         trace, state = [], {}

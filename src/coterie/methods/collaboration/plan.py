@@ -77,7 +77,7 @@ def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) 
         who = asked
     elif corrected:
         who = Collaborators(main, who.of, who.who, bc_theory.best_tau(choice.noise[who.who], who.starts))
-    average = np.bincount(who.of, who.tau**2 * choice.noise[who.who], minlength=len(main))
+    average = np.bincount(who.of, who.tau**2 * choice.noise[who.who], minlength=len(main)).astype(np.float64)
     noise, helped = choice.noise[main], np.diff(who.starts) > 0
     if corrected:
         alpha = bc_theory.best_alpha(noise, average)
