@@ -121,8 +121,8 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
         )
     elif c["status"] == "not reached":
         notes.append(
-            "Newton's method did not come to the end for some clients, whose means differ by orders of magnitude: believe "
-            "the held-out losses, or take the method 'hierarchical'."
+            "Newton's method did not come to its end for some clients, whose means differ by orders of magnitude: "
+            "believe the held-out losses, or take the method 'hierarchical'."
         )
     elif c["gap"] > FAR:
         goal = "each client's own optimum" if c["corrected"] and not c["keep"] else "the weighted averages' optimum"
