@@ -1,15 +1,17 @@
 """Constants that are known, found from noisy gradients; standard errors that cover; the same over a federation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bending, estimate
+from coterie.methods.collaboration import bending, by_constants, estimate, wga_theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import constants
+from coterie.methods.collaboration.constants import constants, with_hessians
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled import Sampled, sampled
+from coterie.methods.collaboration.sampled import Estimate, Sampled, sampled
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic
 
@@ -53,28 +55,82 @@ def test_fewer_directions_see_less():
     np.testing.assert_allclose(delta.value, 0.0, atol=1e-12)
 
 
-def test_standard_errors_cover():
-    """z-scores over 400 runs: centred, and of about unit spread."""
-    rng = np.random.default_rng(0)
-    true = {"zeta2": 25.0, "m": 0.0, "delta": 2.0, "L": 4.0, "mu": 1.0, "sigma2": 3 * 0.8**2}
-    other = gradients(A0 + np.diag([0.0, 0.0, 2.0]), 0.0) * 1.0
-    z = {name: [] for name in true}
-    for _ in range(400):
-        own = noisy(gradients(A0, 0.0), 0.8, 20, rng)
-        shifted = noisy(gradients(A0, SHIFT)[None], 0.8, 20, rng)
-        bent = noisy(other[None], 0.8, 20, rng)
-        zeta2, _ = estimate.similarity(own, shifted)
-        found = {"zeta2": zeta2, "delta": bending.dissimilarity(X, own, bent)}
-        found["L"], found["mu"] = bending.smoothness(X, own)
-        found["sigma2"] = estimate.noise(own)[0]
-        for name, e in found.items():
-            z[name].append((np.ravel(e.value)[0] - true[name]) / np.ravel(e.se)[0])
-    for name in ("delta", "L", "mu"):
-        assert abs(np.mean(z[name])) < 0.5, name
-        assert 0.7 < np.std(z[name]) < 1.3, name
-    assert abs(np.mean(z["zeta2"])) < 0.6
-    assert 0.5 < np.std(z["zeta2"]) < 1.6
-    assert abs(np.mean(z["sigma2"])) < 0.6
+def runs(d, S, sigma, root, count, seed=0):
+    """Estimates (values, standard errors) of ``count`` runs, and what is true, by name."""
+    rng, x = np.random.default_rng(seed), np.vstack([np.zeros(d), np.eye(d), -1.5 * np.eye(d), 3.0 * np.ones(d)])
+    A, shift, more = np.diag(np.linspace(1.0, 4.0, d)), np.zeros(d), np.zeros((d, d))
+    shift[[0, -1]], more[-1, -1] = (3.0, 4.0), 2.0
+    clean = np.stack([x @ A, x @ A + shift, 1.5 * x @ A, x @ (A + more)])
+    true = {"zeta2": [25.0, 0.0], "m": [0.0, 0.25], "delta": [0.0, 2.0, 2.0], "L": [4.0], "mu": [1.0]}
+    true["sigma2"] = [sigma**2 * np.sum(root**2)]
+    found = {name: [] for name in true}
+    for _ in range(count):
+        all_ = sampled(clean[..., None, :] + sigma * rng.normal(size=(*clean.shape[:-1], S, d)) * root)
+        own, others = all_[0], all_[1:]
+        zeta2, m = estimate.similarity(own, others)
+        L, mu = bending.smoothness(x, own)
+        delta = bending.dissimilarity(x, own, others)
+        got = {"zeta2": zeta2, "m": m, "delta": delta, "L": L, "mu": mu, "sigma2": estimate.noise(own)[0]}
+        for name, e in got.items():
+            found[name].append([np.ravel(part)[: len(true[name])] for part in e])
+    return {name: np.array(values) for name, values in found.items()}, true
+
+
+@pytest.mark.parametrize(
+    ("d", "S", "sigma", "root"),
+    [(3, 20, 0.8, np.ones(3)), (3, 20, 0.8, np.array([0.3, 1.0, 2.0])), (10, 10, 0.8, np.ones(10))],
+)
+def test_intervals_of_two_standard_errors_cover_and_biases_are_small(d, S, sigma, root):
+    """Also of noise that is not the same in all directions."""
+    count = 300
+    found, true = runs(d, S, sigma, root, count)
+    for name, values in found.items():
+        value, se, right = values[:, 0], values[:, 1], np.array(true[name])
+        z = (value - right) / se
+        assert np.all(np.mean(np.abs(z) < 2.0, axis=0) > 0.88), name
+        assert np.all(np.mean(np.abs(z) < 3.0, axis=0) > 0.95), name
+        inside = right > 0.0  # at 0 half of the estimates are 0
+        assert np.all(np.abs(z.mean(axis=0))[inside] < 0.6), name
+        spread = value.std(axis=0)[inside] / se.mean(axis=0)[inside]
+        assert np.all((spread > 0.8) & (spread < 1.3)), name
+
+
+def test_two_samples_are_enough_for_standard_errors():
+    found, true = runs(3, 2, 0.4, np.ones(3), 200)
+    for name, values in found.items():
+        assert np.all(values[:, 1] > 0.0), name
+        assert np.all(np.mean(np.abs(values[:, 0] - true[name]) < 3.0 * values[:, 1], axis=0) > 0.9), name
+
+
+def test_copies_in_many_dimensions_have_no_delta():
+    """The largest of many noisy numbers is far from 0: d = 20, and four samples."""
+    rng, d = np.random.default_rng(8), 20
+    x = np.vstack([np.zeros(d), np.eye(d)])
+    own, copies = noisy(x.copy(), 1.0, 4, rng), noisy(np.stack([x + 1.0] * 50), 1.0, 4, rng)
+    delta = bending.dissimilarity(x, own, copies)
+    plain = np.linalg.norm(copies.g[:, 1:] - copies.g[:, :1] - own.g[1:] + own.g[:1], 2, axis=(1, 2))
+    assert np.mean(plain / delta.se) > 3.0
+    assert np.mean(delta.value < 2.0 * delta.se) > 0.9
+
+
+def test_the_least_line_that_dominates():
+    own = exact(np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]))
+    others = exact(
+        np.stack([own.g * 1.5, own.g + np.array([0.0, 2.0]), own.g + np.array([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]])])
+    )
+    zeta2, m = estimate.dominating(own, others)
+    np.testing.assert_allclose(zeta2, [0.0, 4.0, 9.0], atol=1e-12)
+    np.testing.assert_allclose(m, [0.25, 0.0, 0.0], atol=1e-12)
+    rng = np.random.default_rng(9)
+    own, others = (
+        noisy(gradients(A0, 0.0), 1.0, 5, rng),
+        noisy(np.stack([gradients(1.3 * A0, SHIFT)] * 20), 1.0, 5, rng),
+    )
+    for sure in (0.0, 2.0):
+        zeta2, m = estimate.dominating(own, others, sure)
+        apart = others.apart(own)
+        line = zeta2[:, None] + m[:, None] * np.maximum(own.square.value, 0.0)
+        assert np.all(line >= (apart.value + sure * apart.se) * (1 - 1e-6))
 
 
 def test_noise_is_taken_off_squared_distances():
@@ -112,6 +168,49 @@ def test_one_point_says_nothing_of_m():
         sampled(np.zeros((1, 1, 3)))
 
 
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        (np.zeros((4, 3)), "must be"),
+        (np.zeros((0, 4, 3)), "must be"),
+        (np.zeros((2, 1, 3)), "two sampled gradients"),
+        (np.full((2, 2, 3), np.nan), "not finite"),
+    ],
+)
+def test_samples_that_cannot_be(samples, words):
+    with pytest.raises(CoterieError, match=words):
+        sampled(samples)
+
+
+def test_points_that_do_not_fit():
+    own = exact(np.ones((4, 2)))
+    with pytest.raises(CoterieError, match="same points"):
+        estimate.similarity(own, exact(np.ones((1, 3, 2))))
+    with pytest.raises(CoterieError, match="same points"):
+        estimate.similarity(own, own)
+    for x in (np.ones((3, 2)), np.full((4, 2), np.nan)):
+        with pytest.raises(CoterieError, match="Points must be finite"):
+            bending.smoothness(x, own)
+
+
+def test_a_federation_that_cannot_be_asked():
+    A, b = np.stack([A0] * 3), np.zeros((3, D))
+    b[2, 1] = np.nan
+    who, metric = Collaborators.of_one(0, 3), Metric.plain(D)
+    fed = InProcess(NoisyQuadratic(A, b, 0.3))
+    with pytest.raises(CoterieError, match="positions 2 have gradients that are not finite"):
+        constants(fed, metric, who)
+    for wrong, words in (
+        ({"samples": 1}, "two at a point"),
+        ({"reach": 0.0}, "reach"),
+        ({"directions": 0}, "directions"),
+    ):
+        with pytest.raises(CoterieError, match=words):
+            constants(fed, metric, who, **wrong)
+    with pytest.raises(CoterieError, match="parameters"):
+        constants(fed, Metric.plain(D + 1), who)
+
+
 def test_a_federation_of_noisy_quadratics():
     A = np.stack([A0, A0, 1.5 * A0, A0 + np.diag([0.0, 1.0, 0.0])])
     b = np.array([[0.0, 0, 0], [3.0, 0, 4.0], [0.0, 0, 0], [0.0, 0, 0]])
@@ -126,6 +225,14 @@ def test_a_federation_of_noisy_quadratics():
     assert found.mu.value[0] == pytest.approx(1.0, abs=5 * found.mu.se[0])
     for e in (found.sigma2, found.others_sigma2):
         assert np.all(np.abs(e.value - 0.75) < 5 * e.se)
+    exactly = with_hessians(found, fed, Metric.plain(D), who)
+    np.testing.assert_allclose(exactly.delta.value, [0.0, 2.0, 1.0], atol=1e-12)
+    assert (exactly.L.value[0], exactly.mu.value[0]) == pytest.approx((4.0, 1.0))
+    for name in ("delta", "L", "mu"):
+        seen, right = getattr(found, name), getattr(exactly, name)
+        assert np.all(np.abs(seen.value - right.value) < 3.0 * seen.se), name
+    loss = 0.5 * 0.25 * np.trace(A0)
+    assert loss < found.loss()[0] < 4.0 * loss
 
 
 @pytest.mark.parametrize("samples", [0, 400])
@@ -168,3 +275,74 @@ def test_sites_and_blocks_change_nothing():
     )
     for name in ("sigma2", "zeta2", "m", "delta", "L"):
         np.testing.assert_allclose(getattr(one, name).value, getattr(other, name).value, rtol=1e-9, atol=1e-12)
+
+
+def clients(sigma=1.0):
+    """A main client; two near copies, two far ones, a little bent one and a much bent one."""
+    A = np.stack([A0] * 5 + [A0 + np.diag([0.0, 0.0, 0.05]), A0 + np.diag([4.0, 0.0, 0.0])])
+    b = np.vstack([np.zeros(D), np.tile([0.05, 0.0, 0.02], (2, 1)), np.tile(SHIFT, (2, 1)), np.zeros((2, D))])
+    return (
+        InProcess(NoisyQuadratic(A, b, sigma), seed=3),
+        Collaborators.of_one(0, 7),
+        Metric(np.full(D, 0.5), np.eye(D)),
+    )
+
+
+def test_from_gradients_to_weights_and_steps():
+    fed, who, metric = clients()
+    found = constants(fed, metric, who, samples=200, reach=3.0)
+    averaged, corrected = by_constants.averaging(found, who, 1000), by_constants.correction(found, who, 1000)
+    tau = averaged.who.tau
+    assert tau[2:4].max() < 1e-6 < tau[4]
+    assert tau[5] < tau[4]  # the bent one has m = 1 x 0.9, and no zeta
+    far = found.zeta2.value > 10.0
+    assert far.tolist() == [False, False, True, True, False, False]
+    assert 0.4 < averaged.alpha[0] < 6.0 / 7.0
+    assert corrected.alpha[0] == pytest.approx(6.0 / 7.0, abs=0.02)
+    np.testing.assert_allclose(corrected.who.tau, 1.0 / 6.0, rtol=0.2)
+    assert np.all((corrected.eta > 0.0) & (corrected.eta <= 0.5 / found.L.value))
+    assert np.all((corrected.beta > 0.0) & (corrected.beta < 1.0))
+    short = by_constants.averaging(found, who, 10)
+    assert short.alpha[0] > averaged.alpha[0] and short.eta[0] > averaged.eta[0]
+
+
+def test_weights_pay_for_m():
+    """The bound at what is chosen is at most that of other weights, with m of the average."""
+    fed, who, metric = clients()
+    found = constants(fed, metric, who, samples=50, reach=3.0)
+    L, mu, T = found.L.value, found.mu.value, 1000
+    scale = L / (mu * T)
+    rng = np.random.default_rng(1)
+
+    def bound(alpha, tau):
+        noise = found.others_sigma2.value + 2.0 * found.others_growth.value * found.zeta2.value
+        a, z, m = scale * np.sum(tau**2 * noise), np.sum(tau * found.zeta2.value), np.sum(tau * found.m.value)
+        return wga_theory.bound(alpha, scale * found.sigma2.value, a, z, m)[0] if alpha**2 * m < 1.0 else np.inf
+
+    chosen = by_constants.averaging(found, who, T)
+    least = bound(chosen.alpha[0], chosen.who.tau)
+    others = [bound(rng.uniform(), rng.dirichlet(np.full(6, 0.3))) for _ in range(3000)]
+    assert least <= min(others) * (1.0 + 1e-6)
+
+
+def test_corollary_5_3_leaves_out_who_curves_differently():
+    fed, who, metric = clients()
+    found = constants(fed, metric, who, samples=200, reach=3.0)
+    keep = by_constants.select(found, who, 300)
+    assert keep.tolist() == [True, True, True, True, True, False]  # however far the copies are
+    unsure = replace(found, delta=Estimate(found.delta.value, found.delta.se + 10.0))
+    assert not by_constants.select(unsure, who, 300).any()
+    quiet = replace(found, sigma2=Estimate(np.zeros(1), np.zeros(1)))
+    assert not by_constants.select(quiet, who, 300).any()
+    assert by_constants.averaging(quiet, who, 300).alpha[0] == 0.0
+
+
+def test_theory_needs_curvature_and_steps():
+    fed, who, metric = clients()
+    found = constants(fed, metric, who, samples=5)
+    flat = replace(found, mu=Estimate(np.zeros(1), np.zeros(1)))
+    with pytest.raises(CoterieError, match="flat in some direction"):
+        by_constants.averaging(flat, who, 10)
+    for T in (0, np.nan):
+        with pytest.raises(CoterieError, match="number of steps"):
+            by_constants.correction(found, who, T)

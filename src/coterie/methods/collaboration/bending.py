@@ -20,7 +20,7 @@ from coterie.numerics.kernels import Floats
 
 Ends = Callable[[Floats], tuple[Floats, Floats]]
 """From a fitted map (..., d, d): directions left and right (..., d, 1)."""
-CLEAR = 3.0
+CLEAR = 4.0
 """Standard errors from 0 at which a delta is surely there."""
 
 
@@ -88,6 +88,7 @@ def _end(
     error = sum((np.sum(ways**2 * of.along(across, across), axis=-1) for of in noisy if not of.together), np.zeros(()))
     se = np.sqrt(np.broadcast_to(error, crossed.shape))
     sure = np.full(crossed.shape, True) if least is None else crossed > least * se
+    se = np.where(sure, se, np.sqrt(2.0) * se)  # without a clear direction the two ways across err alike
     value = np.where(sure, (2.0 * _between(whole, left, right) + crossed) / 3.0, crossed)
     return Estimate(np.maximum(value, 0.0), se)
 

@@ -20,19 +20,25 @@ SURE = 0.25
 """Of the scatter of ``|grad f|^2`` over points, at least so much is taken to be no noise."""
 
 
-def noise(of: Sampled) -> tuple[Estimate, Estimate]:
-    """A5 relaxed (appendix B): sigma_k^2 and M_k (...,) with ``E|n_k|^2 <= M_k |grad f_k|^2 + sigma_k^2``."""
-    return _line(Estimate(of.s, of.s_se), of.square, np.zeros_like(of.s), of.together)
+def noise(of: Sampled, clear: float | None = None) -> tuple[Estimate, Estimate]:
+    """A5 relaxed (appendix B): sigma_k^2 and M_k (...,) with ``E|n_k|^2 <= M_k |grad f_k|^2 + sigma_k^2``.
+
+    M_k is 0, and sigma_k^2 the mean over points, unless M_k is ``clear`` standard errors from 0, by default 3, or 2
+    where errors are bounds: near an optimum nothing tells M_k from sigma_k^2, and steps may not exceed ``1 / (2 L M)``.
+    """
+    clear = (2.0 if of.together else 3.0) if clear is None else clear
+    return _line(Estimate(of.s, of.s_se), of.square, np.zeros_like(of.s), of.together, clear)
 
 
-def similarity(own: Sampled, others: Sampled) -> tuple[Estimate, Estimate]:
+def similarity(own: Sampled, others: Sampled, clear: float = 1.0) -> tuple[Estimate, Estimate]:
     """A4: zeta_k^2 and m_k (N,) with ``|grad f_k - grad f_0|^2 <= m |grad f_0|^2 + zeta_k^2``.
 
-    By least squares over points: typical values, not bounds. From a single point, m is 0 and zeta_k^2 what is seen.
+    By least squares over points: typical values, not bounds. m is 0, and zeta_k^2 the mean over points, unless m is
+    ``clear`` standard errors from 0; from a single point it always is.
     """
     apart = need_same_points(own, others).apart(own)
     x = Estimate(*(np.broadcast_to(a, apart.value.shape) for a in own.square))
-    return _line(apart, x, own.shared(others), own.together)
+    return _line(apart, x, own.shared(others), own.together, clear)
 
 
 def dominating(own: Sampled, others: Sampled, sure: float = 0.0) -> tuple[Floats, Floats]:
@@ -72,7 +78,7 @@ def need_same_points(own: Sampled, others: Sampled) -> Sampled:
     return others
 
 
-def _line(y: Estimate, x: Estimate, shared: Floats, together: bool) -> tuple[Estimate, Estimate]:
+def _line(y: Estimate, x: Estimate, shared: Floats, together: bool, clear: float) -> tuple[Estimate, Estimate]:
     """Level and slope (...,) of y on x (..., P), neither negative; ``shared`` is the covariance of their errors.
 
     Sums of products are too large by those of errors, where these are independent. Where errors are the same at all
@@ -92,14 +98,15 @@ def _line(y: Estimate, x: Estimate, shared: Floats, together: bool) -> tuple[Est
     (tilt, slope), (through, steep) = least(dx, 1.0 - 1.0 / P), least(x.value, 1.0)
     flat = np.mean(y.value, axis=-1)
     level = flat - slope * at[..., 0]
-    low, off = slope <= 0.0, (level < 0.0) & (slope > 0.0)
-    value = np.where(low, np.maximum(flat, 0.0), np.where(off, 0.0, level))
-    rise = np.where(low, 0.0, np.where(off, np.maximum(steep, 0.0), slope))
-    each = np.sqrt(np.maximum(y.se**2 + rise[..., None] * (rise[..., None] * x.se**2 - 2.0 * shared), 0.0))
 
-    def error(weights: Floats) -> Floats:
-        sizes = np.abs(weights) * each
+    def error(weights: Floats, rise: Floats) -> Floats:
+        each = np.maximum(y.se**2 + rise[..., None] * (rise[..., None] * x.se**2 - 2.0 * shared), 0.0)
+        sizes = np.abs(weights) * np.sqrt(each)
         return np.asarray(sizes.sum(axis=-1) if together else np.sqrt(np.sum(sizes**2, axis=-1)))
 
+    low = (slope <= 0.0) | (slope < clear * error(tilt, slope))
+    off = (level < 0.0) & ~low
+    value = np.where(low, np.maximum(flat, 0.0), np.where(off, 0.0, level))
+    rise = np.where(low, 0.0, np.where(off, np.maximum(steep, 0.0), slope))
     across = np.where(low[..., None], 1.0 / P, 1.0 / P - tilt * at)
-    return Estimate(value, error(across)), Estimate(rise, error(np.where(off[..., None], through, tilt)))
+    return Estimate(value, error(across, rise)), Estimate(rise, error(np.where(off[..., None], through, tilt), rise))

@@ -1,0 +1,150 @@
+"""From estimated constants to weights, steps and beta for a horizon, and whom Corollary 5.3 keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration import bc_theory, noise_theory, selection_theory, wga_theory
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.constants import Constants
+from coterie.methods.collaboration.noise_theory import sums
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+TURNS = 100
+"""How often tau and alpha are chosen, given the other, at most."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run a method with.
+
+    Attributes
+    ----------
+    who : Collaborators
+        With tau.
+    alpha, eta, beta : (M,)
+        beta is 1 for averaging, which has none.
+    """
+
+    who: Collaborators
+    alpha: Floats
+    eta: Floats
+    beta: Floats
+
+
+def averaging(found: Constants, who: Collaborators, T: float) -> Settings:
+    """Weighted averaging for T steps: alpha and tau of C.2, eta of Theorem 4.1, with noise that grows (appendix B).
+
+    A4 of the average has ``m = sum_k tau_k m_k``, so a collaborator pays for its m as it does for its zeta.
+
+    Raises
+    ------
+    CoterieError
+        Where T is no number of steps, or some mu or L is 0: the theorem needs both.
+    """
+    L, mu = _bent(found, T)
+    noise = noise_theory.collaborator_noise(found.others_sigma2.value, found.others_growth.value, found.zeta2.value)
+    tau, alpha, m = _weights(found, noise, who.starts, L / (mu * T))
+    grown = noise_theory.growth(alpha, found.growth.value, sums(tau**2 * found.others_growth.value, who.starts), m)
+    noises, biases = sums(tau**2 * noise, who.starts), sums(tau * found.zeta2.value, who.starts)
+    by = wga_theory.descent(L, mu, alpha, found.sigma2.value, noises, biases, m, grown)
+    eta = by.step(T, found.loss())
+    return Settings(Collaborators(who.main, who.of, who.who, tau), alpha, eta, np.ones(len(alpha)))
+
+
+def correction(found: Constants, who: Collaborators, T: float) -> Settings:
+    """Bias correction for T steps: alpha and tau by variances (C.4), eta and beta of Theorem 5.2.
+
+    delta of the average is taken to be the mean of the collaborators', which it does not exceed, and the step is the
+    best one for a known bias (Theorem 5.1) where the correction admits it.
+    """
+    L, mu = _bent(found, T)
+    noise0, noise = found.sigma2.value, found.others_sigma2.value
+    tau = bc_theory.best_tau(noise, who.starts)
+    average, delta = sums(tau**2 * noise, who.starts), sums(tau * found.delta.value, who.starts)
+    alpha = np.where(np.diff(who.starts) > 0, bc_theory.best_alpha(noise0, average), 0.0)
+    known = bc_theory.oracle_descent(L, mu, alpha, noise0, average).step(T, found.loss())
+    eta = np.minimum(known, bc_theory.largest_step(L, alpha, delta))
+    beta = bc_theory.best_beta(eta, delta, alpha, noise0, average, T)
+    return Settings(Collaborators(who.main, who.of, who.who, tau), alpha, eta, beta)
+
+
+def select(found: Constants, who: Collaborators, T: float, sure: float = 1.0) -> Bools:
+    """Whom to correct the bias of for T steps, (P,): Corollary 5.3 with estimated delta; ``who.kept`` takes it.
+
+    Parameters
+    ----------
+    found : Constants
+    who : Collaborators
+        Candidates.
+    T : float
+        Steps; the largest delta that still pays falls as more are taken.
+    sure : float, default 1
+        Standard errors that are added to an estimated delta before it is compared, since noise may have hidden it.
+
+    Notes
+    -----
+    A main client without noise keeps nobody. Two passes: those kept are compared once more, with the noise of their own
+    average, which is what helps. It takes about half a second for each main client.
+    """
+    L, mu = _bent(found, T)
+    delta, F0 = found.delta.value + sure * found.delta.se, found.loss()
+    keep = np.zeros(len(who.of), dtype=bool)
+    for i, (start, stop) in enumerate(zip(who.starts[:-1], who.starts[1:], strict=True)):
+        mine = np.arange(start, stop if found.sigma2.value[i] > 0.0 else start)
+        for _ in range(2 if len(mine) else 0):
+            noise = found.others_sigma2.value[mine]
+            average = float(np.sum(bc_theory.best_tau(noise, np.array([0.0, len(mine)])) ** 2 * noise))
+            noise0 = float(found.sigma2.value[i])
+            by = selection_theory.Setting(float(L[i]), float(mu[i]), noise0, average, float(F0[i]), noise0 + average)
+            kept = mine[delta[mine] <= selection_theory.largest_delta(by, T)]
+            changed, mine = 0 < len(kept) < len(mine), kept
+            if not changed:
+                break
+        keep[mine] = True
+    return keep
+
+
+def _weights(found: Constants, noise: Floats, starts: Ints, scale: Floats) -> tuple[Floats, Floats, Floats]:
+    """tau (P,), alpha and m (M,) that make C.2's bound small: each in turn, and the best that was seen.
+
+    With V the variance and ``room = 1 - alpha^2 m``, the bound ``V / room^2 + alpha^2 z / room`` has tau as if
+    ``zeta_k^2`` were larger by ``m_k (2 V / room^2 + alpha^2 z / room)``.
+    """
+    s0, zeta2, m_k = scale * found.sigma2.value, found.zeta2.value, found.m.value
+    helped, counts = np.diff(starts) > 0, np.diff(starts)
+    alpha, room, paid = np.zeros(len(s0)), np.ones(len(s0)), 2.0 * s0
+    best, kept = np.full(len(s0), np.inf), (np.zeros(len(noise)), alpha, alpha)
+    for _ in range(TURNS):
+        tau = wga_theory.best_tau(noise, zeta2 + m_k * np.repeat(paid, counts), starts, scale, room)
+        a, z, m = scale * sums(tau**2 * noise, starts), sums(tau * zeta2, starts), sums(tau * m_k, starts)
+        alpha = np.where(helped, wga_theory.best_alpha(s0, a, z, m), 0.0)
+        now, room = wga_theory.bound(alpha, s0, a, z, m), 1.0 - alpha**2 * m
+        better = now < best
+        kept = (
+            np.where(np.repeat(better, counts), tau, kept[0]),
+            np.where(better, alpha, kept[1]),
+            np.where(better, m, kept[2]),
+        )
+        if not np.any(now < best * (1.0 - 1e-9)):
+            break
+        best = np.where(better, now, best)
+        paid = 2.0 * wga_theory.variance(alpha, s0, a) / room**2 + alpha**2 * z / room
+    return kept
+
+
+def _bent(found: Constants, T: float) -> tuple[Floats, Floats]:
+    """L and mu (M,); a CoterieError where theory has nothing to say."""
+    if not (np.isfinite(T) and T >= 1.0):
+        raise CoterieError(f"T must be a number of steps, 1 at least, not {T}.")
+    L, mu = found.L.value, found.mu.value
+    flat = np.flatnonzero(~((mu > 0.0) & (L > 0.0)))
+    if len(flat):
+        raise CoterieError(
+            f"The loss of main client {flat[0]} is flat in some direction as far as its gradients say (mu = 0): ask "
+            "for more samples or rows, or leave columns out."
+        )
+    return L, mu
