@@ -98,7 +98,7 @@ def comparison_table(result: Compared) -> Table:
 def _gains(frame: pd.DataFrame, other: str) -> list[str]:
     names = (f"gain_over_{other}", f"gain_over_{other}_low", f"gain_over_{other}_high")
     values = frame[list(names)].to_numpy(dtype=np.float64)
-    places = words.decimals(np.abs(values[np.isfinite(values).all(axis=1), 0]), 3)
+    places = words.decimals(np.abs(values[:, 0]), 3)
     cells = []
     for method, (gain, low, high) in zip(frame.index, values, strict=True):
         cell = words.fixed(gain, places) if str(method) != other else "–"

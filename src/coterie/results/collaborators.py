@@ -17,12 +17,14 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import HELD_OUT, Options
 from coterie.methods.collaboration.plan import weights
 from coterie.methods.fitted import Problem
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Floats, Ints
 from coterie.results.compare import Splits
 from coterie.results.metrics import client_losses, objective
 
 GRID = np.linspace(0.0, 1.0, 11)
 """Candidates for a weight that held-out rows choose."""
+INNER = 5
+"""Splits of the training rows at most, with which they do."""
 
 
 def resolved(
@@ -48,9 +50,7 @@ def resolved(
         raise CoterieError("There are no collaborators: the table has one client only, so fit it by method 'local'.")
     out = dict(rounds)
     if out.get("main") is not None:
-        named = out["main"]
-        named = [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)
-        out["main"] = np.array([_position(clients, label, "main") for label in named])
+        out["main"] = main_clients(clients, out["main"])
     if isinstance(out.get("tau"), Mapping):
         out["tau"] = _matrix(clients, out["tau"])
         out.setdefault("main", np.flatnonzero(np.diff(out["tau"].indptr) > 0))
@@ -60,7 +60,7 @@ def resolved(
     if isinstance(out.get(name), str) and out[name] == HELD_OUT:
         if splits.count == 0:
             raise CoterieError(f"{name} is to be chosen by held-out rows: ask for at least one split.")
-        inner = Splits(splits.count, splits.fraction, splits.seed + 1)
+        inner = Splits(min(splits.count, INNER), splits.fraction, splits.seed + 1)
         loss = held_out(clients, problem, Options.of(out, corrected), corrected, inner)
         out[name] = float(GRID[int(np.argmin(loss))])
     return out
@@ -83,6 +83,14 @@ def held_out(clients: Clients, problem: Problem, options: Options, corrected: bo
             loss[i] += client_losses(held, problem.family, theta)[chosen.who.main].sum()
         rows += float(held.weights.sum())
     return loss / rows if rows > 0.0 else loss
+
+
+def main_clients(clients: Clients, named: Any) -> Ints:
+    """Positions of the clients that a user names as main ones: a label or several."""
+    labels = [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)
+    if not labels:
+        raise CoterieError("main names no client: name one at least, or leave it out, and every client is a main one.")
+    return np.array([_position(clients, label, "main") for label in labels], dtype=np.int64)
 
 
 def _position(clients: Clients, label: Any, what: str) -> int:

@@ -18,7 +18,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Bools, Floats
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import LOSSES, bootstrap, client_losses, client_sums, objective
 
@@ -158,8 +158,9 @@ class Evidence:
         if tied := may_be_as_good(self.table, recommended):
             names = ("Method " if len(tied) == 1 else "Methods ") + " and ".join(tied)
             text += f" {names} may be as good: the 95% interval of the difference over clients holds 0."
-        if np.sum(self.weight > 0) < FEW:
-            text += f" With {int(np.sum(self.weight > 0))} clients, intervals over clients say little."
+        tested = int(np.sum(self.weight > 0))
+        if tested < FEW:
+            text += f" With {tested} client{'s' * (tested != 1)}, intervals over clients say little."
         return text
 
 
@@ -169,13 +170,17 @@ def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
     return [str(name) for name in table.index[behind] if name != recommended]
 
 
-def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits) -> Evidence:
+def evaluate(
+    clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits, counted: Bools | None = None
+) -> Evidence:
     """Fit every method on the training rows of every split, and test it on the rest.
 
     Parameters
     ----------
     fits : mapping of callable
         ``fit(training clients) -> Fitted``, by name.
+    counted : (m,) bool, optional
+        Clients that are tested: main clients, where they are named, for others only lend their rows. By default all.
     """
     m = len(clients)
     losses = {name: np.zeros(m) for name in fits}
@@ -190,4 +195,7 @@ def evaluate(clients: Clients, family: str, fits: Mapping[str, Fit], splits: Spl
             fitted = fit(train)
             seconds[name] = min(seconds[name], perf_counter() - start)
             losses[name] += client_losses(held, family, fitted.client)
+    if counted is not None:
+        weight, rows = weight * counted, rows * counted
+        losses = {name: loss * counted for name, loss in losses.items()}
     return Evidence(losses, weight, rows, seconds, family, splits.seed)

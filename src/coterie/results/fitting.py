@@ -21,7 +21,7 @@ from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
 from coterie.results import notes as words
-from coterie.results.collaborators import resolved
+from coterie.results.collaborators import main_clients, resolved
 from coterie.results.compare import Evidence, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
@@ -107,11 +107,20 @@ class Fitting:
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
-        evidence = evaluate(clients, options.family, fits, options.splits)
+        evidence = evaluate(clients, options.family, fits, options.splits, self.counted())
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.best()
         return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+
+    def counted(self) -> Any:
+        """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""
+        corrected = METHODS[self.options.method].corrected if self.options.method != "auto" else None
+        if corrected is None or self.options.rounds.get("main") is None:
+            return None
+        mask = np.zeros(len(self.clients), dtype=bool)
+        mask[main_clients(self.clients, self.options.rounds["main"])] = True
+        return mask
 
     def need_all_personal(self, asked: str, problem: Problem) -> None:
         """Raise where a method that ties whole vectors meets columns that all clients share."""

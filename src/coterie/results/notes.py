@@ -130,6 +130,11 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
             f"The run stopped after {steps:,} steps, {_percent(c['gap'])} of the way short of {goal}. Stopping early "
             "keeps models near the pooled one, and may be better or worse than going on: compare with more steps."
         )
+    elif c["corrected"] and not c["keep"]:
+        notes.append(
+            "All bias is corrected and the run came to its end, so that these are the models that each main client would "
+            "have alone: keep some bias (keep), or take fewer steps, for something in between."
+        )
     if bad := c["quarantined"]:
         names = ", ".join(str(clients.labels[i]) for i in bad[:5]) + (", ..." if len(bad) > 5 else "")
         notes.append(f"{names} sent what is no finite gradient, and nobody listened to it any more.")

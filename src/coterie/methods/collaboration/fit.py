@@ -61,6 +61,7 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     client[who.main], cov[who.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
     about |= {"quarantined": bad, "asked": _plain(rounds or {})}
+    about["main"] = None if options.main is None else who.main.tolist()
     sigma2 = everyone.sigma2 if found.sigma2 is None or len(who.main) < len(client) else found.sigma2
     info = {"collaboration": about}
     return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
