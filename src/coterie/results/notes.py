@@ -132,8 +132,8 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
         )
     elif c["corrected"] and not c["keep"]:
         notes.append(
-            "All bias is corrected and the run came to its end, so that these are the models that each main client would "
-            "have alone: keep some bias (keep), or take fewer steps, for something in between."
+            "All bias is corrected and the run came to its end: these are the models that each main client would have "
+            "alone. Keep some bias (keep), or take fewer steps, for something in between."
         )
     if bad := c["quarantined"]:
         names = ", ".join(str(clients.labels[i]) for i in bad[:5]) + (", ..." if len(bad) > 5 else "")
