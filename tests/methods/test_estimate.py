@@ -343,6 +343,8 @@ def test_theory_needs_curvature_and_steps():
     flat = replace(found, mu=Estimate(np.zeros(1), np.zeros(1)))
     with pytest.raises(CoterieError, match="flat in some direction"):
         by_constants.averaging(flat, who, 10)
+    unsure = replace(found, mu=Estimate(np.zeros(1), np.full(1, 0.2)))
+    assert by_constants.averaging(unsure, who, 10).eta[0] > 0.0
     for T in (0, np.nan):
         with pytest.raises(CoterieError, match="number of steps"):
             by_constants.correction(found, who, T)

@@ -140,7 +140,7 @@ def _bent(found: Constants, T: float) -> tuple[Floats, Floats]:
     """L and mu (M,); a CoterieError where theory has nothing to say."""
     if not (np.isfinite(T) and T >= 1.0):
         raise CoterieError(f"T must be a number of steps, 1 at least, not {T}.")
-    L, mu = found.L.value, found.mu.value
+    L, mu = found.L.value, found.convexity
     flat = np.flatnonzero(~((mu > 0.0) & (L > 0.0)))
     if len(flat):
         raise CoterieError(

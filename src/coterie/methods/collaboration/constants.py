@@ -52,9 +52,14 @@ class Constants:
     mu: Estimate
     square: Estimate
 
+    @property
+    def convexity(self) -> Floats:
+        """mu (M,), or its standard error where that is larger: nearer to 0 it cannot be told from 0."""
+        return np.maximum(self.mu.value, self.mu.se)
+
     def loss(self) -> Floats:
         """``f_0 - f_0*`` at the metric's origin (M,) at most: ``|grad f_0|^2 / (2 mu)``, infinite where mu is 0."""
-        return over(np.maximum(self.square.value, 0.0), 2.0 * self.mu.value)
+        return over(np.maximum(self.square.value, 0.0), 2.0 * self.convexity)
 
 
 def constants(
