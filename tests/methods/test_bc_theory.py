@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bc_bound_theory as bounds
-from coterie.methods.collaboration import bc_recursion_theory as recursion
-from coterie.methods.collaboration import bc_sharp_theory as sharp
-from coterie.methods.collaboration import bc_theory as theory
-from coterie.methods.collaboration.bc_bound_theory import Correction
-from coterie.methods.collaboration.wga_theory import variance
+from coterie.methods.collaboration.theory import bc_bound_theory as bounds
+from coterie.methods.collaboration.theory import bc_recursion_theory as recursion
+from coterie.methods.collaboration.theory import bc_sharp_theory as sharp
+from coterie.methods.collaboration.theory import bc_theory as theory
+from coterie.methods.collaboration.theory.bc_bound_theory import Correction
+from coterie.methods.collaboration.theory.wga_theory import variance
 from coterie.reproduce.paper_004.exact import noises, transition
 from coterie.reproduce.paper_004.noisy_quadratic import Curve
 from tests.methods.random_quadratic import T, random_quadratic

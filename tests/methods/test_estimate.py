@@ -7,11 +7,12 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bending, by_constants, estimate, wga_theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import constants, with_hessians
+from coterie.methods.collaboration.constants import bending, by_constants, estimate
+from coterie.methods.collaboration.constants.constants import constants, with_hessians
+from coterie.methods.collaboration.constants.sampled import Estimate, Sampled, sampled
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled import Estimate, Sampled, sampled
+from coterie.methods.collaboration.theory import wga_theory
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic
 

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import noise_theory
-from coterie.methods.collaboration import wga_theory as theory
-from coterie.methods.collaboration.descent_theory import Descent, over, repeated
+from coterie.methods.collaboration.theory import noise_theory
+from coterie.methods.collaboration.theory import wga_theory as theory
+from coterie.methods.collaboration.theory.descent_theory import Descent, over, repeated
 from tests.methods.random_quadratic import T, random_quadratic
 
 

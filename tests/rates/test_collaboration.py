@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration import bc_theory, selection_theory, wga_theory
-from coterie.methods.collaboration.bc_bound_theory import Correction, theorem_bound
-from coterie.methods.collaboration.bc_recursion_theory import after_own_step, recursion_bound
-from coterie.methods.collaboration.bc_sharp_theory import sharp_bound
+from coterie.methods.collaboration.theory import bc_theory, selection_theory, wga_theory
+from coterie.methods.collaboration.theory.bc_bound_theory import Correction, theorem_bound
+from coterie.methods.collaboration.theory.bc_recursion_theory import after_own_step, recursion_bound
+from coterie.methods.collaboration.theory.bc_sharp_theory import sharp_bound
 from coterie.reproduce.outcome import Settings
 from coterie.reproduce.paper_004 import bounds, exact
 from coterie.reproduce.paper_004.noisy_quadratic import Curve, average, simulate

@@ -11,7 +11,7 @@ from coterie.data.catalog import fetch
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.choice.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.fitted import Problem
 from coterie.relations.clusters import Tree

@@ -1,7 +1,7 @@
 """Linear speedup in personalized collaborative learning (2022), Algorithm 3: bias correction (BC).
 
 The collaborators' average is corrected by what its bias was in past steps, an exponential average c of observed biases,
-or by an oracle of the bias (section 5.1). ``collaboration.bc_theory`` chooses alpha, tau, beta and eta.
+or by an oracle of the bias (section 5.1). ``collaboration.theory.bc_theory`` chooses alpha, tau, beta and eta.
 """
 
 from __future__ import annotations

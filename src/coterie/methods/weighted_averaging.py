@@ -1,7 +1,7 @@
 """Linear speedup in personalized collaborative learning (2022), Algorithm 2: weighted gradient averaging (WGA).
 
 It is SGD on ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``; ``collaboration.optimum`` goes there at once,
-``collaboration.wga_theory`` chooses alpha, tau and eta. With alpha = 0 every main client works alone.
+``collaboration.theory.wga_theory`` chooses alpha, tau and eta. With alpha = 0 every main client works alone.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.bias_correction import BiasCorrection
-from coterie.methods.collaboration import bc_theory
-from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.choice.choose import choose
 from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.curvature import curvature, need_rows
@@ -19,7 +18,8 @@ from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.options import Options
-from coterie.methods.collaboration.rules import rules
+from coterie.methods.collaboration.rules.by_name import rules
+from coterie.methods.collaboration.theory import bc_theory
 from coterie.methods.rounds.plan import some
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.numerics.kernels import Floats, Ints

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration import bc_theory, wga_theory
-from coterie.methods.collaboration.bc_bound_theory import Correction, theorem_bound
-from coterie.methods.collaboration.bc_recursion_theory import recursion_bound
-from coterie.methods.collaboration.bc_sharp_theory import sharp_bound
-from coterie.methods.collaboration.descent_theory import Descent
+from coterie.methods.collaboration.theory import bc_theory, wga_theory
+from coterie.methods.collaboration.theory.bc_bound_theory import Correction, theorem_bound
+from coterie.methods.collaboration.theory.bc_recursion_theory import recursion_bound
+from coterie.methods.collaboration.theory.bc_sharp_theory import sharp_bound
+from coterie.methods.collaboration.theory.descent_theory import Descent
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.collaboration.descent_theory import Value, repeated
-from coterie.methods.collaboration.wga_theory import variance
+from coterie.methods.collaboration.theory.descent_theory import Value, repeated
+from coterie.methods.collaboration.theory.wga_theory import variance
 from coterie.numerics.kernels import Floats
 
 SLACK = 1.0 + 1e-9

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.descent_theory import Descent, Value, over
-from coterie.methods.collaboration.noise_theory import sums
+from coterie.methods.collaboration.theory.descent_theory import Descent, Value, over
+from coterie.methods.collaboration.theory.noise_theory import sums
 from coterie.numerics.kernels import Floats
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 

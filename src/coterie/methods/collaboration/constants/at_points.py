@@ -8,8 +8,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.collaboration.constants.sampled import Sampled, sampled
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled import Sampled, sampled
 from coterie.methods.complete import complete
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full

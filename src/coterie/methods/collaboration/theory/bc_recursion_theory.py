@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coterie.methods.collaboration.bc_bound_theory import SLACK, Correction
-from coterie.methods.collaboration.descent_theory import Value
+from coterie.methods.collaboration.theory.bc_bound_theory import SLACK, Correction
+from coterie.methods.collaboration.theory.descent_theory import Value
 from coterie.numerics.kernels import Floats
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bc_theory, noise_theory, selection_theory, wga_theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import Constants
-from coterie.methods.collaboration.noise_theory import sums
+from coterie.methods.collaboration.constants.constants import Constants
+from coterie.methods.collaboration.theory import bc_theory, noise_theory, selection_theory, wga_theory
+from coterie.methods.collaboration.theory.noise_theory import sums
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 TURNS = 100

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.adaptive import Adaptive
 from coterie.methods.collaboration.pairs import Rules
-from coterie.methods.collaboration.robust import Clipped, Trimmed
-from coterie.methods.collaboration.trust import Trust
+from coterie.methods.collaboration.rules.adaptive import Adaptive
+from coterie.methods.collaboration.rules.robust import Clipped, Trimmed
+from coterie.methods.collaboration.rules.trust import Trust
 
 
 def rules(name: str, corrected: bool) -> Rules | None:

@@ -16,8 +16,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.collaboration.choice.shrinkage import between, posterior, rows_variance
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.shrinkage import between, posterior, rows_variance
 from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.constants import hessians

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Federation, PerRow
-from coterie.methods.collaboration.likeness import Likeness, gradient
+from coterie.methods.collaboration.choice.likeness import Likeness, gradient
+from coterie.methods.collaboration.choice.mix import mix
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.mix import mix
 from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.sampled import Estimate, Sampled
+from coterie.methods.collaboration.constants.sampled import Estimate, Sampled
 from coterie.numerics.kernels import Floats
 
 SURE = 0.25

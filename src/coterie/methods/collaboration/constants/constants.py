@@ -8,14 +8,14 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
-from coterie.methods.collaboration import bending, estimate
-from coterie.methods.collaboration.at_points import at_points
 from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.constants import bending, estimate
+from coterie.methods.collaboration.constants.at_points import at_points
+from coterie.methods.collaboration.constants.sampled import Estimate, Sampled
 from coterie.methods.collaboration.curvature import bend
-from coterie.methods.collaboration.descent_theory import over
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.needs import need_columns
-from coterie.methods.collaboration.sampled import Estimate, Sampled
+from coterie.methods.collaboration.theory.descent_theory import over
 from coterie.methods.complete import complete
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full

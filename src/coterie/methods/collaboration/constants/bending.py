@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.estimate import need_same_points
-from coterie.methods.collaboration.sampled import Estimate, Sampled
+from coterie.methods.collaboration.constants.estimate import need_same_points
+from coterie.methods.collaboration.constants.sampled import Estimate, Sampled
 from coterie.numerics.kernels import Floats
 
 Ends = Callable[[Floats], tuple[Floats, Floats]]

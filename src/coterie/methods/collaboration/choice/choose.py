@@ -16,11 +16,11 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.collaboration.choice.likeness import Likeness, likeness
+from coterie.methods.collaboration.choice.nearest import nearest_of, nearest_pairs
+from coterie.methods.collaboration.choice.weigh import by_theorem, exactly
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.likeness import Likeness, likeness
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.nearest import nearest_of, nearest_pairs
-from coterie.methods.collaboration.weigh import by_theorem, exactly
 from coterie.numerics.kernels import Floats, Ints
 
 LEAST = 1e-3

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.descent_theory import Descent, Value, over
-from coterie.methods.collaboration.wga_theory import variance
+from coterie.methods.collaboration.theory.descent_theory import Descent, Value, over
+from coterie.methods.collaboration.theory.wga_theory import variance
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.collaboration.bc_bound_theory import Correction
-from coterie.methods.collaboration.descent_theory import Value, geometric, repeated
+from coterie.methods.collaboration.theory.bc_bound_theory import Correction
+from coterie.methods.collaboration.theory.descent_theory import Value, geometric, repeated
 from coterie.numerics.kernels import Floats
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.methods.collaboration import bc_theory
-from coterie.methods.collaboration.bc_bound_theory import Correction
-from coterie.methods.collaboration.bc_sharp_theory import sharp_bound, sharp_nonconvex_bound
+from coterie.methods.collaboration.theory import bc_theory
+from coterie.methods.collaboration.theory.bc_bound_theory import Correction
+from coterie.methods.collaboration.theory.bc_sharp_theory import sharp_bound, sharp_nonconvex_bound
 from coterie.numerics.kernels import Floats
 
 GRID = 120

@@ -1,0 +1,1 @@
+"""The constants that theory needs, from a few gradients, with standard errors; and what follows from them."""

@@ -1,0 +1,1 @@
+"""Rules that weigh gradients heard one by one, and put them together."""

@@ -1,0 +1,1 @@
+"""Step sizes, weights and bounds by theorem, as functions of constants."""
