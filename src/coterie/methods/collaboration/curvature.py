@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
@@ -23,12 +22,6 @@ def bend(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
     weight = sizes(site.objective)
     theta, share = np.tile(at, (len(site), 1)), (w / np.where(weight > 0.0, weight, 1.0))[:, None]
     return {"A": share * hessians(site.objective, theta), "most": share * hessians(site.objective, theta, most=True)}
-
-
-@work
-def count(site: Site) -> dict[str, Any]:
-    """Rows of every client."""
-    return {"rows": site.objective.counts}
 
 
 @dataclass(frozen=True)
@@ -63,13 +56,6 @@ class Curvature:
     def delta(self) -> Floats:
         """``|H_average - H_0|`` (M,): what BC has to do with, which corrects the average's bias."""
         return np.asarray(np.abs(np.linalg.eigvalsh(self.average - self.own)).max(axis=1))
-
-
-def need_rows(fed: Federation, batch: int) -> None:
-    """Raise a CoterieError for a batch of more rows than any client has."""
-    most = int(complete(fed.ask(count))["rows"].max()) if batch else 0
-    if batch > most:
-        raise CoterieError(f"batch is {batch:,}, and no client has more than {most:,} rows: 0 takes all.")
 
 
 def curvature(fed: Federation, who: Collaborators, metric: Metric) -> Curvature:

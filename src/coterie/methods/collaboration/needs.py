@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation
+from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.complete import complete
 from coterie.methods.rounds.at_home import shape
 
 
@@ -26,3 +29,16 @@ def need_columns(fed: Federation, who: Collaborators, d: int) -> None:
             f"The main client's model has {d} parameters, and clients at positions {names} have another number: "
             "give all the same columns, or leave these out."
         )
+
+
+@work
+def count(site: Site) -> dict[str, Any]:
+    """Rows of every client."""
+    return {"rows": site.objective.counts}
+
+
+def need_rows(fed: Federation, batch: int) -> None:
+    """Raise a CoterieError for a batch of more rows than any client has."""
+    most = int(complete(fed.ask(count))["rows"].max()) if batch else 0
+    if batch > most:
+        raise CoterieError(f"batch is {batch:,}, and no client has more than {most:,} rows: 0 takes all.")

@@ -13,9 +13,10 @@ from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.choice.choose import choose
 from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.curvature import curvature, need_rows
+from coterie.methods.collaboration.curvature import curvature
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.needs import need_rows
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.rules.by_name import rules
