@@ -116,8 +116,8 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
     notes, steps = [], int(c["trace"][-1][0])
     if str(c["status"]).startswith("diverged"):
         notes.append(
-            f"The run {c['status']}; the coefficients are the last finite ones before it: give an eta under the "
-            "one used, which is in the result."
+            f"The run {c['status']}, for {_labels(clients, c['diverged'])}; all coefficients are the last finite ones "
+            "before it: give an eta under the one used, which is in the result."
         )
     elif c["status"] == "not reached":
         notes.append(
@@ -136,9 +136,13 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
             "alone. Keep some bias (keep), or take fewer steps, for something in between."
         )
     if bad := c["quarantined"]:
-        names = ", ".join(str(clients.labels[i]) for i in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        notes.append(f"{names} sent what is no finite gradient, and nobody listened to it any more.")
+        notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
     return notes
+
+
+def _labels(clients: Clients, at: list[int]) -> str:
+    """Some clients by name."""
+    return ", ".join(str(clients.labels[i]) for i in at[:5]) + (", ..." if len(at) > 5 else "")
 
 
 def _percent(share: float) -> str:

@@ -94,7 +94,10 @@ class CollaborativeSGD(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
     def step(self, fed: Federation, state: State) -> State:
-        """One round of all main clients; one whose own gradient is missing stays where it is."""
+        """One round of all main clients; one whose own gradient is missing stays where it is.
+
+        A divergence ends the run of all: ``gone`` are the positions in ``main`` that diverged, at the last finite x.
+        """
         t, M = state["t"], len(state["x"])
         alpha, eta = at_step(self.alpha, t, M), at_step(self.eta, t, M)
         within("alpha", alpha, 0.0, 1.0)
@@ -109,8 +112,9 @@ class CollaborativeSGD(ABC):
         for name, value in new.items():
             if not heard.spoke.all():
                 new[name] = np.where(heard.spoke.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
-        if not (np.abs(new["x"]) < FAR).all():
-            return state | {"status": f"diverged by step {t + 1}"}
+        gone = ~(np.abs(new["x"]) < FAR).all(axis=1)
+        if gone.any():
+            return state | {"status": f"diverged by step {t + 1}", "gone": np.flatnonzero(gone)}
         return state | heard.state | new | {"t": t + 1}
 
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:

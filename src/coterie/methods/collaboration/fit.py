@@ -47,7 +47,7 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     who, goes = chosen.method.exchange.who, chosen.goes
     goal = optimum(fed, who, goes, metric)
     if options.exact and not corrected:
-        theta, trace, bad = goal.theta, [(goal.exchanges, 0.0)], []
+        theta, trace, bad, gone = goal.theta, [(goal.exchanges, 0.0)], [], []
         status = "exact" if goal.reached.all() else "not reached"
     else:
         method = replace(chosen.method, held=goal.held)
@@ -56,11 +56,12 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
         theta, bad = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]
+        gone = who.main[state.get("gone", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
     found = spread(fed, who, goes, metric, theta, problem.family == "gaussian")
     client[who.main], cov[who.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
-    about |= {"quarantined": bad, "asked": _plain(rounds or {})}
+    about |= {"quarantined": bad, "diverged": gone, "asked": _plain(rounds or {})}
     about["main"] = None if options.main is None else who.main.tolist()
     sigma2 = everyone.sigma2 if found.sigma2 is None or len(who.main) < len(client) else found.sigma2
     info = {"collaboration": about}
