@@ -144,7 +144,14 @@ BAD = [
     ({"rule": "vote"}, "rule must be"),
     ({"within": "here"}, "within must be all or cluster"),
     ({"participation": 0}, "participation must lie above 0"),
-    ({"first": "guess"}, "c_0 is zero, sample"),
+    ({"first": "guess"}, "first must be zero, sample or a whole number from 1"),
+    ({"first": 10**12}, "first must be zero, sample or a whole number from 1 to 100,000"),
+    ({"first": np.ones(2)}, "first must be zero, sample"),
+    ({"eta": 10**400}, "eta must lie above 0"),
+    ({"alpha": 10**300}, "alpha must lie from 0 to 1"),
+    ({"rule": np.ones(3)}, "rule must be mean"),
+    ({"within": "cluster"}, "need clusters: name a cluster column"),
+    ({"main": {"c0": 1}}, "main names a client by its label"),
     ({"main": "nobody"}, "main names client 'nobody'"),
     ({"tau": {"c0": {"c1": 0.5, "c2": 0.6}}}, "add up to 1.1"),
     ({"tau": {"c0": {"c1": -0.5, "c2": 1.5}}}, "must be numbers from 0 to 1"),
@@ -155,6 +162,14 @@ BAD = [
     ({"tau": {}}, "names no collaborators"),
     ({"tau": np.ones((2, 2))}, "must be 6 x 6"),
     ({"tau": "most"}, "tau must be auto, equal"),
+    ({"tau": 0.5}, "must be 6 x 6, clients by clients, not a number"),
+    ({"tau": None}, "tau must be auto, equal, a mapping or a matrix, not None"),
+    ({"tau": [[1.0, 2.0], [3.0]]}, "tau must be auto, equal, a mapping"),
+    ({"tau": np.full((6, 6), "a")}, "or a matrix of numbers"),
+    ({"tau": np.ones((6, 6, 2))}, "not 6 x 6 x 2"),
+    ({"tau": {"c0": {"c1": True}}}, "must be a number, not True"),
+    ({"tau": "equal", "collaborators": 2}, "leave one of the two out"),
+    ({"normalise": True}, "give tau as well, or leave normalise out"),
     ({"normalise": "yes"}, "normalise must be True or False"),
 ]
 
@@ -166,7 +181,7 @@ def test_what_cannot_be_is_said_in_one_sentence(rounds, said):
 
 
 def test_options_of_bias_correction_are_not_those_of_averaging():
-    with pytest.raises(CoterieError, match=r"no option 'beta'\. It is one of bias-correction"):
+    with pytest.raises(CoterieError, match=r"no option 'beta'\. It is one of bias-correction\. There are"):
         fit(table(), "weighted-averaging", {"beta": 0.1})
 
 

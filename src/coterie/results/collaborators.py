@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,8 @@ def resolved(
     """
     if len(clients) < 2:
         raise CoterieError("There are no collaborators: the table has one client only, so fit it by method 'local'.")
+    if rounds.get("within") == "cluster" and not clients.levels:
+        raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     out = dict(rounds)
     if out.get("main") is not None:
         out["main"] = main_clients(clients, out["main"])
@@ -94,6 +96,8 @@ def main_clients(clients: Clients, named: Any) -> Ints:
 
 
 def _position(clients: Clients, label: Any, what: str) -> int:
+    if not isinstance(label, Hashable):
+        raise CoterieError(f"{what} names a {clients.name} by its label, not by {label!r}.")
     at = int(find_labels(clients.labels, np.array([label], dtype=object))[0])
     if at < 0:
         known = [str(name) for name in clients.labels]
@@ -110,7 +114,7 @@ def _matrix(clients: Clients, tau: Mapping[Any, Any]) -> Any:
         if not isinstance(others, Mapping):
             raise CoterieError(f"tau of {main!r} must be a mapping from collaborators to weights, not {others!r}.")
         for other, weight in others.items():
-            if not isinstance(weight, (int, float, np.number)):
+            if not isinstance(weight, (int, float, np.number)) or isinstance(weight, bool):
                 raise CoterieError(f"The weight tau of {other!r} for {main!r} must be a number, not {weight!r}.")
             entries.append((_position(clients, main, "tau"), _position(clients, other, "tau"), float(weight)))
     if not entries:
@@ -120,9 +124,14 @@ def _matrix(clients: Clients, tau: Mapping[Any, Any]) -> Any:
 
 
 def _square(clients: Clients, tau: Any) -> Any:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array, issparse
 
-    W = csr_array(tau, dtype=np.float64)
-    if W.shape != (len(clients), len(clients)):
-        raise CoterieError(f"A matrix tau must be {len(clients)} x {len(clients)}, clients by clients, not {W.shape}.")
-    return W
+    n = len(clients)
+    try:
+        W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError("tau must be auto, equal, a mapping {main: {other: weight}} or a matrix of numbers.") from e
+    if W.shape != (n, n):
+        shape = " x ".join(str(size) for size in W.shape) or "a number"
+        raise CoterieError(f"A matrix tau must be {n} x {n}, clients by clients, not {shape}.")
+    return csr_array(W).astype(np.float64)

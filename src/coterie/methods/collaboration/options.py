@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.bias_correction import need_first
 from coterie.methods.collaboration.collaborative_sgd import within
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 
@@ -18,6 +17,8 @@ RULES = ("mean", "trimmed", "clipped", "trust", "adaptive")
 HELD_OUT = "held-out"
 USUAL = 200
 """Steps of a run."""
+SAMPLES = 100_000
+"""Samples of a first bias at most."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,15 @@ class Options:
         names = [f.name for f in fields(cls) if corrected or f.name not in ("keep", "beta", "first")]
         for name in given:
             if name not in names:
-                also = " It is one of bias-correction." if name in ("keep", "beta", "first") else ""
-                raise CoterieError(
-                    f"Collaboration has no option {name!r}.{also}{nearest(name, names)} There are {', '.join(names)}."
-                )
+                other = name in ("keep", "beta", "first")
+                hint = " It is one of bias-correction." if other else nearest(name, names)
+                raise CoterieError(f"Collaboration has no option {name!r}.{hint} There are {', '.join(names)}.")
+        if "collaborators" in given and not (isinstance(given.get("tau", "auto"), str) and given.get("tau") != "equal"):
+            raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
         return cls(**given)
 
     def __post_init__(self) -> None:
+        value: Any
         for name, least in (("collaborators", 1), ("steps", 1), ("batch", 0), ("local", 1), ("seed", 0)):
             value = getattr(self, name)
             whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -101,27 +104,39 @@ class Options:
                 hint = " Without collaborators a client works alone: use the method 'local'." * (name[0] == "c")
                 raise CoterieError(f"{name} must be a whole number from {least} to {LARGEST:,}, not {value!r}.{hint}")
         for name, values in (("optimiser", tuple(OPTIMISERS)), ("rule", RULES), ("within", ("all", "cluster"))):
-            if (value := getattr(self, name)) not in values:
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value in values):
                 raise CoterieError(f"{name} must be {' or '.join(values)}, not {value!r}.")
-        if isinstance(self.tau, str) and self.tau not in ("auto", "equal"):
-            raise CoterieError(f"tau must be auto, equal, a mapping or a matrix, not {self.tau!r}.")
-        need_first(self.first)
-        if not isinstance(self.normalise, (bool, np.bool_)):
-            raise CoterieError(f"normalise must be True or False, not {self.normalise!r}.")
+        self._check_weights()
+        samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool)
+        if not (samples and 1 <= self.first <= SAMPLES) and not (
+            isinstance(self.first, str) and self.first in ("zero", "sample")
+        ):
+            raise CoterieError(
+                f"first must be zero, sample or a whole number from 1 to {SAMPLES:,}, not {self.first!r}."
+            )
         ranges = (("alpha", 0.0, 1.0), ("keep", 0.0, 1.0), ("beta", 0.0, 1.0), ("eta", 0.0, np.inf))
         words = {"alpha": ("auto", HELD_OUT), "keep": (HELD_OUT,), "beta": ("auto",), "eta": ("auto",)}
         for name, low, high in (*ranges, ("participation", 0.0, 1.0)):
             value = getattr(self, name)
             if isinstance(value, str) and value in words.get(name, ()):
                 continue
-            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+            if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
                 choices = " or ".join((*words.get(name, ()), "a number"))
                 raise CoterieError(f"{name} must be {choices}, not {value!r}.")
-            if not np.isfinite(value):
+            if not abs(value) < float(np.finfo(np.float64).max):
                 value = np.nan
             within(name, float(value), low, high, open_below=name in ("beta", "eta", "participation"))
         if self.taken * self.local > LARGEST:
             raise CoterieError(f"That is {self.taken * self.local:,} steps: take fewer.")
+
+    def _check_weights(self) -> None:
+        if self.tau is None or (isinstance(self.tau, str) and self.tau not in ("auto", "equal")):
+            raise CoterieError(f"tau must be auto, equal, a mapping or a matrix, not {self.tau!r}.")
+        if not isinstance(self.normalise, (bool, np.bool_)):
+            raise CoterieError(f"normalise must be True or False, not {self.normalise!r}.")
+        if self.normalise and isinstance(self.tau, str):
+            raise CoterieError("normalise is for weights that are given: give tau as well, or leave normalise out.")
 
     @property
     def taken(self) -> int:
