@@ -128,6 +128,7 @@ BAD = [
     ({"alpha": -1}, "alpha must lie from 0 to 1"),
     ({"alpha": np.nan}, "alpha must lie from 0 to 1"),
     ({"alpha": "lots"}, "alpha must be auto or held-out or a number, not 'lots'"),
+    ({"alpha": "held-out"}, "with bias-correction they choose keep"),
     ({"alpha": True}, "alpha must be auto or held-out or a number"),
     ({"beta": 0}, "beta must lie above 0"),
     ({"beta": 1.2}, "beta must lie above 0 and up to 1"),
@@ -183,6 +184,11 @@ def test_what_cannot_be_is_said_in_one_sentence(rounds, said):
 def test_options_of_bias_correction_are_not_those_of_averaging():
     with pytest.raises(CoterieError, match=r"no option 'beta'\. It is one of bias-correction\. There are"):
         fit(table(), "weighted-averaging", {"beta": 0.1})
+
+
+def test_no_row_to_spare_chooses_nothing():
+    with pytest.raises(CoterieError, match="No client has a row to spare"):
+        fit(table(m=30, n=1), "weighted-averaging", {"alpha": "held-out"}, splits=2)
 
 
 def test_one_client_has_no_collaborators():

@@ -59,6 +59,8 @@ def resolved(
     elif not isinstance(out.get("tau", "auto"), str):
         out["tau"] = _square(clients, out["tau"])
     name = "keep" if corrected else "alpha"
+    if corrected and isinstance(out.get("alpha"), str) and out["alpha"] == HELD_OUT:
+        raise CoterieError("Held-out rows choose alpha for weighted-averaging; with bias-correction they choose keep.")
     if isinstance(out.get(name), str) and out[name] == HELD_OUT:
         if splits.count == 0:
             raise CoterieError(f"{name} is to be chosen by held-out rows: ask for at least one split.")
@@ -84,7 +86,9 @@ def held_out(clients: Clients, problem: Problem, options: Options, corrected: bo
             theta[chosen.who.main] = start
             loss[i] += client_losses(held, problem.family, theta)[chosen.who.main].sum()
         rows += float(held.weights.sum())
-    return loss / rows if rows > 0.0 else loss
+    if not rows > 0.0:
+        raise CoterieError("No client has a row to spare, so held-out rows choose nothing: give a number instead.")
+    return loss / rows
 
 
 def main_clients(clients: Clients, named: Any) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -88,8 +89,8 @@ class Options:
         names = [f.name for f in fields(cls) if corrected or f.name not in ("keep", "beta", "first")]
         for name in given:
             if name not in names:
-                other = name in ("keep", "beta", "first")
-                hint = " It is one of bias-correction." if other else nearest(name, names)
+                hint = nearest(name, names)
+                hint = " It is one of bias-correction." if name in ("keep", "beta", "first") else hint
                 raise CoterieError(f"Collaboration has no option {name!r}.{hint} There are {', '.join(names)}.")
         if "collaborators" in given and not (isinstance(given.get("tau", "auto"), str) and given.get("tau") != "equal"):
             raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
@@ -104,8 +105,7 @@ class Options:
                 hint = " Without collaborators a client works alone: use the method 'local'." * (name[0] == "c")
                 raise CoterieError(f"{name} must be a whole number from {least} to {LARGEST:,}, not {value!r}.{hint}")
         for name, values in (("optimiser", tuple(OPTIMISERS)), ("rule", RULES), ("within", ("all", "cluster"))):
-            value = getattr(self, name)
-            if not (isinstance(value, str) and value in values):
+            if not (isinstance(value := getattr(self, name), str) and value in values):
                 raise CoterieError(f"{name} must be {' or '.join(values)}, not {value!r}.")
         self._check_weights()
         samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool)
@@ -124,7 +124,7 @@ class Options:
             if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
                 choices = " or ".join((*words.get(name, ()), "a number"))
                 raise CoterieError(f"{name} must be {choices}, not {value!r}.")
-            if not abs(value) < float(np.finfo(np.float64).max):
+            if not -sys.float_info.max < value < sys.float_info.max:
                 value = np.nan
             within(name, float(value), low, high, open_below=name in ("beta", "eta", "participation"))
         if self.taken * self.local > LARGEST:
