@@ -64,9 +64,12 @@ def test_a_narrow_terminal_loses_no_client(monkeypatch, width):
         (["--family", "poison"], "Did you mean 'poisson'"),
         (["--out", "there.txt"], "none of the extensions .csv"),
         (["--pairs", "there.txt"], "none of the extensions .csv"),
+        (["--out", "table.csv"], "'table.csv' is the table itself"),
+        (["--pairs", "table.csv"], "'table.csv' is the table itself"),
+        (["--out", "both.csv", "--pairs", "both.csv"], "--out and --pairs both name 'both.csv'"),
         (["--test-fraction", "nan"], "test fraction must be between 0 and 1, not nan"),
     ],
-    ids=["collaborators", "within", "family", "out", "pairs", "share"],
+    ids=["collaborators", "within", "family", "out", "pairs", "over itself", "pairs over itself", "one file", "share"],
 )
 def test_bad_options(folder, arguments, fragment):
     assert fragment in coterie(*ARGUMENTS, *arguments).message

@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli import options as o
 from coterie.cli.common import TablePath, check_table, place, say, status, width
+from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.results.advice import Advice
@@ -79,6 +80,10 @@ def advise(
     for file in (out, pairs):
         if file is not None:
             check_table(file)
+            if file.exists() and table.exists() and file.samefile(table):
+                raise CoterieError(f"'{file}' is the table itself; name another file for the advice.")
+    if out is not None and pairs is not None and out.absolute() == pairs.absolute():
+        raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
     advice = _read(context)
     from coterie.report.advice import advice_table, collaborators_table
     from coterie.report.tables import render_text

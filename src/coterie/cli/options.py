@@ -94,8 +94,8 @@ Method = Annotated[
         "--method",
         metavar="NAME",
         help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
-        "or auto, which takes the one with the lowest held-out loss; james-stein, async-l2gd and async-al2sgd are "
-        "compared only if named.",
+        "or auto, which takes the one with the lowest held-out loss; james-stein, async-l2gd, async-al2sgd, "
+        "weighted-averaging and bias-correction are compared only if named.",
         rich_help_panel=_MODEL,
     ),
 ]
