@@ -105,6 +105,29 @@ def test_says_where_one_pooled_model_is_better():
     assert "One pooled model does better over rows" in " ".join(advice.sentences)
 
 
+def test_says_where_clients_alone_are_better():
+    rng = np.random.default_rng(5)
+    client = np.repeat(np.arange(8), 30)
+    df = pd.DataFrame({"client": client, "x": rng.normal(size=240)})
+    eta = 1.0 + (rng.normal(size=8)[client] + 1.0) * df["x"]
+    df["y"] = rng.poisson(1e6 * np.exp(np.minimum(eta, 4.0)))
+    advice = coterie.advise(df, "y ~ x", "client", family="poisson", splits=3)
+    loss, said = advice.evidence["loss_rows"], " ".join(advice.sentences)
+    assert loss["local"] < loss["pooled"] < loss["together"]
+    assert "what is predicted is not borne out here" in said
+    assert "One pooled model" not in said
+    assert "nan" not in said
+
+
+def test_one_client_of_size_among_small_ones_is_spoken_of_as_one():
+    rng = np.random.default_rng(6)
+    client = np.repeat(np.arange(6), [200, 4, 4, 4, 4, 4])
+    df = pd.DataFrame({"client": client, "x": rng.normal(size=220), "y": rng.normal(size=220)})
+    said = " ".join(coterie.advise(df, "y ~ x", "client", splits=3).sentences)
+    assert "For 1 client with rows enough" in said
+    assert "1 client is too few" in said
+
+
 def test_prediction_only(table):
     advice = coterie.advise(table, "y ~ x1", "client", splits=0)
     assert advice.evidence.empty and "gain" not in advice.clients

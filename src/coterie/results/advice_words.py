@@ -69,8 +69,10 @@ def _measured(advice: Advice) -> Iterator[str]:
         f"On held-out rows the mean {advice.loss} is {losses['local']} for clients alone, {losses['together']} with "
         f"their collaborators, and {losses['pooled']} for one pooled model."
     )
-    if mean["pooled"] < mean["together"]:
+    if mean["pooled"] < min(mean["together"], mean["local"]):
         yield "One pooled model does better over rows than the collaborators: take it, or one that ties all clients."
+    if mean["local"] < mean["together"]:
+        yield "Clients alone do better over rows than with collaborators: what is predicted is not borne out here."
     low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
     interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
     yield (
@@ -103,7 +105,7 @@ def _agreement(advice: Advice) -> Iterator[str]:
 
 def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
     predicted, gain = frame["predicted_gain"].to_numpy(), frame["gain"].to_numpy()
-    whose = f"For the {len(frame):,} clients with rows enough for a model of their own" if some else "In the mean"
+    whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
     text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
     if len(frame) >= FEW:
         low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
@@ -111,9 +113,10 @@ def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
         if not low <= predicted.mean() <= high:
             verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"
         r = np.corrcoef(predicted, gain)[0, 1] if predicted.std() > 0.0 and gain.std() > 0.0 else np.nan
-        yield f"{text} (95% interval {low:.3g} to {high:.3g}): {verdict}. Client by client they correlate by {r:.2f}."
+        together = f" Client by client they correlate by {r:.2f}." if np.isfinite(r) else ""
+        yield f"{text} (95% interval {low:.3g} to {high:.3g}): {verdict}.{together}"
     else:
-        yield f"{text}; {len(frame)} clients are too few to say whether that is chance."
+        yield f"{text}; {_count(len(frame))} {'are' if len(frame) > 1 else 'is'} too few to say whether that is chance."
     inside = (frame["gain_low"] <= predicted) & (predicted <= frame["gain_high"])
     known = frame["gain_low"].notna()
     if known.any():
