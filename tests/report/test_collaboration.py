@@ -22,10 +22,20 @@ def test_averaging_says_weights_speedup_and_how_far_it_came():
     (sentence,) = collaboration.sentences(found)
     assert "3 collaborators for each main client, alpha = " in sentence
     assert "predicted speed-up" in sentence
+    assert "step size" not in sentence  # it was solved at once
     rows = dict(collaboration.table(found).rows)
+    assert "exchanges until solved" in rows
+    assert "steps" not in rows
+    assert "step size, eta" not in rows
     assert rows["distance left, relative to the start's"] == "0"
     assert rows["collaborators of a main client"] == "3"
     assert "Main clients and their collaborators" in render(found)
+
+
+def test_averaging_by_steps_says_their_size():
+    found = result("weighted-averaging", steps=9)
+    assert "step size" in collaboration.sentences(found)[0]
+    assert dict(collaboration.table(found).rows)["steps"] == "9"
 
 
 def test_correction_says_beta_and_what_is_kept():

@@ -17,7 +17,9 @@ def sentences(result: FitResult) -> list[str]:
     """Who was listened to and how; nothing for other methods."""
     if not (c := result.model.info.get("collaboration")):
         return []
-    how = f"alpha = {words.some(c['alpha'])}, step size {words.some(c['eta'])}"
+    how = f"alpha = {words.some(c['alpha'])}"
+    if not _solved(c):
+        how += f", step size {words.some(c['eta'])}"
     if c["corrected"]:
         how += f", beta = {words.some(c['beta'])}, {words.percent(c['keep'])} of the bias kept"
     gain = f"; predicted speed-up {words.some(c['speedup'])}" if c["speedup"] is not None and not c["corrected"] else ""
@@ -27,12 +29,11 @@ def sentences(result: FitResult) -> list[str]:
 def table(result: FitResult) -> Table:
     """What was chosen or given, and how far the run came."""
     c = result.model.info["collaboration"]
-    rows = [("steps", f"{c['trace'][-1][0]:,}"), ("distance left, relative to the start's", words.number(c["gap"]))]
-    names = {
-        "alpha": "weight of collaborators, alpha",
-        "eta": "step size, eta",
-        "beta": "weight of the newest bias, beta",
-    }
+    made = "exchanges until solved" if _solved(c) else "steps"
+    rows = [(made, f"{c['trace'][-1][0]:,}"), ("distance left, relative to the start's", words.number(c["gap"]))]
+    names = {"alpha": "weight of collaborators, alpha"}
+    if not _solved(c):
+        names |= {"eta": "step size, eta", "beta": "weight of the newest bias, beta"}
     names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
     names |= {"speedup": "predicted speed-up"}
     rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
@@ -42,6 +43,11 @@ def table(result: FitResult) -> Table:
         f"{'each own optimum' if c['corrected'] and not c['keep'] else 'the optimum of the weighted losses'}."
     )
     return Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=note)
+
+
+def _solved(c: dict[str, Any]) -> bool:
+    """Whether the weighted losses were minimised at once, by no run of steps."""
+    return c["status"] in ("exact", "not reached")
 
 
 def _count(value: Any) -> str:
