@@ -296,6 +296,7 @@ BAD = [
     (lambda: WeightedAveraging(exchange=None, alpha=0.5, eta=0.0), "eta must lie above 0"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=0.0), "beta must lie above 0 and up to 1"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=1.1), "beta must lie above 0 and up to 1"),
+    (lambda: WeightedAveraging(exchange=None, alpha="x", eta=0.1), "alpha must be a number, one for each main client"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, keep=2), "keep must lie from 0 to 1"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, first="one"), "c_0 is zero, sample"),
 ]
@@ -305,6 +306,14 @@ BAD = [
 def test_bad_input_is_said_in_one_sentence(make, said):
     with pytest.raises(CoterieError, match=said):
         make()
+
+
+def test_an_oracle_of_another_shape_is_refused():
+    A, b = quadratics()
+    exchange = Exchange(Collaborators.of_all(weights()), Metric.plain(D), batch=0)
+    method = BiasCorrection(exchange=exchange, alpha=0.5, eta=0.1, oracle=lambda t, x: x[:, :1])
+    with pytest.raises(CoterieError, match=r"biases of shape \(5, 3\), not \(5, 1\)"):
+        last(method, InProcess(Quadratic(A, b)), 1)
 
 
 def test_weights_are_normalised_where_that_is_asked_for():

@@ -73,7 +73,9 @@ class BiasCorrection(CollaborativeSGD):
     def correction(self, state: State) -> Floats:
         """What is taken off the collaborators' average: c_t or the oracle's, less what is kept of the bias."""
         kept = at_step(self.keep, state["t"], len(state["x"]))
-        bias = state["c"] if self.oracle is None else self.oracle(state["t"], state["x"])
+        bias = state["c"] if self.oracle is None else np.asarray(self.oracle(state["t"], state["x"]))
+        if bias.shape != state["x"].shape:
+            raise CoterieError(f"The oracle must give biases of shape {state['x'].shape}, not {bias.shape}.")
         return np.asarray((1.0 - kept[:, None]) * bias)
 
     def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:

@@ -39,13 +39,15 @@ def at_step(schedule: Schedule, t: int, M: int) -> Floats:
 
 def within(name: str, values: npt.ArrayLike, low: float, high: float, open_below: bool = False) -> None:
     """Raise a CoterieError where a parameter lies outside its range."""
-    v = np.asarray(values, dtype=np.float64)
+    try:
+        v = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError(f"{name} must be a number, one for each main client, or a function, not {values!r}.") from e
     bad = ~((v > low if open_below else v >= low) & (v <= high))
     if bad.any():
-        raise CoterieError(
-            f"{name} must lie {'above' if open_below else 'from'} {low:g} {'and up to' if open_below else 'to'} "
-            f"{high:g}, not {np.atleast_1d(v)[np.atleast_1d(bad)][0]:g}."
-        )
+        upper = "" if np.isinf(high) else f" {'and up to' if open_below else 'to'} {high:g}"
+        worst = np.atleast_1d(v)[np.atleast_1d(bad)][0]
+        raise CoterieError(f"{name} must lie {'above' if open_below else 'from'} {low:g}{upper}, not {worst:g}.")
 
 
 @dataclass(frozen=True, kw_only=True)
