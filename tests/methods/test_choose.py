@@ -266,3 +266,19 @@ def test_separated_outcomes_do_not_send_clients_away():
     choice = choose(fed, metric)
     assert np.isfinite(choice.speedup).all()
     assert np.isfinite(optimum(fed, choice.who, choice.alpha, metric).theta).all()
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_clients_whose_counts_differ_by_orders_of_magnitude_stay_alone(spread):
+    rng = np.random.default_rng(0)
+    m, n = 30, 20
+    beta = np.array([13.0, 0.3]) + spread * rng.normal(size=(m, 2)) * np.array([1.0, 0.3])
+    X = np.column_stack([np.ones(m * n), rng.normal(size=m * n)])
+    y = rng.poisson(np.exp(np.sum(np.repeat(beta, n, axis=0) * X, axis=1))).astype(float)
+    starts = np.arange(m) * n
+    fed = InProcess(GLM(X, y, np.zeros(m * n), np.ones(m * n), starts, starts + n, "poisson"))
+    metric = around_pooled(fed, Problem(Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0))[1]
+    choice = choose(fed, metric)
+    assert not choice.alpha.any()
+    theta = optimum(fed, choice.who, choice.alpha, metric).theta
+    np.testing.assert_allclose(theta, beta, atol=0.02)

@@ -6,7 +6,7 @@ and do not change when a column is rescaled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from coterie.federation import Federation
 from coterie.methods import pooled
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.setup import describe
 from coterie.numerics.kernels import Floats
 
@@ -29,8 +30,8 @@ class Metric:
         Where u is zero.
     R : (d, d)
     prior : float, default 0
-        How many rows of mean curvature speak for u = 0 beside every main client's own: 1 where losses flatten far out,
-        so that separated outcomes do not send coefficients to infinity.
+        How many rows of mean curvature speak for u = 0 beside every main client's own, so that separated outcomes do
+        not send coefficients to infinity: as many as a prior of ``WEAK`` standard units is worth, and 1 at most.
     """
 
     at: Floats
@@ -79,5 +80,12 @@ class Metric:
 def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it."""
     everyone = pooled.fit(fed, problem)
-    weight = float(complete(fed.total(describe))["w"])
-    return everyone, Metric.whitened(everyone, weight, 0.0 if problem.family == "gaussian" else 1.0)
+    s = complete(fed.total(describe))
+    weight, square = float(s["w"]), s["xx"] / float(s["w"])
+    metric = Metric.whitened(everyone, weight)
+    if problem.family == "gaussian":
+        return everyone, metric
+    size = np.sqrt(np.maximum(square - (s["x"] / weight) ** 2, 1e-12 * square))
+    unit = np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square))
+    loose = float(np.mean((unit[:, None] * metric.R) ** 2)) * len(unit) / WEAK**2
+    return everyone, replace(metric, prior=min(1.0, loose))

@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.collaboration.choice.doubt import contradicted
 from coterie.methods.collaboration.choice.likeness import Likeness, likeness
 from coterie.methods.collaboration.choice.nearest import nearest_of, nearest_pairs
 from coterie.methods.collaboration.choice.weigh import by_theorem, exactly
@@ -69,7 +70,8 @@ def choose(
 ) -> Choice:
     """Choose collaborators and weights of many main clients at once, by what clients' gradients say.
 
-    Four exchanges, in which d + 3 numbers leave every client, and sums; then ``O(n log n)`` work.
+    A few exchanges, in which d + 5 numbers leave every client, and sums; then ``O(n log n)`` work. A main client of
+    binomial or Poisson outcomes stays alone where its own rows contradict what it would have with others (``doubt``).
 
     Parameters
     ----------
@@ -117,7 +119,12 @@ def choose(
     tau = candidates.tau if candidates is not None and keep else None
     solved = by_theorem(like, main, of, who, tau) if theorem else exactly(fed, metric, like, main, of, who, tau)
     about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise)), "bias": bias}
-    return _tidy(like, main, of, who, *solved, about)
+    choice = _tidy(like, main, of, who, *solved, about)
+    if metric.prior > 0.0 and choice.alpha.any():
+        own, tau, error = solved
+        doubted = contradicted(fed, metric, choice.who, choice.alpha)
+        choice = _tidy(like, main, of, who, np.where(doubted, 1.0, own), tau, error, about)
+    return choice
 
 
 def _tidy(
