@@ -191,6 +191,16 @@ def test_no_row_to_spare_chooses_nothing():
         fit(table(m=30, n=1), "weighted-averaging", {"alpha": "held-out"}, splits=2)
 
 
+@pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
+def test_main_clients_have_all_coefficients(method):
+    with pytest.raises(CoterieError, match="gives every main client all coefficients: leave shared out"):
+        fit(table(), method, shared="x")
+    df = table()
+    df["h"] = df["client"].str[1:].astype(float) ** 2
+    result = coterie.fit(df, "y ~ x + h", "client", method=method, splits=0)
+    assert not any("one coefficient for all clients" in note for note in result.notes)
+
+
 def test_one_client_has_no_collaborators():
     with pytest.raises(CoterieError, match=r"one client|no collaborators"):
         fit(table(m=1), "weighted-averaging")

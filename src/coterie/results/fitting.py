@@ -44,6 +44,8 @@ class Fitting:
     def result(self, start: float, data: str) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found."""
         problem, auto_shared = self.problem()
+        if self.options.method != "auto" and METHODS[self.options.method].corrected is not None:
+            auto_shared = []  # main clients have all coefficients, whoever they learn them from
         sentences = words.before(self.clients, problem, auto_shared)
         learnable = len(self.clients) > 1 and not self.clients.single_rows
         names = applicable(problem, learnable, bool(self.options.strengths), self.options.method)
@@ -91,6 +93,8 @@ class Fitting:
         asked = options.method
         if asked != "auto" and METHODS[asked].whole:
             self.need_all_personal(asked, problem)
+        if asked != "auto" and METHODS[asked].corrected is not None and options.shared:
+            raise CoterieError(f"Method '{asked}' gives every main client all coefficients: leave shared out.")
         if asked != "auto" and asked not in names:
             if not learnable and METHODS[asked].learns:
                 raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
