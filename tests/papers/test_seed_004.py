@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coterie import CoterieError
+from coterie.methods.collaboration.theory.wga_theory import best_alpha, bound
 from coterie.reproduce import outcome
-from coterie.reproduce.paper_004 import exact, figure1, figure2, figure3, figure4, figure5, figure6, speedup
+from coterie.reproduce.paper_004 import exact, figure1, figure2, figure3, figure4, figure5, figure6
 from coterie.reproduce.paper_004.noisy_quadratic import Curve, average, simulate
 
 SIGMA, ETA, BETA, N = 10.0, 5e-4, 1e-4, 10
@@ -246,8 +247,8 @@ def test_the_best_alpha_without_bias_is_a_root_of_its_cubic(m, n):
     a = 1.0 + 1.0 / n
     roots = np.roots([a * m, -3.0 * m, a + 2.0 * m, -1.0])
     inside = [r.real for r in roots if abs(r.imag) < 1e-9 and 0.0 < r.real < min(1.0, m**-0.5)]
-    theirs = min(inside, key=lambda x: float(speedup.bound(x, n, m, 0.0)))
-    assert float(speedup.best(n, m)) == pytest.approx(theirs, abs=1e-6)
+    theirs = min(inside, key=lambda x: float(bound(x, 1.0, 1.0 / n, 0.0, m)))
+    assert float(best_alpha(1.0, 1.0 / n, 0.0, m)) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_the_maps_of_figures_5_and_6():

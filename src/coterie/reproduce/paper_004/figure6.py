@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.methods.collaboration.theory.wga_theory import best_alpha, bound
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
-from coterie.reproduce.paper_004.speedup import best, bound
 from coterie.reproduce.pictures import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, panels
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ NOTES = (
 def run(settings: Settings) -> Outcome:
     """Minimise the bound for every N and m."""
     total = np.unique(np.geomspace(2, 1001, 31 if settings.quick else 101).round().astype(np.int64))
-    alpha = {m: best(total - 1.0, m) for m in SCALES}
-    speedup = {m: 1.0 / bound(alpha[m], total - 1.0, m, 0.0) for m in SCALES}
+    average = np.asarray(1.0 / (total - 1.0), dtype=np.float64)
+    alpha = {m: best_alpha(1.0, average, 0.0, m) for m in SCALES}
+    speedup = {m: 1.0 / bound(alpha[m], 1.0, average, 0.0, m) for m in SCALES}
     numbers = {
         "N + 1": total,
         "m": list(SCALES),
@@ -44,8 +45,8 @@ def table() -> Table:
     """Speed-ups and the best alpha at some N."""
     sizes, rows = np.array([1.0, 10.0, 100.0, 1000.0]), []
     for m in SCALES:
-        alpha = best(sizes, m)
-        gains = 1.0 / bound(alpha, sizes, m, 0.0)
+        alpha = best_alpha(1.0, 1.0 / sizes, 0.0, m)
+        gains = 1.0 / bound(alpha, 1.0, 1.0 / sizes, 0.0, m)
         rows.append((f"{m:g}", *(f"{g:,.2f} at {a:.3f}" for g, a in zip(gains, alpha, strict=True))))
     return Table(
         title="Speed-up at the best alpha for zeta = 0, by N + 1",

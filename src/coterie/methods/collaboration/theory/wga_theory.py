@@ -45,7 +45,7 @@ def descent(
     m : float, default 0
         Of A4.
     M : float, default 0
-        ``M(alpha)``, of ``growing``.
+        ``M(alpha)``, of ``noise_theory.growth``.
 
     Raises
     ------
