@@ -23,7 +23,7 @@ METHODS = [name for name in FILES if name.startswith("methods/") and not name.en
 
 # Each room imports only itself and rooms to its left.
 ROOMS = (
-    *("errors", "numerics", "data", "relations", "objectives", "federation", "methods", "codecs", "engines"),
+    *("errors", "numerics", "data", "relations", "objectives", "federation", "codecs", "methods", "engines"),
     *("results", "report", "api", "estimators", "reproduce", "cli"),
 )
 
@@ -36,7 +36,21 @@ ONLY_IN = {
 }
 
 # Too heavy to load before they are needed.
-HEAVY = {"numba", "pandas", "formulaic", "matplotlib", "sklearn", "pyarrow", "scipy", "torch", "ray", "flwr", "nvflare"}
+HEAVY = {
+    "numba",
+    "pandas",
+    "formulaic",
+    "matplotlib",
+    "sklearn",
+    "pyarrow",
+    "scipy",
+    "torch",
+    "ray",
+    "flwr",
+    "nvflare",
+    "kmeans1d",
+    "pynndescent",
+}
 
 FILE_LINES, METHOD_LINES, FUNCTION_LINES = 400, 150, 60
 
