@@ -1,0 +1,222 @@
+"""Which parameters all clients share and which are a client's own: ``theta_n = M x + N z_n`` (seed 003, IV-B).
+
+Every row of M and of N has at most one value that is not zero, and that is 1, so two columns of whole numbers say all:
+which entry of x, and which of z_n, a parameter reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError, nearest
+from coterie.numerics.kernels import Floats, Ints
+
+NOTHING = -1
+"""A parameter that reads no entry."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What each of d parameters is made of.
+
+    Attributes
+    ----------
+    shared : (d,) int64
+        Row j of M: the entry of x that parameter j reads, or -1. Parameters that read the same entry are tied.
+    personal : (d,) int64
+        Row j of N: the entry of z_n, or -1.
+
+    Notes
+    -----
+    A parameter is *shared* where only M's row is not zero, *personal* where only N's is, the *sum* of both where both
+    are, and *fixed at zero* where neither is.
+    """
+
+    shared: Ints
+    personal: Ints
+
+    def __post_init__(self) -> None:
+        for name in ("shared", "personal"):
+            given = np.asarray(getattr(self, name))
+            if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+                raise CoterieError(f"{name} of a layout must be whole numbers, one for each parameter.")
+            index = given.astype(np.int64)
+            used = np.unique(index[index != NOTHING])
+            if not np.array_equal(used, np.arange(len(used))):
+                raise CoterieError(f"{name} of a layout must count 0, 1, 2, ... without a gap; -1 reads nothing.")
+            object.__setattr__(self, name, index)
+        if len(self.shared) != len(self.personal):
+            raise CoterieError("A layout needs shared and personal for the same parameters.")
+
+    @classmethod
+    def columns(cls, d: int, personal: Ints) -> Layout:
+        """The columns ``personal`` (q,) of d are each client's own, all others shared."""
+        own = np.full(d, NOTHING, dtype=np.int64)
+        own[personal] = np.arange(len(personal))
+        common = np.full(d, NOTHING, dtype=np.int64)
+        rest = own == NOTHING
+        common[rest] = np.arange(rest.sum())
+        return cls(common, own)
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str] | Mapping[str, int],
+        shared: Sequence[str] = (),
+        personal: Sequence[str] = (),
+        both: Sequence[str] = (),
+        zero: Sequence[str] = (),
+        tied: Mapping[str, str] | None = None,
+        rest: str = "personal",
+    ) -> Layout:
+        """From the names of columns or layers.
+
+        Parameters
+        ----------
+        names : sequence of str, or mapping from names to sizes
+            Of all parameters in their order; a layer has as many as its tensor has numbers.
+        shared, personal, both, zero : sequence of str
+            Names, or patterns such as ``conv*``: common to all clients, each client's own, the sum of both, fixed at
+            zero.
+        tied : mapping, optional
+            ``{name: other}``: the parameters of ``name`` are those of ``other``, of the same size.
+        rest : {"personal", "shared", "both", "zero"}, default "personal"
+            What is not named.
+
+        Raises
+        ------
+        CoterieError
+            For names that match nothing (the names are listed), are matched twice, or are tied in a circle.
+        """
+        sizes = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1)
+        if len(sizes) != len(names):
+            raise CoterieError("A layout needs each name once.")
+        if rest not in KINDS:
+            raise CoterieError(f"rest of a layout must be one of {', '.join(KINDS)}, not {rest!r}.")
+        kind: dict[str, str] = {}
+        for what, patterns in zip(KINDS, (shared, personal, both, zero), strict=True):
+            for name in _matching([patterns] if isinstance(patterns, str) else patterns, sizes):
+                if kind.setdefault(name, what) != what:
+                    raise CoterieError(f"'{name}' cannot be {kind[name]} and {what}: name it once.")
+        to = _roots(tied or {}, sizes, kind)
+        stops = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
+        index = {"x": np.full(sum(sizes.values()), NOTHING), "z": np.full(sum(sizes.values()), NOTHING)}
+        count = {"x": 0, "z": 0}
+        for name in sorted(sizes, key=lambda n: to.get(n, n) != n):  # those that others are tied to come first
+            here = slice(stops[name] - sizes[name], stops[name])
+            for part, kinds in (("x", ("shared", "both")), ("z", ("personal", "both"))):
+                if name in to:
+                    there = slice(stops[to[name]] - sizes[name], stops[to[name]])
+                    index[part][here] = index[part][there]
+                elif kind.get(name, rest) in kinds:
+                    index[part][here] = count[part] + np.arange(sizes[name])
+                    count[part] += sizes[name]
+        return cls(index["x"].astype(np.int64), index["z"].astype(np.int64))
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return len(self.shared)
+
+    @cached_property
+    def d1(self) -> int:
+        """Length of x."""
+        return int(self.shared.max(initial=NOTHING)) + 1
+
+    @cached_property
+    def d2(self) -> int:
+        """Length of z_n."""
+        return int(self.personal.max(initial=NOTHING)) + 1
+
+    @cached_property
+    def M(self) -> Any:  # noqa: N802 - the paper's
+        """(d, d1) sparse."""
+        return _matrix(self.shared, self.d1)
+
+    @cached_property
+    def N(self) -> Any:  # noqa: N802 - the paper's
+        """(d, d2) sparse."""
+        return _matrix(self.personal, self.d2)
+
+    def theta(self, x: Floats, Z: Floats) -> Floats:
+        """Parameters (n, d) of clients with z_n = Z[n], from x (d1,) and Z (n, d2)."""
+        wide = np.concatenate([x, [0.0]])[self.shared]
+        own: Floats = np.concatenate([Z, np.zeros((len(Z), 1))], axis=1)[:, self.personal]
+        return wide + own
+
+    def to_shared(self, g: Floats) -> Floats:
+        """M'g: from (..., d) to (..., d1)."""
+        return _gather(g, self.shared, self.d1)
+
+    def to_personal(self, g: Floats) -> Floats:
+        """N'g: from (..., d) to (..., d2)."""
+        return _gather(g, self.personal, self.d2)
+
+    def split(self, theta: Floats) -> tuple[Floats, Floats]:
+        """x (d1,) and Z (n, d2) nearest to parameters (n, d).
+
+        Where a parameter is the sum of both, x is its mean over clients and z_n what is left.
+        """
+        x = self.to_shared(theta.mean(axis=0)) / np.maximum(np.bincount(self.shared[self.shared >= 0]), 1)
+        own = theta - np.concatenate([x, [0.0]])[self.shared]
+        return x, self.to_personal(own) / np.maximum(np.bincount(self.personal[self.personal >= 0]), 1)
+
+
+KINDS = ("shared", "personal", "both", "zero")
+
+
+def _matrix(index: Ints, size: int) -> Any:
+    from scipy.sparse import csr_array
+
+    rows = np.flatnonzero(index >= 0)
+    return csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
+
+
+def _gather(g: Floats, index: Ints, size: int) -> Floats:
+    out = np.zeros((*g.shape[:-1], size))
+    used = np.flatnonzero(index >= 0)
+    if len(used) == size:
+        out[..., index[used]] = g[..., used]
+    else:
+        for j in used:  # few layers are tied
+            out[..., index[j]] += g[..., j]
+    return out
+
+
+def _matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
+    """The names that patterns match; a CoterieError for one that matches nothing."""
+    out = []
+    for pattern in patterns:
+        found = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
+        if not found:
+            raise CoterieError(
+                f"'{pattern}' matches no parameter.{nearest(pattern, list(names))} There are {', '.join(names)}."
+            )
+        out += found
+    return out
+
+
+def _roots(tied: Mapping[str, str], sizes: Mapping[str, int], kind: Mapping[str, str]) -> dict[str, str]:
+    """Whom every tied name follows in the end."""
+    for name, other in tied.items():
+        _matching([name, other], dict.fromkeys(sizes, 1))
+        if name in kind:
+            raise CoterieError(f"'{name}' is tied to '{other}', so it cannot be {kind[name]} by itself: name it once.")
+    out = {}
+    for name in tied:
+        at, seen = name, {name}
+        while at in tied:
+            at = tied[at]
+            if at in seen:
+                raise CoterieError(f"'{name}' is tied to itself in a circle: tie it to one that is not tied.")
+            seen.add(at)
+        if sizes[at] != sizes[name]:
+            raise CoterieError(f"'{name}' has {sizes[name]} numbers and '{at}' {sizes[at]}: they cannot be tied.")
+        out[name] = at
+    return out
