@@ -1,0 +1,73 @@
+"""How well one partition of clients agrees with another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Ints
+
+
+def agreement(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
+    """The adjusted Rand index of two partitions: 1 where they are the same, 0 in the mean where they are unrelated.
+
+    Parameters
+    ----------
+    labels, known : (n,)
+        A label for every client.
+
+    References
+    ----------
+    Hubert, Arabie (1985), Comparing partitions, Journal of Classification.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    a = codes(labels)
+    return float(adjusted_rand_score(codes(known, len(a)), a))
+
+
+def codes(labels: npt.ArrayLike, n: int | None = None) -> Ints:
+    """Labels of any kind as numbers from 0, (n,); a CoterieError where they are not n, or some are missing."""
+    import pandas as pd
+
+    values = np.asarray(labels)
+    if values.ndim != 1 or (n is not None and len(values) != n):
+        raise CoterieError(f"Known clusters need one label for each of {n} clients, not {values.shape}.")
+    found, _ = pd.factorize(values)
+    if np.any(found < 0):
+        raise CoterieError(f"Client {np.argmax(found < 0)} has no known cluster: give every client a label.")
+    return np.asarray(found, dtype=np.int64)
+
+
+def by_first(labels: Ints) -> Ints:
+    """The same partition, numbered from 0 in the order in which clients show it."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def spectral(adjacency: Any, k: int, seed: int = 0) -> Ints:
+    """Normalised spectral clustering of a graph (n, n) into k clusters, (n,).
+
+    k-means of the k leading eigenvectors of the normalised adjacency matrix, each client's row scaled to length 1
+    (Ng, Jordan, Weiss 2001). No matrix is factored, and components need no special care.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import eigsh
+    from sklearn.cluster import KMeans
+
+    n = adjacency.shape[0]
+    if k >= n:
+        return np.arange(n)
+    if k == 1:
+        return np.zeros(n, dtype=np.int64)
+    degree = np.asarray(adjacency.sum(axis=1)).ravel()
+    root = sparse.diags_array(1.0 / np.sqrt(np.where(degree > 0.0, degree, 1.0)))
+    normal = root @ adjacency @ root + sparse.diags_array(np.where(degree > 0.0, 1.0, 2.0))  # from 0 to 2
+    start = np.random.default_rng(seed).random(n)
+    vectors = np.linalg.eigh(normal.toarray())[1][:, -k:] if n <= 1000 else eigsh(normal, k, which="LA", v0=start)[1]
+    size = np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = KMeans(k, n_init=10, random_state=seed).fit_predict(vectors / np.where(size > 0.0, size, 1.0))
+    return np.asarray(found, dtype=np.int64)
