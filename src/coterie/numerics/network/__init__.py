@@ -1,0 +1,1 @@
+"""The pieces of ``network_prox``: the checked problem, kernels over edges, certificates, solvers."""

@@ -1,0 +1,131 @@
+"""A network prox problem, checked and laid out for the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Floats, Ints
+
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p``.
+
+    Attributes
+    ----------
+    V : (n, q)
+    edges : (M, 2) int64
+    weight : (M,)
+        Not negative.
+    p : 1.0, 2.0 or inf
+    H, inverse : (n, 1, 1) or (n, q, q)
+        The metric and its inverse; masses are (n, 1, 1).
+    """
+
+    V: Floats
+    edges: Ints
+    weight: Floats
+    p: float
+    H: Floats
+    inverse: Floats = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, V: npt.ArrayLike, edges: npt.ArrayLike, weight: npt.ArrayLike, p: float, metric: npt.ArrayLike | None
+    ) -> Problem:
+        """Check what a user gave."""
+        V = np.ascontiguousarray(V, dtype=np.float64)
+        if V.ndim != 2 or not V.shape[0]:
+            raise CoterieError(f"V must have one row for each client and at least one row, not the shape {V.shape}.")
+        if not np.isfinite(V).all():
+            client = int(np.flatnonzero(~np.isfinite(V).all(axis=1))[0])
+            raise CoterieError(f"Row {client} of V has numbers that are not finite: leave that client out.")
+        if p not in (1, 2, INF):
+            raise CoterieError(f"p must be 1, 2 or inf, not {p!r}.")
+        pairs = checked_edges(edges, len(V))
+        H, inverse = checked_metric(metric, *V.shape)
+        return cls(V, pairs, checked_weight(weight, pairs), float(p), H, inverse)
+
+    @cached_property
+    def order(self) -> tuple[Ints, Ints, Floats]:
+        """Edges by client: ``starts`` (n + 1,), then each incidence's edge (2M,) and sign (2M,)."""
+        m = len(self.edges)
+        ends = self.edges.T.ravel()
+        by = np.argsort(ends, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=len(self.V)))])
+        return starts.astype(np.int64), by % max(m, 1), np.where(by < m, 1.0, -1.0)
+
+
+def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
+    """Edges (M, 2) as int64."""
+    given = np.asarray(edges)
+    if given.size == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
+        raise CoterieError(f"edges must be pairs of client numbers, whole numbers of shape (M, 2), not {given.shape}.")
+    pairs = np.ascontiguousarray(given, dtype=np.int64)
+    bad = np.flatnonzero(((pairs < 0) | (pairs >= n)).any(axis=1))
+    if len(bad):
+        raise CoterieError(
+            f"Edge {bad[0]} names client {_outside(pairs[bad[0]], n)}, but clients go from 0 to {n - 1}."
+        )
+    bad = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
+    if len(bad):
+        raise CoterieError(f"Edge {bad[0]} ties client {pairs[bad[0], 0]} to itself: leave it out.")
+    key = np.sort(pairs.min(axis=1) * n + pairs.max(axis=1))
+    twice = np.flatnonzero(key[1:] == key[:-1])
+    if len(twice):
+        i, j = divmod(int(key[twice[0]]), n)
+        raise CoterieError(
+            f"Clients {i} and {j} are tied by more than one edge: keep one, with the sum of the weights."
+        )
+    return pairs
+
+
+def _outside(pair: Ints, n: int) -> int:
+    return int(pair[0] if not 0 <= pair[0] < n else pair[1])
+
+
+def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
+    """Weights (M,), one number for all or one for each edge."""
+    given = np.asarray(weight, dtype=np.float64)
+    if given.shape not in ((), (len(edges),)):
+        raise CoterieError(
+            f"weight must be one number or one for each of {len(edges)} edges, not of shape {given.shape}."
+        )
+    out = np.ascontiguousarray(np.broadcast_to(given, len(edges)))
+    bad = np.flatnonzero(~(np.isfinite(out) & (out >= 0.0)))
+    if len(bad):
+        i, j = edges[bad[0]]
+        raise CoterieError(
+            f"Edge {bad[0]}, clients {i} and {j}, has weight {out[bad[0]]}: weights are finite and not negative."
+        )
+    return out
+
+
+def checked_metric(metric: npt.ArrayLike | None, n: int, q: int) -> tuple[Floats, Floats]:
+    """The metric and its inverse, (n, 1, 1) or (n, q, q)."""
+    if metric is None:
+        return np.ones((n, 1, 1)), np.ones((n, 1, 1))
+    given = np.asarray(metric, dtype=np.float64)
+    if given.shape == (n,):
+        given = given[:, None, None]
+    elif given.shape != (n, q, q):
+        raise CoterieError(f"metric must have the shape ({n},) or ({n}, {q}, {q}), not {given.shape}.")
+    H = np.ascontiguousarray(given)
+    even = np.abs(H - H.transpose(0, 2, 1)).max(axis=(1, 2), initial=0.0) <= 1e-8 * np.abs(H).max(
+        axis=(1, 2), initial=0.0
+    )
+    bad = np.flatnonzero(~even | ~np.isfinite(H).all(axis=(1, 2)))
+    if not len(bad) and q:
+        bad = np.flatnonzero(np.linalg.eigvalsh(H)[:, 0] <= 0.0)
+    if len(bad):
+        raise CoterieError(f"The metric of client {bad[0]} must be finite, symmetric and positive definite.")
+    return H, np.ascontiguousarray(np.linalg.inv(H))

@@ -1,0 +1,114 @@
+"""The prox of a similarity network: clients pulled together along edges, solved to a certified duality gap.
+
+``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` is the Z-step of seed 003
+(Algorithm 5). Its dual has a vector ``U_e`` on every edge, in the ball of the dual norm with radius ``weight_e``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Floats
+from coterie.numerics.network.dual import ascend, steps
+from coterie.numerics.network.edges import gather, penalty_and_slack, project_all, quadratic, solve_metric
+from coterie.numerics.network.problem import Problem
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """A solution of the network prox and its certificate.
+
+    Attributes
+    ----------
+    Z : (n, q)
+        Clients that have merged have equal rows.
+    dual : (M, q)
+        U with ``||U_e|| <= weight_e`` in the dual norm and ``H (V - Z) = B'U``, the sum over each client's edges with
+        the sign of its end, as far as the gap says.
+    gap : float
+        (primal - dual) / primal, from this Z and this U.
+    iterations : int
+    """
+
+    Z: Floats
+    dual: Floats
+    gap: float
+    iterations: int
+
+
+def network_prox(
+    V: npt.ArrayLike,
+    edges: npt.ArrayLike,
+    weight: npt.ArrayLike,
+    p: float = 2,
+    gap: float = 1e-6,
+    *,
+    metric: npt.ArrayLike | None = None,
+    start: Proximal | None = None,
+    iterations: int = 100_000,
+) -> Proximal:
+    """Minimise ``1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` over Z.
+
+    Parameters
+    ----------
+    V : (n, q)
+        One row for each client.
+    edges : (M, 2) int
+        Pairs of clients, each pair once.
+    weight : float or (M,)
+        Not negative; lambda is part of it.
+    p : 1, 2 or inf, default 2
+    gap : float, default 1e-6
+        Stop when (primal - dual) / primal is at most this.
+    metric : (n,) or (n, q, q), optional
+        Positive masses or symmetric positive definite matrices H; by default the identity.
+    start : Proximal, optional
+        A former solution on the same edges, also for other weights, V or metric.
+    iterations : int, default 100,000
+        Stop after so many.
+
+    Returns
+    -------
+    Proximal
+
+    Raises
+    ------
+    CoterieError
+        For numbers that are not finite, edges that name unknown clients, tie a client to itself or come twice,
+        negative weights, a metric that is not positive definite, shapes that do not fit.
+    """
+    problem = Problem.of(V, edges, weight, p, metric)
+    q, m = problem.V.shape[1], len(problem.edges)
+    U = np.zeros((m, q)) if start is None else np.array(start.dual, dtype=np.float64)
+    if U.shape != (m, q):
+        raise CoterieError(f"The start has a dual of shape {U.shape}, but this network needs {(m, q)}.")
+    project_all(U, problem.p, problem.weight)
+    Y, step, t = U.copy(), steps(problem), 1.0
+    best = _certified(problem, U, 0)
+    for k in range(1, iterations + 1):
+        if best.gap <= gap:
+            break
+        t = ascend(U, Y, _primal(problem, Y), problem.edges, problem.weight, problem.p, step, t)
+        if k % 10 == 0:
+            best = min(best, _certified(problem, U.copy(), k), key=lambda s: s.gap)
+    return best
+
+
+def _primal(problem: Problem, U: Floats) -> Floats:
+    """``V - H^-1 B'U``."""
+    pull = np.empty_like(problem.V)
+    gather(U, *problem.order, pull)
+    moved = np.empty_like(pull)
+    solve_metric(problem.inverse, pull, moved)
+    return problem.V - moved
+
+
+def _certified(problem: Problem, U: Floats, iterations: int) -> Proximal:
+    Z = _primal(problem, U)
+    penalty, slack = penalty_and_slack(Z, U, problem.edges, problem.weight, problem.p)
+    primal = penalty + quadratic(problem.H, Z - problem.V)
+    return Proximal(Z, U, slack / primal if primal > 0.0 else 0.0, iterations)
