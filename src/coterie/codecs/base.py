@@ -1,0 +1,187 @@
+"""What every codec shares: rows of numbers in, self-contained bytes out, and the frame around each row's bytes.
+
+A row's message is one byte (codec and version; its lowest bit says that the body went through zstandard), the body, and
+a checksum: CRC-16 in messages of up to 256 bytes, CRC-32 in longer ones. The checksum starts from the codec's name, the
+length of the row and the order of its coordinates, so two ends that disagree on one of them get an error, not a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.codecs.framing import frame, permutation_hashes, unframe
+from coterie.codecs.squeeze import squeeze, unsqueeze
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.keyed import U64
+from coterie.numerics.keyed_kernel import key
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What travels, and what the other end will read from it.
+
+    Attributes
+    ----------
+    payload : Ragged of uint8
+        One message for each row.
+    claimed : (m, d)
+        ``decode(payload)``, bit for bit.
+    """
+
+    payload: Ragged
+    claimed: Floats
+
+
+class Codec(ABC):
+    """Rows of numbers as bytes. A codec has no memory: the same rows, keys and step give the same bytes.
+
+    A subclass writes ``pack`` and ``unpack``, which see finite rows in the order they travel in, and no frame.
+
+    Attributes
+    ----------
+    name : str
+        As :func:`coterie.codecs.by_name` reads it, parameters included.
+    identity : int
+        0 to 31, in the first byte of each message.
+    version : int
+        0 to 3, to be raised when the meaning of the body changes.
+    unbiased : bool
+        Whether the mean of what is decoded, over the draws, is the row. All others want
+        :mod:`coterie.codecs.feedback`.
+    squeezed : bool
+        Whether bodies go through zstandard where that makes them shorter.
+    """
+
+    name: str
+    identity: ClassVar[int]
+    version: ClassVar[int] = 0
+    unbiased: ClassVar[bool] = False
+    squeezed: ClassVar[bool] = False
+
+    @abstractmethod
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """The bodies of finite rows (m, d); ``draws`` (m,) are keys of the rows' random numbers."""
+
+    @abstractmethod
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """The rows (m, d) of bodies whose checksum held; a CoterieError where a body cannot be one of this codec's."""
+
+    def encode(
+        self, rows: npt.ArrayLike, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
+    ) -> Encoded:
+        """Encode each row.
+
+        Parameters
+        ----------
+        rows : (m, d)
+            Finite numbers; d is at least 1.
+        keys : (m,) uint64
+            What the rows' random numbers are made from: ``keyed.starts(seed, stream, site.ids)``.
+        step : int or (m,) int
+            The method's own step number. Rows of the same key need another step for other draws.
+        order : (d,) or (m, d) int, optional
+            The order in which the coordinates travel, known at both ends. By default their own.
+
+        Returns
+        -------
+        Encoded
+
+        Raises
+        ------
+        CoterieError
+            For NaN or infinite numbers, naming the row; for numbers this codec cannot hold; for an order that is not
+            a permutation.
+        """
+        rows = finite_rows(rows)
+        d = rows.shape[1]
+        keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (len(rows),))
+        draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (len(rows),)))
+        bodies = self.pack(np.ascontiguousarray(arranged(rows, order)), draws)
+        with np.errstate(over="ignore", invalid="ignore"):
+            claimed = back(self.unpack(bodies, d), order)
+        _refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
+        short, flags = squeeze(bodies) if self.squeezed else (bodies, np.zeros(len(rows), dtype=np.uint8))
+        heads = np.uint8(self.identity << 3 | self.version << 1) | flags
+        return Encoded(frame(short, heads, self._salts(len(rows), d, order)), claimed)
+
+    def decode(self, payload: Ragged, d: int, order: Ints | None = None) -> Floats:
+        """The rows (m, d) that :meth:`encode` claimed.
+
+        Raises
+        ------
+        CoterieError
+            Naming the row, where bytes were corrupted or cut off, or were written by another codec or version, or for
+            rows of another length or order.
+        """
+        bodies, heads, sound = unframe(payload, self._salts(len(payload), d, order))
+        ours = sound & (heads >> 1 == (self.identity << 2 | self.version))
+        _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
+        return back(self.unpack(unsqueeze(bodies, (heads & 1).astype(np.bool_)), d), order)
+
+    def _salts(self, m: int, d: int, order: Ints | None) -> npt.NDArray[np.uint32]:
+        digest = hashlib.blake2b(f"{self.name}/{d}".encode(), digest_size=4).digest()
+        salt = np.full(m, int.from_bytes(digest, "little"), dtype=np.uint32)
+        if order is not None:
+            salt ^= permutation_hashes(np.broadcast_to(_checked_order(order, m, d), (m, d)))
+        return salt
+
+
+def finite_rows(rows: npt.ArrayLike) -> Floats:
+    """Rows (m, d) of finite float64 numbers, or a CoterieError that names the first bad row."""
+    out: Floats = np.asarray(rows, dtype=np.float64)
+    if out.ndim != 2 or out.shape[1] == 0:
+        raise CoterieError(f"A codec encodes rows of at least one number, shape (m, d), not {out.shape}.")
+    _refuse(~np.isfinite(out).all(axis=1), "has NaN or infinite numbers, which no codec sends: leave the client out")
+    return out
+
+
+def arranged(rows: Floats, order: Ints | None) -> Floats:
+    """Rows (m, d) with their coordinates in the order they travel in."""
+    if order is None:
+        return rows
+    order = _checked_order(order, *rows.shape)
+    return rows[:, order] if order.ndim == 1 else np.take_along_axis(rows, order, axis=1)
+
+
+def back(rows: Floats, order: Ints | None) -> Floats:
+    """The inverse of :func:`arranged`."""
+    if order is None:
+        return rows
+    out = np.empty_like(rows)
+    np.put_along_axis(out, np.broadcast_to(_checked_order(order, *rows.shape), rows.shape), rows, axis=1)
+    return out
+
+
+def unreadable(name: str, row: int) -> CoterieError:
+    """The error for a body that is none of codec ``name``'s, although its checksum held."""
+    return CoterieError(f"Row {row} is not a message of codec {name!r}: both ends need the same codec and parameters.")
+
+
+@kernel
+def _draws(keys: U64, steps: Ints) -> U64:
+    out = np.empty(keys.shape[0], np.uint64)
+    for i in range(keys.shape[0]):
+        out[i] = key(keys[i], steps[i])
+    return out
+
+
+def _checked_order(order: npt.ArrayLike, m: int, d: int) -> Ints:
+    out: Ints = np.asarray(order, dtype=np.int64)
+    if out.shape not in ((d,), (m, d)) or not np.array_equal(
+        np.sort(out, axis=-1), np.broadcast_to(np.arange(d), out.shape)
+    ):
+        raise CoterieError(f"An order of coordinates must be a permutation of 0 to {d - 1}, one or one for each row.")
+    return out
+
+
+def _refuse(bad: npt.ArrayLike, what: str) -> None:
+    if np.any(bad):
+        raise CoterieError(f"Row {int(np.argmax(bad))} {what}.")

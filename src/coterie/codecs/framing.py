@@ -1,0 +1,108 @@
+"""Header and checksum around the bodies of many rows at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Ints, kernel
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+
+SHORT = 256
+"""Messages up to this length, in bytes, end with CRC-16, longer ones with CRC-32."""
+
+
+def _table(polynomial: int, bits: int) -> Words:
+    """Remainders of all bytes, highest bit first, at the top of a 32-bit word."""
+    top, full = 1 << (bits - 1), (1 << bits) - 1
+    out = np.empty(256, dtype=np.uint32)
+    for byte in range(256):
+        r = byte << (bits - 8)
+        for _ in range(8):
+            r = ((r << 1) ^ polynomial if r & top else r << 1) & full
+        out[byte] = r << (32 - bits)
+    return out
+
+
+# Both find every single flipped bit and every burst up to their width. 0x1021 (CCITT) also finds every odd number of
+# flipped bits and, below 4 kB, every two; 0x04C11DB7 is Ethernet's.
+_CRC16, _CRC32 = _table(0x1021, 16), _table(0x04C11DB7, 32)
+
+
+def frame(bodies: Ragged, heads: Bytes, salts: Words) -> Ragged:
+    """Messages of bodies: header ``heads`` (m,), body, checksum started from ``salts`` (m,)."""
+    lengths = np.diff(bodies.offsets)
+    total = lengths + np.where(lengths + 3 <= SHORT, 3, 5)
+    offsets = np.concatenate([[0], np.cumsum(total)])
+    values = np.ascontiguousarray(bodies.values, dtype=np.uint8)
+    return Ragged(_frame(values, bodies.offsets, heads, salts, offsets, _CRC16, _CRC32), offsets)
+
+
+def unframe(payload: Ragged, salts: Words) -> tuple[Ragged, Bytes, npt.NDArray[np.bool_]]:
+    """Bodies, headers (m,), and whether each checksum held (m,)."""
+    values = np.ascontiguousarray(payload.values, dtype=np.uint8)
+    total = np.diff(payload.offsets)
+    lengths = np.maximum(total - np.where(total <= SHORT, 3, 5), 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    bodies, heads, sound = _unframe(values, payload.offsets, salts, offsets, _CRC16, _CRC32)
+    return Ragged(bodies, offsets), heads, sound
+
+
+@kernel
+def permutation_hashes(orders: Ints) -> Words:
+    """A 32-bit hash of each order of coordinates (m, d) (FNV-1a over the indices)."""
+    out = np.empty(orders.shape[0], np.uint32)
+    for i in range(orders.shape[0]):
+        h = np.uint64(0xCBF29CE484222325)
+        for j in range(orders.shape[1]):
+            h = (h ^ np.uint64(orders[i, j])) * np.uint64(0x100000001B3)
+        out[i] = np.uint32((h ^ (h >> np.uint64(32))) & np.uint64(0xFFFFFFFF))
+    return out
+
+
+@kernel
+def _crc(data: Bytes, table: Words, start: np.uint32) -> np.uint32:
+    r = start
+    for byte in data:
+        r = np.uint32(r << np.uint32(8)) ^ table[(r >> np.uint32(24)) ^ np.uint32(byte)]
+    return r
+
+
+@kernel
+def _frame(bodies: Bytes, starts: Ints, heads: Bytes, salts: Words, offsets: Ints, short: Words, long: Words) -> Bytes:
+    out = np.empty(offsets[-1], np.uint8)
+    for i in range(heads.shape[0]):
+        row = out[offsets[i] : offsets[i + 1]]
+        n = starts[i + 1] - starts[i]
+        row[0] = heads[i]
+        row[1 : 1 + n] = bodies[starts[i] : starts[i + 1]]
+        brief = row.shape[0] <= SHORT
+        r = _crc(row[: 1 + n], short if brief else long, salts[i])
+        for k in range(row.shape[0] - 1 - n):
+            row[1 + n + k] = np.uint8((r >> np.uint32(24 - 8 * k)) & np.uint32(255))
+    return out
+
+
+@kernel
+def _unframe(
+    values: Bytes, starts: Ints, salts: Words, offsets: Ints, short: Words, long: Words
+) -> tuple[Bytes, Bytes, npt.NDArray[np.bool_]]:
+    m = starts.shape[0] - 1
+    bodies, heads, sound = np.empty(offsets[-1], np.uint8), np.zeros(m, np.uint8), np.zeros(m, np.bool_)
+    for i in range(m):
+        row = values[starts[i] : starts[i + 1]]
+        width = 2 if row.shape[0] <= SHORT else 4
+        n = row.shape[0] - 1 - width
+        if n < 0:
+            continue
+        heads[i] = row[0]
+        bodies[offsets[i] : offsets[i + 1]] = row[1 : 1 + n]
+        r = _crc(row[: 1 + n], short if width == 2 else long, salts[i])
+        good = True
+        for k in range(width):
+            good = good and row[1 + n + k] == np.uint8((r >> np.uint32(24 - 8 * k)) & np.uint32(255))
+        sound[i] = good
+    return bodies, heads, sound
