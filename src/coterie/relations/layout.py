@@ -152,11 +152,11 @@ class Layout:
 
     def to_shared(self, g: Floats) -> Floats:
         """M'g: from (..., d) to (..., d1)."""
-        return _gather(g, self.shared, self.d1)
+        return np.asarray(g @ self.M)
 
     def to_personal(self, g: Floats) -> Floats:
         """N'g: from (..., d) to (..., d2)."""
-        return _gather(g, self.personal, self.d2)
+        return np.asarray(g @ self.N)
 
     def split(self, theta: Floats) -> tuple[Floats, Floats]:
         """x (d1,) and Z (n, d2) nearest to parameters (n, d).
@@ -176,17 +176,6 @@ def _matrix(index: Ints, size: int) -> Any:
 
     rows = np.flatnonzero(index >= 0)
     return csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
-
-
-def _gather(g: Floats, index: Ints, size: int) -> Floats:
-    out = np.zeros((*g.shape[:-1], size))
-    used = np.flatnonzero(index >= 0)
-    if len(used) == size:
-        out[..., index[used]] = g[..., used]
-    else:
-        for j in used:  # few layers are tied
-            out[..., index[j]] += g[..., j]
-    return out
 
 
 def _matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
