@@ -12,7 +12,7 @@ from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.quadratic import NoisyQuadratic
-from coterie.objectives.steps import Draws, add_row, full_gradient
+from coterie.objectives.steps import Draws, Sampled, add_row, full_gradient
 
 
 @kernel
@@ -28,6 +28,8 @@ def sizes(objective: Any) -> Floats:
     """The weight of every client's rows (m,), by which its loss is divided; 1 where there are no rows."""
     if isinstance(objective, GLM):
         return _sizes(objective.weights, objective.starts, objective.stops)
+    if isinstance(objective, Sampled):
+        return objective.sizes()
     return np.ones(len(objective))
 
 
@@ -109,6 +111,86 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
     return out / steps
 
 
+@kernel
+def _walk(
+    data: Data,
+    theta: Floats,
+    anchor: Floats,
+    eta: Floats,
+    pull: float,
+    steps: Ints,
+    keys: npt.NDArray[np.uint64],
+    first: Ints,
+    size: int,
+    fresh: bool,
+) -> Floats:
+    family, X, y, offset, weights, starts, stops = data
+    m, d = theta.shape
+    out, g = theta.copy(), np.empty(d)
+    for i in range(m):
+        at, lo, n, weight = out[i], starts[i], stops[i] - starts[i], 0.0
+        for r in range(lo, lo + n):
+            weight += weights[r]
+        for s in range(steps[i]):
+            g[:] = 0.0
+            if weight > 0.0 and size == 0:
+                for r in range(lo, lo + n):
+                    add_row(family, X, y, offset, weights, r, at, 1.0 / weight, g)
+            elif weight > 0.0:
+                drawn = key(keys[i], first[i] + (s if fresh else 0))
+                for b in range(size):
+                    add_row(family, X, y, offset, weights, lo + whole(drawn, b, n), at, n / (size * weight), g)
+            for j in range(d):
+                at[j] -= eta[i] * (g[j] + pull * (at[j] - anchor[i, j]))
+    return out
+
+
+def walk(
+    objective: Any,
+    theta: Floats,
+    anchor: Floats,
+    eta: Floats,
+    pull: float,
+    steps: Ints,
+    draws: Draws,
+    fresh: bool = True,
+) -> Floats:
+    """Let every client take gradient steps on ``f_k(theta) + pull |theta - anchor|^2 / 2``.
+
+    Parameters
+    ----------
+    objective : Objective
+        Of m clients.
+    theta, anchor : (m, d)
+        Where they start, and what they are pulled to.
+    eta : (m,)
+        Step size.
+    pull : float
+        0 for none.
+    steps : (m,) int64
+    draws : Draws
+    fresh : bool, default True
+        Whether every step draws rows anew; otherwise all look at those of the first.
+
+    Returns
+    -------
+    (m, d)
+    """
+    if isinstance(objective, GLM):
+        theta, anchor = np.ascontiguousarray(theta), np.ascontiguousarray(anchor)
+        rows = (draws.keys, draws.first, draws.size)
+        return _walk(objective.compiled, theta, anchor, eta, float(pull), steps, *rows, fresh)
+    if isinstance(objective, Sampled):
+        return objective.walk(theta, anchor, eta, pull, steps, draws, fresh)
+    at = np.array(theta)
+    for s in range(int(steps.max(initial=0))):
+        on = np.flatnonzero(steps > s)
+        now = Draws(draws.keys[on], draws.first[on] + (s if fresh else 0), draws.size)
+        g = gradient(objective.take(on), at[on], now)
+        at[on] -= eta[on, None] * (g + pull * (at[on] - anchor[on]))
+    return at
+
+
 def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:
     """Gradients (m, d) of the mean losses, over the rows drawn."""
     if isinstance(objective, GLM):
@@ -116,6 +198,8 @@ def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:
         return path(objective, theta, np.zeros(theta.shape), np.zeros((d, d)), np.zeros(len(theta)), 1, draws)
     if isinstance(objective, NoisyQuadratic):
         return objective.sample(theta, draws.keys, draws.first)
+    if isinstance(objective, Sampled):
+        return objective.mean_gradient(theta, draws)
     return full_gradient(objective, theta, draws)
 
 

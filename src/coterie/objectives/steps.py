@@ -1,12 +1,13 @@
 """Runs of local gradient steps: a client's rows stay in cache for its whole run.
 
-An objective is anything with ``gradient(theta)`` over a leading client axis (and ``take``); GLMs run compiled.
+An objective is anything with ``gradient(theta)`` over a leading client axis (and ``take``); GLMs run compiled, and so
+does what brings its own kernels (:class:`Sampled`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,22 @@ class Draws:
     keys: npt.NDArray[np.uint64]
     first: Ints
     size: int = 0
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """An objective over rows that brings its own kernels, as ``softmax.Softmax`` does."""
+
+    def sizes(self) -> Floats:
+        """The weight of every client's rows (m,)."""
+
+    def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
+        """Gradients (m, d) of the mean losses over the rows drawn."""
+
+    def walk(
+        self, theta: Floats, anchor: Floats, eta: Floats, pull: float, steps: Ints, draws: Draws, fresh: bool
+    ) -> Floats:
+        """Where local steps on the mean losses lead (m, d): see ``mean_loss.walk``."""
 
 
 @kernel
@@ -180,6 +197,8 @@ def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Dra
     if isinstance(objective, GLM):
         rows = (draws.keys, draws.first, draws.size)
         return _descend(objective.compiled, np.ascontiguousarray(theta), step, steps, *rows)
+    if isinstance(objective, Sampled):
+        return objective.walk(theta, theta, step * objective.sizes(), 0.0, steps, draws, True)
     theta = np.array(theta)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
@@ -223,9 +242,9 @@ def katyusha(
     y, z = np.array(y), np.array(z)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
-        here = objective.take(on)
+        here, now = objective.take(on), Draws(draws.keys[on], draws.first[on] + s, draws.size)
         theta = by.a1 * z[on] + by.a2 * x[on] + (1.0 - by.a1 - by.a2) * y[on]
-        change = full_gradient(here, theta, draws) - full_gradient(here, x[on], draws)
+        change = full_gradient(here, theta, now) - full_gradient(here, x[on], now)
         g = h[on] + scale[on, None] * change
         y[on] = theta - by.eta * g
         z[on] = by.b1 * z[on] + (1.0 - by.b1) * theta - by.pace * g
@@ -237,5 +256,7 @@ def full_gradient(objective: Any, theta: Floats, draws: Draws | None = None) -> 
     if isinstance(objective, GLM):
         return _gradients(objective.compiled, np.ascontiguousarray(theta))
     if draws is not None and draws.size:
+        if isinstance(objective, Sampled):
+            return objective.sizes()[:, None] * objective.mean_gradient(theta, draws)
         raise CoterieError(f"{type(objective).__name__} has no rows to draw from: leave batch out.")
     return np.asarray(objective.gradient(theta))
