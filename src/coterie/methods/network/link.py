@@ -1,0 +1,140 @@
+"""How models and gradients travel between the server and the clients: batches, codecs both ways, who takes part.
+
+What a codec loses is not lost for good: gradients go with error feedback or as differences to the last estimate, and
+models as differences to what a client holds. Both ends know what was sent, and only exchanges that count change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.codecs import by_name
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow
+from coterie.methods.complete import complete
+from coterie.methods.network.updates import send, shape
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats, Ints
+
+FAR = 1e100
+"""Parameters that are farther away have diverged."""
+FEEDBACK = ("none", "ef", "ef21")
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the server knows of the clients' gradients after an exchange.
+
+    Attributes
+    ----------
+    g : (n, d)
+        Mean gradients, as decoded; 0 of clients that are not heard.
+    share : (n,)
+        What each counts in the mean.
+    astray : bool
+        Whether no client could make a gradient of its model.
+    state : dict
+    """
+
+    g: Floats
+    share: Floats
+    astray: bool
+    state: State
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is sent, and how.
+
+    Attributes
+    ----------
+    batch : int, default 0
+        Rows of a gradient, drawn with replacement; 0 takes all.
+    up, down : str, default "none"
+        Codecs of gradients and of models: see ``coterie.codecs.by_name``; "none" sends float64.
+    feedback : {"none", "ef", "ef21"}, default "none"
+        What happens to what ``up`` loses: it is added to the next gradient (error feedback), or differences to the last
+        estimate are sent (EF21). Models always go as differences.
+    participation : float, default 1
+        With what probability a client takes part in a step.
+    seed : int, default 0
+        Of who takes part, and of the server's codec.
+    """
+
+    batch: int = 0
+    up: str = "none"
+    down: str = "none"
+    feedback: str = "none"
+    participation: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        by_name(self.up), by_name(self.down)
+        if self.feedback not in FEEDBACK:
+            raise CoterieError(f"feedback must be one of {', '.join(FEEDBACK)}, not {self.feedback!r}.")
+        if not 0.0 < self.participation <= 1.0:
+            raise CoterieError(f"participation must lie above 0 and up to 1, not {self.participation!r}.")
+
+    def init(self, fed: Federation, d: int) -> State:
+        """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
+        about = complete(fed.ask(shape))
+        if not (about["dim"] == d).all():
+            other = int(about["dim"][about["dim"] != d][0])
+            raise CoterieError(f"The layout has {d} parameters and a client's model {other}: make it of the same ones.")
+        weight = about["weight"]
+        if not weight.sum() > 0.0:
+            raise CoterieError("No client has any rows, so there is nothing to learn.")
+        n = len(weight)
+        state: State = {"share": weight / weight.sum(), "quarantined": np.zeros(n, dtype=np.int64)}
+        if self.down != "none":
+            state["held"] = np.zeros((n, d))
+        if self.feedback == "ef21":
+            state |= {"estimate": np.zeros((n, d)), "known": np.zeros(n, dtype=bool)}
+        return state
+
+    def hear(self, fed: Federation, state: State, theta: Floats) -> Heard:
+        """Deliver the models theta (n, d) to whoever takes part, and collect their gradients."""
+        t, (n, d) = state["t"], theta.shape
+        takes = keyed.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
+        to = np.flatnonzero(takes & (state["quarantined"] == 0))
+        message, held = self._delivered(fed, state, theta, to)
+        how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down, "feedback": self.feedback}
+        replies = fed.ask(send, to=to, theta=PerRow(message), **how)
+        if not replies:
+            return Heard(np.zeros((n, d)), np.zeros(n), False, state)
+        at, sound = replies.rows, replies["sound"]
+        spoke = to[at]
+        if self.down != "none":
+            state = state | {"held": _put(state["held"], spoke, held[at])}
+        if not sound.any():
+            return Heard(np.zeros((n, d)), np.zeros(n), True, state)
+        g = replies["g"] if self.up == "none" else by_name(self.up).decode(replies["payload"], d)
+        state = state | {"quarantined": _put(state["quarantined"], spoke[~sound], t + 1)}
+        if self.feedback == "ef21":
+            g = state["estimate"] = _put(state["estimate"], spoke, state["estimate"][spoke] + g)
+            known = (state["known"] | np.isin(np.arange(n), spoke)) & (state["quarantined"] == 0)
+            state["known"] = known
+        else:
+            g, known = _put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
+        share = np.where(known, state["share"], 0.0)
+        return Heard(g, share / share.sum(), False, state)
+
+    def _delivered(self, fed: Federation, state: State, theta: Floats, to: Ints) -> tuple[Any, Floats]:
+        """What travels to the clients ``to``, and what they hold once it arrived."""
+        if self.down == "none":
+            return theta[to], theta[to]
+        keys = keyed.starts(self.seed, "deliver", fed.clients.ids[to])
+        coded = by_name(self.down).encode(theta[to] - state["held"][to], keys, state["t"])
+        return coded.payload, state["held"][to] + coded.claimed
+
+
+def _put(array: Any, at: Ints, value: Any) -> Any:
+    """A copy of ``array`` with ``value`` in the rows ``at``."""
+    out = array.copy()
+    out[at] = value
+    return out

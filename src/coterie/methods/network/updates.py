@@ -1,0 +1,58 @@
+"""What a client does in a step: its stochastic gradient (Algorithm 1), as bytes where codecs are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.codecs import by_name
+from coterie.federation import Site, work
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.mean_loss import gradient, sizes
+from coterie.objectives.steps import Draws
+
+Reply = dict[str, Any]
+LARGEST = 1e150
+"""Numbers from here on are in no gradient: their squares overflow."""
+
+
+@work
+def shape(site: Site) -> Reply:
+    """Each client's number of parameters and the weight of its rows."""
+    return {"dim": np.full(len(site), site.objective.dim), "weight": sizes(site.objective)}
+
+
+@work
+def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str) -> Reply:
+    """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none)."""
+    theta = received(site, theta, d, down)
+    draws = Draws(keyed.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
+    site.count(len(site))
+    with np.errstate(over="ignore", invalid="ignore"):
+        g = np.asarray(gradient(site.objective, theta, draws), dtype=np.float64)
+    sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
+    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), sound, t, up, feedback)
+
+
+def received(site: Site, theta: Any, d: int, down: str) -> Floats:
+    """The model (m, d): what arrived, or what the client held and the difference that arrived."""
+    if down == "none":
+        return np.asarray(theta)
+    held: Floats = site.state.get("held", np.zeros((len(site), d))) + by_name(down).decode(theta, d)
+    site.state["held"] = held
+    return held
+
+
+def packed(site: Site, g: Floats, sound: Bools, t: int, up: str, feedback: str) -> Reply:
+    """The gradient as it travels; what a codec loses is remembered as ``feedback`` says."""
+    if up == "none":
+        return {"g": g}
+    memory = site.state.get("memory", np.zeros(g.shape))
+    wanted = {"none": g, "ef": g + memory, "ef21": g - memory}[feedback]
+    coded = by_name(up).encode(np.where(sound[:, None], wanted, 0.0), keyed.starts(site.seed, "codec", site.ids), t)
+    if feedback != "none":
+        after = wanted - coded.claimed if feedback == "ef" else memory + coded.claimed
+        site.state["memory"] = np.where(sound[:, None], after, memory)
+    return {"payload": coded.payload}

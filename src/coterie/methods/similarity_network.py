@@ -1,0 +1,143 @@
+"""Zhao, Liu, Jiang, He: A fast training framework for federated model with personalized component, Algorithms 1 to 6.
+
+Clients send stochastic gradients (Algorithm 1), or what a codec makes of them (Algorithm 3); the server moves the
+shared x along their mean, and the personal Z by a proximal step that pulls neighbours together (Algorithm 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods.network.link import FAR, Link
+from coterie.numerics.kernels import Floats
+from coterie.numerics.network_prox import Proximal, network_prox
+from coterie.relations.layout import Layout
+from coterie.relations.network import Network
+
+State = dict[str, Any]
+Schedule = Any
+"""A number, or ``f(t)`` that gives one; for Z also (n,) numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityNetwork:
+    """Objective (1), (2) by Algorithm 6, with the paper's symbols.
+
+    Attributes
+    ----------
+    network : Network
+        G: who is tied to whom, and how strongly.
+    layout : Layout
+        M and N.
+    lam : float
+        lambda, 0 or more and finite.
+    eta : number or callable
+        Step size of x.
+    own : number, (n,) or callable, optional
+        Step size of Z, also one for each client; by default eta, as printed.
+    p : {1, 2, inf}, default 2
+    phases : (int, int), optional
+        IV-C: so many steps on (5), x by given Z, then so many on (6), Z by given x, in turn. By default both move from
+        the same gradients.
+    unit : number or (d,), default 1
+        What clients hold is ``unit * (M x + N z_n)``.
+    gap : float, default 1e-8
+        Relative duality gap of the proximal step.
+    link : Link
+        How gradients and models travel: batches, codecs, who takes part.
+
+    Notes
+    -----
+    f_n is a client's loss divided by the weight of its rows, and counts by that weight (the paper's 1/N for clients of
+    one size), so that lambda = infinity is the pooled model.
+    """
+
+    network: Network
+    layout: Layout
+    lam: float
+    eta: Schedule
+    own: Schedule = None
+    p: float = 2
+    phases: tuple[int, int] | None = None
+    unit: Any = 1.0
+    gap: float = 1e-8
+    link: Link = field(default_factory=Link)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lam < np.inf:
+            raise CoterieError(
+                f"lam must be a finite number from 0, not {self.lam!r}: for one without end, fit the pooled model."
+            )
+        if self.phases is not None and not (len(self.phases) == 2 and min(self.phases) >= 1):
+            raise CoterieError(f"phases must be two numbers of steps from 1, of x and of Z, not {self.phases!r}.")
+
+    def init(self, fed: Federation, x: Floats | None = None, Z: Floats | None = None) -> State:
+        """The state before the first step, at x (d1,) and Z (n, d2), zero by default."""
+        n, layout = self.network.n, self.layout
+        if len(fed.clients) != n:
+            raise CoterieError(
+                f"The network has {n:,} clients and the federation {len(fed.clients):,}: make it of these."
+            )
+        x = np.zeros(layout.d1) if x is None else np.array(x, dtype=np.float64)
+        Z = np.zeros((n, layout.d2)) if Z is None else np.array(Z, dtype=np.float64)
+        dual = np.zeros((len(self.network.edges), layout.d2))
+        return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.link.init(fed, layout.d)
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One iteration of Algorithm 6: line 3 collects, lines 4 and 5 update, line 6 delivers with the next one."""
+        t, x, Z = state["t"], state["x"], state["Z"]
+        heard = self.link.hear(fed, state, self.unit * self.layout.theta(x, Z))
+        state = heard.state
+        if heard.astray:
+            return state | {"status": f"diverged by step {t + 1}"}
+        G = heard.share[:, None] * heard.g * self.unit
+        moves_x, moves_z = self._moves(t)
+        if moves_x:
+            x = x - self._at(self.eta, t) * self.layout.to_shared(G.sum(axis=0))
+        if moves_z:
+            Z, state = self._pull(state, G, t)
+        if not (np.abs(x) < FAR).all() or not (np.abs(Z) < FAR).all():
+            return state | {"status": f"diverged by step {t + 1}"}
+        return state | {"t": t + 1, "x": x, "Z": Z}
+
+    def _moves(self, t: int) -> tuple[bool, bool]:
+        if self.phases is None:
+            return True, True
+        first = t % sum(self.phases) < self.phases[0]
+        return first, not first
+
+    def _at(self, schedule: Schedule, t: int) -> Any:
+        return schedule(t) if callable(schedule) else schedule
+
+    def _pull(self, state: State, G: Floats, t: int) -> tuple[Floats, State]:
+        """``argmin <N'G, Z> + lambda ||ZQ||_{1,p} + sum_n |z_n - z_n,t|^2 / (2 own_n)`` (Algorithm 5's problem)."""
+        Z, own = state["Z"], np.asarray(self._at(self.eta if self.own is None else self.own, t), dtype=np.float64)
+        V = Z - own.reshape(-1, 1) * self.layout.to_personal(G)
+        if not (np.abs(V) < FAR).all():
+            return V, state
+        if self.lam == 0.0 or not len(self.network.edges):
+            return V, state
+        weight, metric = self.lam * self.network.weight, None
+        if own.ndim:
+            metric = 1.0 / own
+        else:
+            weight = weight * float(own)
+        start = Proximal(Z, state["dual"], np.inf, 0)
+        found = network_prox(V, self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
+        return found.Z, state | {"dual": found.dual}
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) iterations, from ``state`` on; up to a divergence."""
+        state = state or self.init(fed)
+        for stop in stops:
+            if state["status"] != "running" or stop <= state["t"]:
+                continue
+            while state["t"] < stop and state["status"] == "running":
+                state = self.step(fed, state)
+            yield state
