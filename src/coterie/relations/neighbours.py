@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints
+
+Distance = Callable[[Ints, Ints], Floats]
 
 EXACT = 20_000
 """Clients up to which neighbours are searched exactly, in any number of dimensions."""
 FLAT = 8
 """Dimensions up to which trees find neighbours exactly and fast, for any number of clients."""
+CANDIDATES = 8
+"""Near points that are ranked again by another distance, for each neighbour that is wanted."""
 BLOCK = 1 << 22
 """Numbers held at once."""
 
 
-def search(P: Floats, k: int, seed: int = 0) -> Ints:
-    """The k nearest others of every point (n, q), nearest first, (n, k).
+def snapped(P: Floats) -> Floats:
+    """Points on a grid of 2^-36 of their range, so that ties do not hang on how sums were rounded."""
+    wide = float(np.ptp(P, axis=0).max())
+    grid = 2.0 ** (np.floor(np.log2(wide)) - 36.0) if wide > 0.0 else 1.0
+    return np.asarray(np.round(P / grid) * grid)
 
-    Exact by scikit-learn; approximate by nearest-neighbour descent (pynndescent) where both n and q are large.
+
+def search(P: Floats, k: int, seed: int = 0, distance: Distance | None = None) -> tuple[Ints, Floats]:
+    """The k nearest others of every point (n, q), (n, k), and the distance to the k-th, (n,).
+
+    Exact by scikit-learn; approximate by nearest-neighbour descent (pynndescent) where both n and q are large. With
+    another distance, the nearest by it among more that are near.
     """
+    n = len(P)
+    near = _search(P, k if distance is None else min(CANDIDATES * k, n - 1), seed)
+    i = np.repeat(np.arange(n), near.shape[1])
+    far = (lengths(P, i, near.ravel()) if distance is None else distance(i, near.ravel())).reshape(near.shape)
+    order = np.argsort(far, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(near, order, axis=1), np.take_along_axis(far, order[:, -1:], axis=1)[:, 0]
+
+
+def _search(P: Floats, k: int, seed: int) -> Ints:
     P = P - P.mean(axis=0)  # distances by expanded squares round less
     if len(P) > EXACT and P.shape[1] > FLAT:
         return _descend(P, k, seed)

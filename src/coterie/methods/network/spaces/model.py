@@ -1,0 +1,103 @@
+"""Model space: clients as local models, compared by coefficients or by what they predict for shared probes.
+
+A client's own model minimises its loss plus ``prior / 2 |u|^2``, where u is its distance from the pooled model in the
+metric in which the mean curvature of all rows is one: as if ``prior`` mean rows spoke for the pooled model. So clients
+of few rows stay finite, and squared distances of u are, to second order, twice differences in mean loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, work
+from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.complete import complete
+from coterie.methods.fitted import Problem
+from coterie.methods.network.spaces.columns import Reply, rows_of, sums, widths
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats
+
+DISTANCES = ("coefficients", "predictions")
+
+
+def _own(site: Site, at: Floats, R: Floats, prior: float) -> Floats:
+    """Every client's u, (m, p)."""
+    o, p, m = rows_of(site), len(at), len(site)
+    nobody = np.zeros(m, dtype=np.int64)
+    L = np.ascontiguousarray(R[None] / np.sqrt(prior))
+    u = o.modes(np.ones(p), L, nobody, np.arange(p), at[None], nobody, np.zeros((m, p)))[3]
+    return np.asarray(u / np.sqrt(prior))
+
+
+@work
+def coefficients(site: Site, at: Floats, R: Floats, prior: float) -> Reply:
+    """Every client's own model, in the metric."""
+    return {"u": _own(site, at, R, prior)}
+
+
+@work
+def predictions(site: Site, at: Floats, R: Floats, prior: float, probes: Floats) -> Reply:
+    """What every client's own model predicts for the probes."""
+    return {"f": predict(rows_of(site).family, at + _own(site, at, R, prior) @ R.T, probes)}
+
+
+def predict(family: str, theta: Floats, probes: Floats) -> Floats:
+    """Means (n, M) that models theta (n, d) predict for probes (M, d)."""
+    eta = np.asarray(theta @ probes.T)
+    if family == "gaussian":
+        return eta
+    if family == "poisson":
+        return np.asarray(np.exp(np.minimum(eta, 700.0)))
+    return np.asarray(1.0 / (1.0 + np.exp(np.clip(-eta, -700.0, 700.0))))
+
+
+def points(
+    fed: Federation,
+    problem: Problem,
+    distance: str = "coefficients",
+    prior: float | None = None,
+    probes: int | Floats = 128,
+    models: Floats | None = None,
+    seed: int = 0,
+) -> Floats:
+    """Clients' models (n, q), in the order of ``fed.clients``.
+
+    Parameters
+    ----------
+    distance : {"coefficients", "predictions"}
+        Coefficients in the metric, or predicted means for the probes over ``sqrt(probes)``.
+    prior : number, optional
+        Rows of mean curvature that hold a client at the pooled model; by default as many as coefficients.
+    probes : int or (M, d), default 128
+        Their number, drawn by :func:`draw`; or the probes themselves.
+    models : (n, d), optional
+        Local models that were made elsewhere.
+    """
+    _, metric = around_pooled(fed, problem)
+    prior = float(len(metric.at)) if prior is None else prior
+    message: dict[str, Any] = {"at": metric.at, "R": metric.R, "prior": prior}
+    if distance == "coefficients":
+        return np.array(complete(fed.ask(coefficients, **message))["u"]) if models is None else metric.u(models)
+    shared = draw(fed, probes, seed) if isinstance(probes, int) else probes
+    if shared.shape[1:] != metric.at.shape:
+        raise CoterieError(f"Probes need {len(metric.at)} columns, as the models have, not shape {shared.shape}.")
+    if models is None:
+        found = np.asarray(complete(fed.ask(predictions, **message, probes=shared))["f"])
+    else:
+        found = predict(problem.family, models, shared)
+    return np.asarray(found / np.sqrt(len(shared)))
+
+
+def draw(fed: Federation, probes: int, seed: int = 0) -> Floats:
+    """Probes (M, p) from the normal distribution with the mean and covariance of all rows: nobody's row is one."""
+    p = int(complete(fed.total(widths))["p"]) // len(fed.clients)
+    first = complete(fed.total(sums, columns=np.arange(p), centre=np.zeros(p)))
+    centre = np.asarray(first["x"] / float(first["w"]))
+    s = complete(fed.total(sums, columns=np.arange(p), centre=centre))
+    values, vectors = np.linalg.eigh(s["xx"] / float(s["w"]))
+    start = keyed.starts(seed, "probes", np.arange(probes, dtype=np.uint64))
+    z = keyed.normal(start, np.zeros(probes, dtype=np.int64), p)
+    return np.asarray(centre + (z * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
