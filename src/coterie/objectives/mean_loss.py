@@ -203,6 +203,13 @@ def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:
     return full_gradient(objective, theta, draws)
 
 
+def value(objective: Any, theta: Floats) -> Floats:
+    """Mean losses (m,) at every client's theta (m, d), without constants that do not depend on it."""
+    weight = sizes(objective)
+    loss = objective.losses(np.ones(theta.shape[1]), theta) if isinstance(objective, GLM) else objective.value(theta)
+    return np.asarray(loss / np.where(weight > 0.0, weight, 1.0))
+
+
 def expand(objective: Any, theta: Floats) -> tuple[Floats, Floats, Floats]:
     """Value (m,), gradient (m, d) and packed Hessian (m, P) of the mean losses at every client's theta (m, d).
 
@@ -210,6 +217,5 @@ def expand(objective: Any, theta: Floats) -> tuple[Floats, Floats, Floats]:
     """
     weight = sizes(objective)
     weight = np.where(weight > 0.0, weight, 1.0)
-    value = objective.losses(np.ones(theta.shape[1]), theta) if isinstance(objective, GLM) else objective.value(theta)
     A = hessians(objective, theta)
-    return value / weight, full_gradient(objective, theta) / weight[:, None], A / weight[:, None]
+    return value(objective, theta), full_gradient(objective, theta) / weight[:, None], A / weight[:, None]

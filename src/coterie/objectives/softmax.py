@@ -159,8 +159,8 @@ def _sizes(weights: Floats, starts: Ints, stops: Ints) -> Floats:
 class Softmax:
     """``f_i(theta) = sum_r w_r (-log p_r(y_r) + ridge |theta|^2 / 2)`` over client i's rows r.
 
-    The probabilities ``p_r`` are the softmax of ``x_r' Theta``. The ridge belongs to every row, so that losses of clients
-    add up to the one of all their rows; it makes the minimum unique, and the mean loss has it once.
+    The probabilities ``p_r`` are the softmax of ``x_r' Theta``. The ridge belongs to every row, so that losses of
+    clients add up to the one of all their rows; it makes the minimum unique, and the mean loss has it once.
 
     Parameters
     ----------

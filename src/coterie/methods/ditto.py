@@ -1,0 +1,64 @@
+"""Li, Hu, Beirami, Smith (2021), Ditto: fair and robust federated learning through personalization, Algorithm 1.
+
+Beside the shared model w of FedAvg, every client has its own v_k, which minimises ``F_k(v) + lambda |v - w|^2 / 2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, personal, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(site: Site, w: Floats, eta: float, E: int, B: int, t: int, lam: float, s: int) -> Reply:
+    """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
+    steps, own, start = epochs(site, E, B), np.full(len(site), s, dtype=np.int64), each(site, w)
+    theta = train(site, start, eta, steps, t * steps, B)
+    v = site.state.get("theta", start)
+    new = train(site, v, eta, own, t * own, B, "own rows", start, lam)
+    good = finite(theta, new)
+    site.state["theta"] = np.where(good[:, None], new, v)
+    return sent(site, theta, weight(site), good)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(LocalTraining):
+    """Algorithm 1 with the paper's symbols; its solver for the shared model is FedAvg.
+
+    Attributes
+    ----------
+    lam : float
+        lambda: 0 makes v_k local, a large one makes it w. Steps are stable for ``eta (L + lambda) < 2``.
+    s : int, default 1
+        Steps of v_k in a round.
+    E : int, default 1
+        Passes over a client's rows in a round, for the shared model: see ``FedAvg``.
+    """
+
+    lam: float
+    s: int = 1
+    E: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("lam", self.lam, 0.0)
+        need("s", self.s, 1, whole=True)
+        need("E", self.E, 1, whole=True)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Lines 3 to 8; a client's first v_k is the first w that it is sent."""
+        t, w = state["t"], state["w"]
+        over: State = {"E": self.E, "B": self.B, "lam": self.lam, "s": self.s}
+        sums = fed.total(update, to=to, w=w, eta=self.rate(t), t=t, **over)
+        return sums, {"w": average(sums, w)}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's v_k (m, d); w for those that never took part."""
+        return models(fed, personal, state["w"], w=state["w"])

@@ -1,0 +1,66 @@
+"""McMahan et al. (2017), Communication-efficient learning of deep networks from decentralized data, Algorithm 1.
+
+FedAvg: clients train the shared model on their own rows, and the server averages what comes out, weighted by rows. Each
+may go on from there alone in the end (FedAvg + fine-tuning), which makes a personal model of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(site: Site, w: Floats, eta: float, E: int, B: int, t: int) -> Reply:
+    """ClientUpdate(k, w): E epochs of steps from w."""
+    steps = epochs(site, E, B)
+    theta = train(site, each(site, w), eta, steps, t * steps, B)
+    return sent(site, theta, weight(site), finite(theta))
+
+
+@work
+def finetune(site: Site, w: Floats, eta: float, steps: int, B: int) -> Reply:
+    """The personal model: some steps from w that nobody averages; w itself where they diverge."""
+    many = np.full(len(site), steps, dtype=np.int64)
+    theta = train(site, each(site, w), eta, many, np.zeros_like(many), B, "finetune rows")
+    return {"theta": np.where(finite(theta)[:, None], theta, w)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(LocalTraining):
+    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows.
+
+    Attributes
+    ----------
+    E : int, default 1
+        Passes over a client's rows in a round: ``ceil(n_k / B)`` steps each, or one step with all rows (B = 0).
+    finetune : int, default 0
+        Steps of every client's own at the end.
+    """
+
+    E: int = 1
+    finetune: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("E", self.E, 1, whole=True)
+        need("finetune", self.finetune, 0, whole=True)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """``w_{t+1} = sum_k n_k w_{t+1}^k / m_t`` over the clients that answered."""
+        t, w = state["t"], state["w"]
+        sums = fed.total(update, to=to, w=w, eta=self.rate(t), E=self.E, B=self.B, t=t)
+        return sums, {"w": average(sums, w)}
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's model (m, d) after fine-tuning."""
+        w, eta = state["w"], self.rate(state["t"])
+        return models(fed, finetune, w, w=w, eta=eta, steps=self.finetune, B=self.B)

@@ -1,0 +1,1 @@
+"""What methods share in which clients train at home and a server averages what they send."""

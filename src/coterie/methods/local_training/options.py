@@ -1,0 +1,20 @@
+"""Checks of hyper-parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+
+
+def need(name: str, value: Any, low: float, high: float = np.inf, above: bool = False, whole: bool = False) -> None:
+    """Raise a CoterieError where a hyper-parameter is not a finite number in its range."""
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    kind, beyond = "a whole number" if whole else "a number", f" and at most {high:g}" if np.isfinite(high) else ""
+    right = isinstance(value, kinds) and not isinstance(value, bool) and np.isfinite(value)
+    if not right or not (value > low if above else value >= low) or value > high:
+        raise CoterieError(
+            f"{name} must be {kind} {'above' if above else 'of at least'} {low:g}{beyond}, not {value!r}."
+        )

@@ -1,0 +1,74 @@
+"""T Dinh, Tran, Nguyen (2020), Personalized federated learning with Moreau envelopes, Algorithm 1: pFedMe.
+
+The shared model w minimises the mean of the envelopes ``F_i(w) = min_theta f_i(theta) + lambda |theta - w|^2 / 2``; the
+theta that attains it is a client's own model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.local_training.at_home import Reply, each, finite, personal, sent, train
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(site: Site, w: Floats, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int) -> Reply:
+    """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
+    many = np.full(len(site), K, dtype=np.int64)
+    local = theta = each(site, w)
+    for r in range(R):
+        done = np.full(len(site), t * R + r, dtype=np.int64)
+        theta = train(site, theta, alpha, many, done, B, anchor=local, pull=lam, fresh=False)
+        local = local - eta * lam * (local - theta)
+    good = finite(theta, local)
+    site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", each(site, w)))
+    return sent(site, local, site.weights, good)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(LocalTraining):
+    """Algorithm 1 with the paper's symbols; clients count alike, whatever their rows (or by ``Site.weights``).
+
+    Attributes
+    ----------
+    lam : float
+        lambda: a small one makes theta_i local, a large one makes it w.
+    eta : float or callable
+        Step size of w_i; ``eta lambda`` must be below 2, and with 1 w_i becomes theta_i.
+    alpha : float
+        Step size of the steps that make theta_i; stable for ``alpha (L + lambda) < 2``.
+    K, R : int, default 5 and 1
+        Steps that make theta_i, all on one batch, and how often this is done in a round.
+    beta : float, default 1
+        How far the server goes to the average, ``w <- (1 - beta) w + beta mean_i w_i``.
+    """
+
+    lam: float
+    alpha: float
+    K: int = 5
+    R: int = 1
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lam", "alpha", "beta"):
+            need(name, getattr(self, name), 0.0, above=True)
+        need("K", self.K, 1, whole=True)
+        need("R", self.R, 1, whole=True)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Lines 2 to 12; clients that are not asked would change nothing, and rest."""
+        t, w = state["t"], state["w"]
+        over: State = {"lam": self.lam, "alpha": self.alpha, "K": self.K, "R": self.R, "B": self.B}
+        sums = fed.total(update, to=to, w=w, eta=self.rate(t), t=t, **over)
+        return sums, {"w": (1.0 - self.beta) * w + self.beta * average(sums, w)}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's theta_i (m, d); w for those that never took part."""
+        return models(fed, personal, state["w"], w=state["w"])
