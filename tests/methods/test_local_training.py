@@ -1,0 +1,254 @@
+"""Clients that train at home: faults, broken data, divergence, limits that are known, and bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.engines import Faults, InProcess, Loopback
+from coterie.errors import CoterieError
+from coterie.methods.ditto import Ditto
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.ifca import IFCA
+from coterie.methods.local_training.rounds import participants
+from coterie.methods.pfedme import PFedMe
+from coterie.numerics import keyed
+from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from coterie.objectives.softmax import Softmax
+from coterie.objectives.steps import Draws, descend
+
+M = 8
+METHODS = [
+    FedAvg(eta=0.2, finetune=2),
+    Ditto(eta=0.2, lam=0.5, s=2),
+    PFedMe(eta=0.5, lam=2.0, alpha=0.2),
+    IFCA(eta=0.2, k=2, spread=2.0),
+]
+every = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+
+
+def quadratic(m=M, seed=0):
+    rng = np.random.default_rng(seed)
+    A = np.eye(2) * rng.uniform(1.0, 3.0, (m, 1, 1))
+    return Quadratic(A, rng.normal(size=(m, 2)) + 3.0 * (np.arange(m) % 2)[:, None])
+
+
+def rows(m=M, n=6, seed=0):
+    rng = np.random.default_rng(seed)
+    stops = n * np.arange(1, m + 1)
+    return Softmax.of(rng.normal(size=(m * n, 2)), rng.integers(0, 3, m * n), stops - n, stops, 3)
+
+
+def last(method, fed, rounds, state=None):
+    return list(method.run(fed, range(1, rounds + 1), state))[-1]
+
+
+def without(o, k):
+    """All clients but one."""
+    return np.setdiff1d(np.arange(len(o)), k)
+
+
+@every
+def test_a_client_with_broken_data_is_named_and_left_out(method):
+    o = quadratic()
+    b = o.b.copy()
+    b[3, 1] = np.nan
+    fed = InProcess(Quadratic(o.A, b))
+    state = last(method, fed, 10)
+    assert state["status"] == "running" and state["t"] == 10
+    np.testing.assert_array_equal(state["quarantined"], np.where(np.arange(M) == 3, 1, 0))
+    models = method.models(fed, state)
+    assert np.isfinite(models).all()
+    rest = without(o, 3)
+    ids = fed.clients.ids[rest]
+    alone = InProcess(o.take(rest), ids=ids)
+    expected = last(method, alone, 10)
+    np.testing.assert_allclose(state["w"], expected["w"], rtol=1e-12)
+    np.testing.assert_allclose(models[rest], method.models(alone, expected), rtol=1e-12)
+
+
+@every
+def test_nobody_is_left(method):
+    o = quadratic(2)
+    fed = InProcess(Quadratic(o.A, np.full((2, 2), np.nan)))
+    state = last(method, fed, 5)
+    assert state["status"] == "ended by step 2: every client is quarantined"
+    assert np.isfinite(state["w"]).all() and np.isfinite(method.models(fed, state)).all()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(eta=2.0),
+        Ditto(eta=2.0, lam=0.5),
+        PFedMe(eta=0.5, lam=2.0, alpha=50.0, K=20),
+        IFCA(eta=2.0, k=2, tau=4),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_divergence_ends_the_run_and_says_whose_it_is(method):
+    o = quadratic()
+    steep = Quadratic(o.A * np.where(np.arange(M) == 5, 40.0, 0.1)[:, None, None], o.b)
+    fed = InProcess(steep)
+    state = last(method, fed, 1000)
+    assert state["status"] == f"diverged by step {state['t'] + 1}" and 5 in state["gone"]
+    assert not state["quarantined"].any() and np.isfinite(state["w"]).all()
+    assert list(method.run(fed, [2000], state)) == []
+    assert np.isfinite(method.models(fed, state)).all()
+
+
+@every
+def test_who_does_not_answer_counts_for_nothing(method):
+    """A site that is away in every exchange changes nothing; its clients get the shared model."""
+    o = quadratic()
+    away = Faults(request=lambda exchange, site: site == 0 and exchange > 1)
+    fed = Loopback(o, sites=[[1, 6], [0, 2, 3, 4, 5, 7]], retries=0, faults=away)
+    state = last(method, fed, 6)
+    here = np.array([0, 2, 3, 4, 5, 7])
+    alone = InProcess(o.take(here), ids=fed.clients.ids[here])
+    expected = last(method, alone, 6)
+    np.testing.assert_allclose(state["w"], expected["w"], rtol=1e-12)
+    models = method.models(fed, state)
+    np.testing.assert_allclose(models[here], method.models(alone, expected), rtol=1e-12)
+    shared = state["w"][0] if isinstance(method, IFCA) else state["w"]
+    np.testing.assert_array_equal(models[[1, 6]], np.tile(shared, (2, 1)))
+
+
+@every
+def test_rounds_nobody_hears_change_nothing(method):
+    fed = Loopback(quadratic(), sites=2, retries=0, faults=Faults(request=lambda exchange, site: exchange > 1))
+    start = method.init(fed)
+    state = last(method, fed, 3, start)
+    assert state["t"] == 3 and state["status"] == "running"
+    np.testing.assert_array_equal(state["w"], start["w"])
+
+
+def test_nobody_says_how_many_parameters_there_are():
+    fed = Loopback(quadratic(), sites=2, retries=0, faults=Faults(request=1.0))
+    with pytest.raises(CoterieError, match="No client said how many parameters"):
+        FedAvg(eta=0.1).init(fed)
+
+
+def test_clients_of_other_shapes_are_refused():
+    fed = Loopback(quadratic(), sites=2)
+    with pytest.raises(CoterieError, match="The first model must be 2 finite numbers"):
+        FedAvg(eta=0.1).init(fed, np.zeros(3))
+    with pytest.raises(CoterieError, match="The first model must be 2 finite numbers"):
+        FedAvg(eta=0.1).init(fed, np.array([0.0, np.nan]))
+
+
+def test_one_client_is_sgd_at_home():
+    o = rows(1, 12)
+    fed = InProcess(o, seed=4)
+    state = last(FedAvg(eta=0.3, B=5, E=2), fed, 4)
+    draws = Draws(keyed.starts(4, "rows", fed.clients.ids), np.zeros(1, np.int64), 5)
+    expected = descend(o, np.zeros((1, 6)), np.array([0.3 / 12]), np.array([4 * 2 * 3]), draws)
+    np.testing.assert_allclose(state["w"], expected[0], rtol=1e-12)
+
+
+def test_limits_of_ditto():
+    """lambda = 0 is local training, and a large one is the shared model."""
+    o = quadratic()
+    fed = InProcess(o)
+    method = Ditto(eta=0.2, lam=0.0, s=3)
+    found = method.models(fed, last(method, fed, 40))
+    np.testing.assert_allclose(found, o.b / o.A[:, [0, 1], [0, 1]], rtol=1e-9)
+    fed = InProcess(o)
+    method = Ditto(eta=1e-4, lam=5000.0, s=30)
+    state = last(method, fed, 10)
+    np.testing.assert_allclose(method.models(fed, state), np.tile(state["w"], (M, 1)), atol=1e-2)
+
+
+def test_ifca_with_one_group_is_fedavg():
+    o = rows()
+    w = np.random.default_rng(0).normal(size=6)
+    one = last(IFCA(eta=0.2, k=1, tau=2), fed := InProcess(o), 5, IFCA(eta=0.2, k=1).init(fed, w[None]))
+    other = last(FedAvg(eta=0.2, E=2), fed, 5, FedAvg(eta=0.2).init(fed, w))
+    np.testing.assert_allclose(one["w"][0], other["w"], rtol=1e-13)
+    assert (one["group"] == 0).all()
+
+
+def test_ifca_finds_hidden_groups():
+    o = quadratic(20)
+    o = Quadratic(o.A, o.b + 9.0 * (np.arange(20) % 2)[:, None])
+    fed = InProcess(o)
+    method = IFCA(eta=0.2, k=2)
+    state = last(method, fed, 60, method.init(fed, np.array([[0.0, 0.0], [1.0, 1.0]])))
+    truth = np.arange(20) % 2
+    assert len(set(zip(state["group"], truth, strict=True))) == 2
+    for j in range(2):
+        mine = state["group"] == j
+        expected = np.linalg.solve(o.A[mine].sum(axis=0), o.b[mine].sum(axis=0))
+        np.testing.assert_allclose(state["w"][j], expected, rtol=1e-6)
+
+
+def test_clients_without_rows_do_not_count():
+    full, bare = rows(3), rows(3)
+    bare.stops[1] = bare.starts[1]
+    fed = InProcess(bare)
+    method = FedAvg(eta=0.2, B=2, finetune=2)
+    state = last(method, fed, 4)
+    kept = InProcess(full.take(np.array([0, 2])), ids=fed.clients.ids[[0, 2]])
+    np.testing.assert_allclose(state["w"], last(method, kept, 4)["w"], rtol=1e-12)
+    np.testing.assert_array_equal(method.models(fed, state)[1], state["w"])
+
+
+def test_participants_are_a_share_drawn_by_keys():
+    ids = np.random.default_rng(0).integers(0, 2**64, 50, dtype=np.uint64)
+    free = np.setdiff1d(np.arange(50), [3, 8])
+    seen = np.zeros(50)
+    for t in range(400):
+        to = participants(ids, free, t, 0.25, 1)
+        assert len(to) == 12 and np.all(np.diff(to) > 0)
+        seen[to] += 1
+    assert seen[[3, 8]].sum() == 0 and (np.abs(seen[free] - 100) < 45).all()
+    order = np.random.default_rng(1).permutation(50)
+    moved = np.sort(np.argsort(order)[participants(ids, np.arange(50), 5, 0.3, 1)])
+    np.testing.assert_array_equal(participants(ids[order], np.arange(50), 5, 0.3, 1), moved)
+    assert len(participants(ids, free, 0, 1e-9, 1)) == 1
+    np.testing.assert_array_equal(participants(ids, free, 0, 1.0, 1), free)
+
+
+def test_step_sizes_may_fall():
+    o = NoisyQuadratic(np.eye(2)[None].repeat(M, axis=0), np.ones((M, 2)), 1.0)
+    still, falls = (last(FedAvg(eta=eta, B=1), InProcess(o), 300)["w"] for eta in (0.5, lambda t: 1.0 / (t + 2)))
+    assert np.linalg.norm(falls - 1.0) < 0.05 < np.linalg.norm(still - 1.0)
+
+
+def test_gradients_are_counted():
+    fed = InProcess(rows())
+    last(FedAvg(eta=0.1, B=2, E=3), fed, 5)
+    assert fed.ledger.gradient_calls == M * 5 * 3 * 3
+    fed = InProcess(rows())
+    last(PFedMe(eta=0.1, lam=1.0, alpha=0.1, K=4, R=2, C=0.5), fed, 5)
+    assert fed.ledger.gradient_calls == 4 * 5 * 4 * 2
+
+
+def test_there_are_no_rows_to_draw():
+    with pytest.raises(CoterieError, match="no rows to draw from"):
+        last(FedAvg(eta=0.1, B=2), InProcess(quadratic()), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: FedAvg(eta=0.0), "eta must be a number above 0, not 0.0"),
+        (lambda: FedAvg(eta=np.nan), "eta must be a number above 0, not nan"),
+        (lambda: FedAvg(eta="a"), "eta must be a number above 0, not 'a'"),
+        (lambda: FedAvg(eta=0.1, B=1.5), "B must be a whole number of at least 0, not 1.5"),
+        (lambda: FedAvg(eta=0.1, C=0.0), "C must be a number above 0 and at most 1, not 0.0"),
+        (lambda: FedAvg(eta=0.1, C=1.1), "C must be a number above 0 and at most 1, not 1.1"),
+        (lambda: FedAvg(eta=0.1, E=0), "E must be a whole number of at least 1, not 0"),
+        (lambda: FedAvg(eta=0.1, finetune=-1), "finetune must be a whole number of at least 0"),
+        (lambda: Ditto(eta=0.1, lam=-1.0), "lam must be a number of at least 0"),
+        (lambda: Ditto(eta=0.1, lam=np.inf), "lam must be a number of at least 0, not inf"),
+        (lambda: PFedMe(eta=0.1, lam=0.0, alpha=0.1), "lam must be a number above 0"),
+        (lambda: PFedMe(eta=0.1, lam=1.0, alpha=0.1, R=0), "R must be a whole number of at least 1"),
+        (lambda: IFCA(eta=0.1, k=True), "k must be a whole number of at least 1, not True"),
+        (lambda: last(FedAvg(eta=lambda t: -1.0), InProcess(quadratic()), 1), "eta must be a number of at least 0"),
+        (lambda: IFCA(eta=0.1, k=2).init(InProcess(quadratic()), np.zeros(2)), "There are 2 groups"),
+    ],
+)
+def test_what_cannot_be_is_named(make, sentence):
+    with pytest.raises(CoterieError, match=sentence):
+        make()
