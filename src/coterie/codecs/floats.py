@@ -6,30 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.codecs.base import Codec, unreadable
+from coterie.codecs.base import Codec
+from coterie.codecs.pieces import even, uneven
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats
 from coterie.numerics.keyed import U64
 
-Bytes = npt.NDArray[np.uint8]
-
 LARGEST = 15
 """float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
-
-
-def even(table: Bytes) -> Ragged:
-    """Bodies of equal length, the rows of ``table`` (m, n)."""
-    return Ragged(table.reshape(-1), np.arange(len(table) + 1) * table.shape[1])
-
-
-def uneven(bodies: Ragged, length: int, name: str) -> Bytes:
-    """The inverse of :func:`even`; a CoterieError where a body of codec ``name`` has not ``length`` bytes."""
-    wrong = np.diff(bodies.offsets) != length
-    if wrong.any():
-        raise unreadable(name, int(np.argmax(wrong)))
-    return np.ascontiguousarray(bodies.values).reshape(len(bodies), length)
 
 
 @dataclass(frozen=True)

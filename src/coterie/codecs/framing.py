@@ -64,11 +64,12 @@ def permutation_hashes(orders: Ints) -> Words:
 
 
 @kernel
-def _crc(data: Bytes, table: Words, start: np.uint32) -> np.uint32:
-    r = start
+def _crc(data: Bytes, table: Words, salt: np.uint32) -> np.uint32:
+    """The length goes in first and all bits are turned at last: bytes added or cut off must not cancel out."""
+    r = salt ^ np.uint32((data.shape[0] * 0x9E3779B1) & 0xFFFFFFFF)
     for byte in data:
         r = np.uint32(r << np.uint32(8)) ^ table[(r >> np.uint32(24)) ^ np.uint32(byte)]
-    return r
+    return ~r
 
 
 @kernel

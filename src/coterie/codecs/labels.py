@@ -25,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
 UNIFORM, ORDER0, ORDER1, RUNS = 1, 2, 4, 8
+ANY = UNIFORM | ORDER0 | ORDER1 | RUNS
 """Models, as bits of a set."""
 
 _LOW, _RANGE, _AT = 0, 1, 2  # the coder's state: three words; the reader keeps its code where the writer keeps low
@@ -36,7 +37,7 @@ _SEVENTH = np.uint64(24)
 _FULL = 1 << 14  # learned frequencies are halved when their sum gets here
 
 
-def encode_labels(labels: Bytes, k: int, models: int = UNIFORM | ORDER0 | ORDER1 | RUNS) -> Ragged:
+def encode_labels(labels: Bytes, k: int, models: int = ANY) -> Ragged:
     """The code of each row of ``labels`` (m, d) below ``k`` (at most 256), by the shortest of ``models``."""
     out, lengths = _encode(np.ascontiguousarray(labels, dtype=np.uint8), k, models)
     return Ragged(out, np.concatenate([[0], np.cumsum(lengths)]))
@@ -86,7 +87,7 @@ def _finish(coder: Words, out: Bytes) -> int:
     for k in range(4):
         out[coder[_AT]] = np.uint8((coder[_LOW] >> np.uint64(24 - 8 * k)) & _BYTE)
         coder[_AT] += np.uint64(1)
-    n = np.int64(coder[_AT])
+    n = int(np.int64(coder[_AT]))
     while n > 0 and out[n - 1] == 0:
         n -= 1
     return n
@@ -110,7 +111,7 @@ def _next(coder: Words, data: Bytes) -> None:
 @kernel
 def _get(coder: Words, total: int) -> int:
     """Where in 0, ..., total - 1 the code lies."""
-    return np.int64(min(coder[_LOW] // (coder[_RANGE] // np.uint64(total)), np.uint64(total - 1)))
+    return int(np.int64(min(coder[_LOW] // (coder[_RANGE] // np.uint64(total)), np.uint64(total - 1))))
 
 
 @kernel
@@ -153,7 +154,7 @@ def _put_row(row: Bytes, k: int, model: int, out: Bytes) -> int:
     counts, same = _tables(model, k), np.array([1, 1, 2])
     last = -1
     for x in row:
-        label = np.int64(x)
+        label = int(np.int64(x))
         if model == UNIFORM:
             _put(coder, out, label, 1, k)
             continue
@@ -161,7 +162,7 @@ def _put_row(row: Bytes, k: int, model: int, out: Bytes) -> int:
         if model == ORDER1 and last >= 0:
             context = last
         elif model == RUNS and last >= 0:
-            other = np.int64(label != last)
+            other = int(label != last)
             _put(coder, out, 0 if other == 0 else same[0], same[other], same[2])
             _learn(same, other)
             left_out = last
@@ -195,7 +196,7 @@ def _get_row(data: Bytes, k: int, row: Bytes) -> None:
         if model == ORDER1 and last >= 0:
             context = last
         elif model == RUNS and last >= 0:
-            other = np.int64(_get(coder, same[2]) >= same[0])
+            other = int(_get(coder, same[2]) >= same[0])
             _take(coder, data, 0 if other == 0 else same[0], same[other], same[2])
             _learn(same, other)
             left_out = last

@@ -13,6 +13,11 @@ _KNOWN = {
     "float64": ("floats", "Float64"),
     "float32": ("floats", "Float32"),
     "float16": ("floats", "Float16"),
+    "qsgd": ("qsgd", "QSGD"),
+    "topk": ("topk", "TopK"),
+    "sign": ("sign", "SignScale"),
+    "kmeans": ("kmeans", "KMeans"),
+    "lowrank": ("low_rank", "LowRank"),
     "tv": ("total_variation", "TotalVariation"),
 }
 

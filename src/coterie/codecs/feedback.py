@@ -1,0 +1,103 @@
+"""What makes biased codecs converge: a memory at the sender, as pure functions over arrays.
+
+Inside client work the memory is ordinary state: read it with ``site.state.get("memory", zeros)``, assign what comes
+back. The server uses the same functions, with a memory of one row, for what it sends to all clients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.codecs.base import Codec
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats, Ints
+
+
+class Sent(NamedTuple):
+    """What a sender has after one message.
+
+    Attributes
+    ----------
+    payload : Ragged of uint8
+        The bytes of each row.
+    estimate : (m, d)
+        What the reader has of the gradient, bit for bit.
+    memory : (m, d)
+        The sender's new memory.
+    """
+
+    payload: Ragged
+    estimate: Floats
+    memory: Floats
+
+
+def plain(
+    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
+) -> Sent:
+    """No feedback: ``C(g)``; the memory stays as it is. Right for unbiased codecs."""
+    payload, claimed = _encode(codec, gradient, keys, step, order)
+    return Sent(payload, claimed, memory)
+
+
+def error_feedback(
+    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
+) -> Sent:
+    """Error feedback: ``C(e + g)`` is sent, what was lost is kept: ``e <- e + g - C(e + g)`` [1]_ [2]_.
+
+    Parameters
+    ----------
+    memory : (m, d)
+        What former messages lost; zeros at first.
+    gradient : (m, d)
+    codec : Codec
+    keys, step, order
+        As for :meth:`Codec.encode`.
+
+    Returns
+    -------
+    Sent
+        The reader's estimate is the decoded message itself.
+
+    References
+    ----------
+    .. [1] Seide, Fu, Droppo, Li, Yu (2014), 1-bit stochastic gradient descent, Interspeech.
+    .. [2] Karimireddy, Rebjock, Stich, Jaggi (2019), Error feedback fixes SignSGD, ICML, Algorithm 2.
+    """
+    wanted = memory + gradient
+    payload, claimed = _encode(codec, wanted, keys, step, order)
+    return Sent(payload, claimed, wanted - claimed)
+
+
+def ef21(
+    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
+) -> Sent:
+    """EF21: the change ``C(g - h)`` is sent, and both ends keep ``h <- h + C(g - h)``, the estimate [1]_.
+
+    Parameters and result are those of :func:`error_feedback`; the memory is the estimate, and the reader has the same
+    numbers by :func:`received`.
+
+    References
+    ----------
+    .. [1] Richtarik, Sokolov, Fatkhullin (2021), EF21, NeurIPS, Algorithm 2.
+    """
+    payload, claimed = _encode(codec, gradient - memory, keys, step, order)
+    estimate = memory + claimed
+    return Sent(payload, estimate, estimate)
+
+
+def received(memory: Floats, payload: Ragged, codec: Codec, order: Ints | None = None) -> Floats:
+    """The reader's new estimates (m, d) under :func:`ef21`, from its former ones."""
+    return np.asarray(memory + codec.decode(payload, memory.shape[1], order))
+
+
+FEEDBACKS = {"none": plain, "ef": error_feedback, "ef21": ef21}
+
+
+def _encode(
+    codec: Codec, rows: Floats, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None
+) -> tuple[Ragged, Floats]:
+    done = codec.encode(rows, keys, step, order)
+    return done.payload, done.claimed

@@ -1,0 +1,108 @@
+"""Matrices of low rank by one power iteration (PowerSGD; Vogels, Karimireddy, Jaggi 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from coterie.codecs.base import Codec
+from coterie.codecs.floats import Float16
+from coterie.codecs.pieces import even, uneven
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.keyed import U64
+from coterie.numerics.keyed_kernel import GOLDEN, scramble
+
+
+@dataclass(frozen=True)
+class LowRank(Codec):
+    """Each row, as a matrix ``height`` x ``width``, becomes ``P Q'`` of rank ``rank``, both in float16. Biased.
+
+    The iteration starts at random columns, or at what :meth:`factor` found in the message before, which keeps it close
+    to the best matrix from step to step: the sender keeps the factor, the reader needs none.
+
+    Parameters
+    ----------
+    rank : int, default 1
+    height, width : int
+        A row has ``height * width`` coordinates; with 0 (the default) they are chosen as square as d allows.
+    start : (m, width, rank), optional
+        Columns to start from. Not a part of the name.
+    """
+
+    rank: int = 1
+    height: int = 0
+    width: int = 0
+    start: Floats | None = field(default=None, compare=False, repr=False)
+    identity: ClassVar[int] = 7
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or min(self.height, self.width) < 0 or (self.height == 0) != (self.width == 0):
+            raise CoterieError("Low rank takes a rank of at least 1, and a height and a width or neither.")
+
+    @classmethod
+    def of(cls, rank: str = "1", shape: str = "0x0") -> LowRank:
+        """From text: ``"2", "64x32"``."""
+        height, width = shape.split("x")
+        return cls(int(rank), int(height), int(width))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """``lowrank:rank:heightxwidth``."""
+        return f"lowrank:{self.rank}:{self.height}x{self.width}"
+
+    def started(self, factor: Floats | None) -> LowRank:
+        """The same codec, for rows whose factors are known."""
+        return replace(self, start=factor)
+
+    def factor(self, claimed: Floats) -> Floats:
+        """Columns (m, width, rank) that span the rows of the matrices just sent: the next start."""
+        height, width, rank = self._shape(claimed.shape[1])
+        return np.asarray(np.linalg.svd(claimed.reshape(-1, height, width))[2][:, :rank].transpose(0, 2, 1))
+
+    def _shape(self, d: int) -> tuple[int, int, int]:
+        height, width = self.height, self.width
+        if height == 0:
+            height = max(h for h in range(1, int(np.sqrt(d)) + 1) if d % h == 0)
+            width = d // height
+        if height * width != d:
+            raise CoterieError(f"Rows of {d} coordinates are no matrices of {height} x {width}: give codec the shape.")
+        return height, width, min(self.rank, height, width)
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`."""
+        height, width, rank = self._shape(rows.shape[1])
+        scale = np.abs(rows).max(axis=1, initial=0.0)[:, None, None]
+        matrices = rows.reshape(-1, height, width) / np.where(scale > 0.0, scale, 1.0)
+        columns = _columns(draws, width * rank).reshape(-1, width, rank) if self.start is None else self.start
+        if columns.shape != (len(rows), width, rank):
+            raise CoterieError(f"Low rank starts from columns {(len(rows), width, rank)}, not {columns.shape}.")
+        left = np.linalg.qr(matrices @ columns)[0]
+        right = matrices.transpose(0, 2, 1) @ left * scale
+        halves = Float16()
+        parts = [(left, height * rank), (right, width * rank)]
+        packed = [halves.pack(a.reshape(-1, n), draws).values.reshape(-1, 2 + 2 * n) for a, n in parts]
+        return even(np.hstack(packed))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        height, width, rank = self._shape(d)
+        cut = 2 + 2 * height * rank
+        table, halves = uneven(bodies, cut + 2 + 2 * width * rank, self.name), Float16()
+        left = halves.unpack(even(table[:, :cut]), height * rank).reshape(-1, height, rank)
+        right = halves.unpack(even(table[:, cut:]), width * rank).reshape(-1, width, rank)
+        return np.asarray(np.einsum("mhr,mwr->mhw", left, right)).reshape(-1, d)
+
+
+@kernel
+def _columns(draws: U64, n: int) -> Floats:
+    """Uniform numbers between -1 and 1, (m, n)."""
+    out = np.empty((draws.shape[0], n))
+    for i in range(draws.shape[0]):
+        for j in range(n):
+            bits = scramble(draws[i] + (np.uint64(j) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
+            out[i, j] = float(bits) * 2.0**-52 - 1.0
+    return out

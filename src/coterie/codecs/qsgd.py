@@ -1,0 +1,96 @@
+"""QSGD (Alistarh, Grubic, Li, Tomioka, Vojnovic 2017): random rounding to a few levels, unbiased."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.codecs.base import Codec, unreadable
+from coterie.codecs.labels import ANY, UNIFORM, decode_labels, encode_labels
+from coterie.codecs.pieces import brief, joined, parted, read_brief
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.keyed import U64
+from coterie.numerics.keyed_kernel import GOLDEN, scramble
+
+
+@dataclass(frozen=True)
+class QSGD(Codec):
+    """Sign and level of each coordinate in ``bits`` bits, between 0 and a norm of the row, which takes two bytes.
+
+    Parameters
+    ----------
+    bits : int, default 4
+        2 to 8: sign and ``2^(bits - 1) - 1`` levels above 0.
+    norm : {"max", "l2"}, default "max"
+        The number that the highest level stands for. The paper's l2 norm has more variance and more zeros.
+    coded : bool, default False
+        Levels in an adaptive arithmetic code where that is shorter than ``bits`` bits (the paper: Elias' code).
+    """
+
+    bits: int = 4
+    norm: str = "max"
+    coded: bool = False
+    identity: ClassVar[int] = 3
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8 or self.norm not in ("max", "l2"):
+            raise CoterieError(f"QSGD takes 2 to 8 bits and norm 'max' or 'l2', not {self.bits} and {self.norm!r}.")
+
+    @classmethod
+    def of(cls, bits: str = "4", *options: str) -> QSGD:
+        """From text: ``"4"``, then any of ``"l2"``, ``"max"`` and ``"coded"``."""
+        norms = [o for o in options if o != "coded"] or ["max"]
+        if len(norms) > 1:
+            raise CoterieError(f"QSGD takes one norm, not {' and '.join(norms)}.")
+        return cls(int(bits), norms[0], "coded" in options)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """``qsgd:bits``, with what is not a default."""
+        return f"qsgd:{self.bits}{':l2' * (self.norm == 'l2')}{':coded' * self.coded}"
+
+    @property
+    def levels(self) -> int:
+        """Levels above 0."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    def _alphabet(self) -> tuple[int, int]:
+        return (2 * self.levels + 1, ANY) if self.coded else (2**self.bits, UNIFORM)
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`. The norm is rounded up, so that no level lies above the highest."""
+        top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
+        scale = brief(top[:, None], up=True)
+        labels = _round(rows, read_brief(scale)[:, 0], draws, self.levels)
+        codes = (
+            encode_labels(labels, 2 * self.levels + 1) if self.coded else encode_labels(labels, 2**self.bits, UNIFORM)
+        )
+        return joined(scale, codes)
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        scale, codes = parted(bodies, 2, self.name)
+        labels = decode_labels(codes, d, self._alphabet()[0])
+        if labels.size and labels.max() > 2 * self.levels:
+            raise unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
+        return read_brief(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
+
+
+@kernel
+def _round(rows: Floats, top: Floats, draws: U64, levels: int) -> npt.NDArray[np.uint8]:
+    """Levels -s, ..., s as labels 0, ..., 2 s, up or down with probabilities that make the mean right."""
+    m, d = rows.shape
+    out = np.empty((m, d), np.uint8)
+    for i in range(m):
+        unit = levels / top[i] if top[i] > 0.0 else 0.0
+        for j in range(d):
+            bits = scramble(draws[i] + (np.uint64(j) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
+            level = np.floor(rows[i, j] * unit + float(bits) * 2.0**-53)
+            out[i, j] = np.uint8(max(min(level, float(levels)), -float(levels)) + levels)
+    return out

@@ -1,0 +1,81 @@
+"""The largest coordinates only (Aji, Heafield 2017; Stich, Cordonnier, Jaggi 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from coterie.codecs.base import Codec, unreadable
+from coterie.codecs.floats import Float16, Float32
+from coterie.codecs.labels import decode_labels, encode_labels
+from coterie.codecs.pieces import even, joined, parted
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats
+from coterie.numerics.keyed import U64
+
+
+@dataclass(frozen=True)
+class TopK(Codec):
+    """The ``share`` of coordinates with the largest absolute values, as floats; which they are, in an arithmetic code.
+
+    The code of the places takes about ``log2 (d over k)`` bits, which no list of indices or gaps undercuts.
+
+    Parameters
+    ----------
+    share : float, default 0.01
+        Below 1 a share of d (at least one coordinate is sent), from 1 on a number of coordinates.
+    bits : {16, 32}, default 16
+        Of each value.
+    """
+
+    share: float = 0.01
+    bits: int = 16
+    identity: ClassVar[int] = 5
+
+    def __post_init__(self) -> None:
+        if not self.share > 0.0 or self.bits not in (16, 32) or (self.share > 1.0 and self.share % 1.0):
+            raise CoterieError(f"Top-k takes a share below 1 or a whole number, and 16 or 32 bits, not {self.share:g}.")
+
+    @classmethod
+    def of(cls, share: str = "0.01", bits: str = "16") -> TopK:
+        """From text."""
+        return cls(float(share), int(bits))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """``topk:share``, with bits that are not a default."""
+        return f"topk:{self.share:g}{':32' * (self.bits == 32)}"
+
+    def size(self, d: int) -> int:
+        """How many of ``d`` coordinates are sent."""
+        return min(d, int(self.share) if self.share >= 1.0 else max(1, round(self.share * d)))
+
+    def _values(self) -> Codec:
+        return Float16() if self.bits == 16 else Float32()
+
+    def _length(self, k: int) -> int:
+        return 2 + 2 * k if self.bits == 16 else 4 * k
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`."""
+        (m, d), k = rows.shape, self.size(rows.shape[1])
+        where = np.sort(np.argpartition(-np.abs(rows), k - 1, axis=1)[:, :k], axis=1)
+        chosen = np.zeros((m, d), dtype=np.uint8)
+        np.put_along_axis(chosen, where, 1, axis=1)
+        values = self._values().pack(np.take_along_axis(rows, where, axis=1), draws)
+        return joined(values.values.reshape(m, self._length(k)), encode_labels(chosen, 2))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        k = self.size(d)
+        head, codes = parted(bodies, self._length(k), self.name)
+        chosen = decode_labels(codes, d, 2).astype(bool)
+        wrong = chosen.sum(axis=1) != k
+        if wrong.any():
+            raise unreadable(self.name, int(np.argmax(wrong)))
+        out = np.zeros(chosen.shape)
+        out[chosen] = self._values().unpack(even(head), k).reshape(-1)
+        return out

@@ -1,0 +1,50 @@
+"""Feedback: what its memories add up to, and that it makes biased codecs converge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.codecs import by_name
+from coterie.codecs.feedback import ef21, error_feedback, plain, received
+
+BIASED = ("float16", "topk:0.1", "topk:1", "sign", "kmeans:4", "kmeans:2", "lowrank:1")
+biased = pytest.mark.parametrize("name", BIASED)
+G = np.random.default_rng(1).normal(size=(3, 20)) * np.array([[1.0], [1e-3], [1e3]])
+KEYS = np.arange(3, dtype=np.uint64)
+
+
+@biased
+def test_error_feedback_loses_nothing(name: str) -> None:
+    """All that was read, and what is still kept, is all that was given."""
+    codec, memory, read = by_name(name), np.zeros_like(G), np.zeros_like(G)
+    for step in range(30):
+        sent = error_feedback(memory, G, codec, KEYS, step)
+        assert np.array_equal(codec.decode(sent.payload, 20), sent.estimate)
+        read, memory = read + sent.estimate, sent.memory
+    assert np.allclose(read + memory, 30 * G)
+    assert np.all(np.linalg.norm(read / 30 - G, axis=1) < 0.7 * np.linalg.norm(G, axis=1))
+
+
+@biased
+def test_ef21_reaches_a_gradient_that_stays(name: str) -> None:
+    codec, memory, reader = by_name(name), np.zeros_like(G), np.zeros_like(G)
+    for step in range(400):
+        sent = ef21(memory, G, codec, KEYS, step)
+        memory, reader = sent.memory, received(reader, sent.payload, codec)
+    assert np.array_equal(reader, memory)
+    assert np.all(np.linalg.norm(reader - G, axis=1) <= 1e-6 * np.linalg.norm(G, axis=1))
+
+
+def test_without_feedback_the_bias_stays() -> None:
+    sent = plain(np.zeros_like(G), G, by_name("sign"), KEYS, 0)
+    assert not sent.memory.any()
+    assert np.array_equal(sent.estimate, by_name("sign").encode(G, KEYS, 0).claimed)
+
+
+@pytest.mark.parametrize("feedback", [error_feedback, ef21])
+def test_memories_are_not_changed_in_place(feedback: object) -> None:
+    memory = np.ones_like(G)
+    memory.flags.writeable = False
+    feedback(memory, G, by_name("sign"), KEYS, 0)
+    assert (memory == 1.0).all()
