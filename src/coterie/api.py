@@ -16,6 +16,7 @@ from coterie.data.table import fingerprint, to_pandas
 from coterie.errors import CoterieError
 from coterie.results.compare import Splits
 from coterie.results.fitting import Fitting
+from coterie.results.networks import by_position
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import aligned
@@ -46,6 +47,7 @@ def fit(
     lam: Any = None,
     alpha: Any = None,
     rounds: Mapping[str, Any] | None = None,
+    network: Mapping[str, Any] | None = None,
     offset: str | None = None,
     weights: str | None = None,
     missing: str = "error",
@@ -70,7 +72,8 @@ def fit(
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
     method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
-"given-strengths", "james-stein", "async-l2gd", "async-al2sgd", "weighted-averaging", "bias-correction"}
+"given-strengths", "james-stein", "async-l2gd", "async-al2sgd", "similarity-network", "weighted-averaging", \
+"bias-correction"}
         "auto" (default) takes the one with the lowest held-out loss.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
@@ -95,7 +98,12 @@ def fit(
     rounds : mapping, optional
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
         :class:`coterie.methods.rounds.options.Options` and, for main clients and their collaborators,
-        :class:`coterie.methods.collaboration.options.Options`. Theory chooses what is left out.
+        :class:`coterie.methods.collaboration.options.Options`; on a network
+        :class:`coterie.methods.network.run_options.Run`. Theory chooses what is left out.
+    network : mapping, optional
+        Which clients are alike, for the method "similarity-network", which is then compared with the others:
+        ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
+        :class:`coterie.methods.network.options.Asked` and :class:`coterie.methods.network.similarity.Similarity`.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"
@@ -122,7 +130,7 @@ def fit(
         as_names(what, name)
     hold = Splits(splits, test_fraction, seed)
     rounds = {} if rounds is None else rounds
-    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual, rounds)  # type: ignore[arg-type]
+    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual, rounds, network)  # type: ignore[arg-type]
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     columns = {"order": order_by, "groups": split_by}
     if order_by is not None and order_by in table.columns:
@@ -132,7 +140,9 @@ def fit(
     if split_by is not None and splits:
         need_groups(clients, hold.groups, split_by)
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
-    options = Options(family, shared, covariance, method, reml, cluster_variance, hold, ties, residual, dict(rounds))
+    network = None if network is None else by_position(clients, network, table)
+    learn = (covariance, method, reml, cluster_variance, hold, ties, residual)
+    options = Options(family, shared, *learn, dict(rounds), network)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     fitting = Fitting(clients, design, formula, options, settings, offset)

@@ -37,6 +37,7 @@ def compare(
     gamma: o.Gamma = None,
     lam: o.Lam = None,
     alpha: o.Alpha = None,
+    network: o.Network = None,
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",

@@ -48,6 +48,8 @@ def fit(
     lam: o.Lam = None,
     alpha: o.Alpha = None,
     rounds: o.Rounds = None,
+    bytes_per_update: o.BytesPerUpdate = None,
+    network: o.Network = None,
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
@@ -84,6 +86,9 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     options["rounds"] = o.assignments("--rounds", options.get("rounds"))
+    if (budget := options.pop("bytes_per_update", None)) is not None:
+        options["rounds"]["bytes_per_update"] = budget
+    options["network"] = described(options.get("network"))
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
@@ -92,6 +97,19 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by])
     with status("Comparing the methods ..."):
         return df, fit_frame(df, **options)
+
+
+def described(texts: list[str] | None) -> dict[str, Any] | None:
+    """What --network says, with the table of edges read."""
+    if not texts:
+        return None
+    network = o.assignments("--network", texts)
+    if isinstance(network.get("edges"), str):
+        from coterie.data.table import read_table
+
+        file = place(network["edges"])
+        network["edges"] = read_table(file, list(read_table(file).columns[:2]))
+    return network
 
 
 def keep(result: FitResult, out: Path) -> None:

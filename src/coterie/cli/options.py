@@ -9,7 +9,7 @@ from typer import Option
 from coterie.errors import CoterieError
 
 _TABLE, _MODEL, _STRENGTHS, _EVIDENCE = "The table", "The model", "Given strengths", "The evidence"
-_ROUNDS = "Over rounds"
+_ROUNDS, _NETWORK = "Over rounds", "Similarity network"
 
 Formula = Annotated[
     str, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
@@ -95,7 +95,7 @@ Method = Annotated[
         metavar="NAME",
         help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
         "or auto, which takes the one with the lowest held-out loss; james-stein, async-l2gd, async-al2sgd, "
-        "weighted-averaging and bias-correction are compared only if named.",
+        "weighted-averaging and bias-correction are compared only if named, similarity-network also by --network.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -141,9 +141,29 @@ Rounds = Annotated[
         "--rounds",
         metavar="NAME=VALUE",
         help="An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
-        "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5; several are allowed. Theory "
-        "chooses what is left out.",
+        "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5, or of similarity-network, such "
+        "as codec=tv:4; several are allowed. Theory chooses what is left out.",
         rich_help_panel=_ROUNDS,
+    ),
+]
+BytesPerUpdate = Annotated[
+    int | None,
+    Option(
+        "--bytes-per-update",
+        metavar="N",
+        help="Let similarity-network compress every update of a client to so many bytes.",
+        rich_help_panel=_ROUNDS,
+    ),
+]
+Network = Annotated[
+    list[str] | None,
+    Option(
+        "--network",
+        metavar="NAME=VALUE",
+        help="Which clients are alike, for similarity-network: space=model, data or feature with k=NEIGHBOURS, "
+        "covariates=COLUMN,COLUMN, or edges=FILE (two columns of clients, and a weight); lam=NUMBER is the strength of "
+        "ties, which held-out rows choose otherwise, p=1, 2 or inf their norm; several are allowed.",
+        rich_help_panel=_NETWORK,
     ),
 ]
 Splits = Annotated[

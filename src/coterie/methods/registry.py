@@ -11,6 +11,8 @@ from coterie.methods import clusterwise, given_strengths, hierarchical, james_st
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.network import fit as network
+from coterie.methods.network.run_options import Run
 from coterie.methods.rounds import fit as rounds
 from coterie.methods.rounds.options import Options as Rounds
 
@@ -42,6 +44,8 @@ class Method:
         Of a method over rounds: checks what a user asks of them, a mapping.
     corrected : bool or None
         Of a main client and its collaborators: whether their bias is corrected.
+    networked : bool
+        Ties clients along a network; compared where one is described, too.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Method:
     whole: bool = False
     over: Callable[[Mapping[str, Any]], Any] | None = None
     corrected: bool | None = None
+    networked: bool = False
 
 
 LEARNING = ("covariance", "reml", "own", "residual")
@@ -81,6 +86,7 @@ METHODS = {
             whole=True,
             over=Rounds.of,
         ),
+        Method("similarity-network", network.fit, ("network", "rounds"), asked=True, over=Run.of, networked=True),
         *(
             Method(
                 name,
@@ -96,18 +102,22 @@ METHODS = {
 }
 
 
-def applicable(problem: Problem, learnable: bool, strengths: bool, asked: str = "auto") -> list[str]:
+def applicable(
+    problem: Problem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
+) -> list[str]:
     """Names of the methods that differ on this problem.
 
     ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
-    is asked for.
+    is asked for, ``network`` whether a similarity network is described.
     """
 
     def fits(m: Method) -> bool:
         has_intercept = problem.intercept is not None and problem.intercept in problem.personal
         clusters = len(problem.tree.parents) > 0 and problem.tree.sizes[0] > 1
         given = strengths and "gamma" in m.takes
-        if (m.asked and m.name != asked) or not (given or (learnable if m.learns else "gamma" not in m.takes)):
+        if (m.asked and m.name != asked and not (m.networked and network)) or not (
+            given or (learnable if m.learns else "gamma" not in m.takes)
+        ):
             return False
         return (clusters or not m.clustered) and (has_intercept or not m.intercept)
 

@@ -45,6 +45,8 @@ class SimilarityNetwork:
     phases : (int, int), optional
         IV-C: so many steps on (5), x by given Z, then so many on (6), Z by given x, in turn. By default both move from
         the same gradients.
+    held : number or (n,), default 0
+        Curvature by which z_n is held at 0: a weak prior, where outcomes may be separated.
     unit : number or (d,), default 1
         What clients hold is ``unit * (M x + N z_n)``.
     gap : float, default 1e-8
@@ -65,6 +67,7 @@ class SimilarityNetwork:
     own: Schedule = None
     p: float = 2
     phases: tuple[int, int] | None = None
+    held: Any = 0.0
     unit: Any = 1.0
     gap: float = 1e-8
     link: Link = field(default_factory=Link)
@@ -118,7 +121,7 @@ class SimilarityNetwork:
     def _pull(self, state: State, G: Floats, t: int) -> tuple[Floats, State]:
         """``argmin <N'G, Z> + lambda ||ZQ||_{1,p} + sum_n |z_n - z_n,t|^2 / (2 own_n)`` (Algorithm 5's problem)."""
         Z, own = state["Z"], np.asarray(self._at(self.eta if self.own is None else self.own, t), dtype=np.float64)
-        V = Z - own.reshape(-1, 1) * self.layout.to_personal(G)
+        V = Z - own.reshape(-1, 1) * (self.layout.to_personal(G) + np.reshape(self.held, (-1, 1)) * Z)
         if not (np.abs(V) < FAR).all():
             return V, state
         if self.lam == 0.0 or not len(self.network.edges):

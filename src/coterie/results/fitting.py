@@ -25,6 +25,7 @@ from coterie.results.collaborators import main_clients, resolved
 from coterie.results.compare import Evidence, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
+from coterie.results.networks import chosen
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import select
@@ -48,7 +49,8 @@ class Fitting:
             auto_shared = []  # main clients have all coefficients, whoever they learn them from
         sentences = words.before(self.clients, problem, auto_shared)
         learnable = len(self.clients) > 1 and not self.clients.single_rows
-        names = applicable(problem, learnable, bool(self.options.strengths), self.options.method)
+        network = self.options.network is not None
+        names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)
         evidence, name, reason = self.choose(problem, names, learnable)
         fitted, ledger = self.fit(name, problem, self.clients)
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
@@ -63,6 +65,8 @@ class Fitting:
         options = self.options.learning | {"rounds": self.options.rounds}
         if (corrected := METHODS[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.splits)
+        if METHODS[name].networked:
+            options["network"] = chosen(clients, problem, self.options.network or {}, self.options.splits)
         given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
         if given:
             strengths = select(clients, problem, self.options.strengths, self.options.splits)

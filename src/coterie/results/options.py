@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
+from coterie.methods.network.options import Asked
 from coterie.methods.registry import METHODS
 from coterie.relations.covariance import STRUCTURES
 from coterie.results.compare import Splits
@@ -28,6 +29,7 @@ class Options:
     strengths: dict[str, Any] = field(default_factory=dict)
     residual: str = "common"
     rounds: dict[str, Any] = field(default_factory=dict)
+    network: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _choice("covariance", self.covariance, ("auto", *STRUCTURES))
@@ -40,6 +42,16 @@ class Options:
             raise CoterieError(f"reml must be True or False, not {self.reml!r}.")
         self._check_splits()
         self._check_rounds()
+        self._check_network()
+
+    def _check_network(self) -> None:
+        if self.network is None:
+            return
+        if not isinstance(self.network, Mapping):
+            raise CoterieError(f"network must be a mapping from options to values, not {self.network!r}.")
+        if self.method != "auto" and not METHODS[self.method].networked:
+            raise CoterieError(f"Method '{self.method}' has no network: name similarity-network, or leave network out.")
+        Asked.of(self.network)
 
     def _check_rounds(self) -> None:
         if not isinstance(self.rounds, Mapping):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.codecs import by_name
+from coterie.codecs.feedback import FEEDBACKS
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
 from coterie.methods.complete import complete
@@ -21,7 +22,6 @@ from coterie.numerics.kernels import Floats, Ints
 
 FAR = 1e100
 """Parameters that are farther away have diverged."""
-FEEDBACK = ("none", "ef", "ef21")
 
 State = dict[str, Any]
 
@@ -75,8 +75,8 @@ class Link:
 
     def __post_init__(self) -> None:
         by_name(self.up), by_name(self.down)
-        if self.feedback not in FEEDBACK:
-            raise CoterieError(f"feedback must be one of {', '.join(FEEDBACK)}, not {self.feedback!r}.")
+        if self.feedback not in FEEDBACKS:
+            raise CoterieError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}.")
         if not 0.0 < self.participation <= 1.0:
             raise CoterieError(f"participation must lie above 0 and up to 1, not {self.participation!r}.")
 

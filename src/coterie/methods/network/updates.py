@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.codecs import by_name
+from coterie.codecs.feedback import FEEDBACKS
 from coterie.federation import Site, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
@@ -33,7 +34,7 @@ def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str,
     with np.errstate(over="ignore", invalid="ignore"):
         g = np.asarray(gradient(site.objective, theta, draws), dtype=np.float64)
     sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
-    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), sound, t, up, feedback)
+    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback)
 
 
 def received(site: Site, theta: Any, d: int, down: str) -> Floats:
@@ -45,14 +46,11 @@ def received(site: Site, theta: Any, d: int, down: str) -> Floats:
     return held
 
 
-def packed(site: Site, g: Floats, sound: Bools, t: int, up: str, feedback: str) -> Reply:
+def packed(site: Site, g: Floats, t: int, up: str, feedback: str) -> Reply:
     """The gradient as it travels; what a codec loses is remembered as ``feedback`` says."""
     if up == "none":
         return {"g": g}
-    memory = site.state.get("memory", np.zeros(g.shape))
-    wanted = {"none": g, "ef": g + memory, "ef21": g - memory}[feedback]
-    coded = by_name(up).encode(np.where(sound[:, None], wanted, 0.0), keyed.starts(site.seed, "codec", site.ids), t)
-    if feedback != "none":
-        after = wanted - coded.claimed if feedback == "ef" else memory + coded.claimed
-        site.state["memory"] = np.where(sound[:, None], after, memory)
-    return {"payload": coded.payload}
+    keys = keyed.starts(site.seed, "codec", site.ids)
+    sent = FEEDBACKS[feedback](site.state.get("memory", np.zeros(g.shape)), g, by_name(up), keys, t)
+    site.state["memory"] = sent.memory
+    return {"payload": sent.payload}

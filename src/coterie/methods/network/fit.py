@@ -1,0 +1,125 @@
+"""A similarity network, from a table to coefficients: exactly, or by a run of Algorithm 6 with its gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods import pooled
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.network.exact import Exact
+from coterie.methods.network.hold import Hold
+from coterie.methods.network.optimum import Optimum, optimum
+from coterie.methods.network.options import HELD_OUT, Asked
+from coterie.methods.network.run_options import Run
+from coterie.methods.network.spread import spread
+from coterie.methods.network.steps import steps
+from coterie.methods.similarity_network import SimilarityNetwork
+from coterie.methods.tree.setup import prepare
+from coterie.numerics.kernels import Floats
+from coterie.relations.layout import Layout
+from coterie.relations.network import Network
+
+LOOKS = 20
+"""How often a run is looked at, for its trace."""
+
+
+def fit(
+    fed: Federation, problem: Problem, network: Mapping[str, Any] | None = None, rounds: Mapping[str, Any] | None = None
+) -> Fitted:
+    """Tie clients along a network.
+
+    Parameters
+    ----------
+    network : mapping, optional
+        See :class:`~coterie.methods.network.options.Asked`; lam must be a number here.
+    rounds : mapping, optional
+        See :class:`~coterie.methods.network.run_options.Run`; left out, the objective is minimised exactly.
+
+    Returns
+    -------
+    Fitted
+        Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has
+        the network, the groups, the certificate and, of a run, its ``trace`` of (step, gap).
+
+    Raises
+    ------
+    CoterieError
+        For options that cannot be, and where all columns are shared.
+    """
+    asked, run = Asked.of(network or {}), Run.of(rounds or {})
+    if asked.lam == HELD_OUT:
+        raise CoterieError("lam is chosen by held-out rows in coterie.fit only: give a number here.")
+    if not len(problem.personal):
+        raise CoterieError("All columns are shared, so there is nothing to tie along a network: use method 'pooled'.")
+    everyone = pooled.fit(fed, problem)
+    graph = asked.edges or asked.similarity.network(fed, problem)
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    layout = Layout.columns(setup.p, problem.personal)
+    hold = Hold.of(graph, problem.family)
+    best = optimum(fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold)
+    about, theta, groups = _about(graph, asked, best), best.theta, best.groups
+    if not run.exact:
+        theta, found = _run(Exact(fed, graph, float(asked.lam), asked.p, layout, setup.unit, hold), run, best, everyone)
+        about |= found
+    rows = setup.rows if problem.family == "gaussian" else None
+    cov, sigma2 = spread(fed, layout, setup.unit, theta, groups, rows)
+    info = {"network": about}
+    return replace(everyone, client=theta * setup.unit, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
+
+
+def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
+    """What there is to say of the network and the optimum."""
+    learned = asked.edges is None
+    about: dict[str, Any] = {"space": asked.similarity.space if learned else "edges", "lam": float(asked.lam)}
+    about |= {"p": asked.p, "edges": graph.edges.tolist(), "weight": graph.weight.tolist()}
+    about |= {"components": int(graph.components.max()) + 1, "isolated": int(np.sum(graph.degree == 0))}
+    about |= {"groups": best.groups.tolist(), "kkt": best.kkt, "exchanges": best.exchanges, "status": "exact"}
+    return about
+
+
+def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Floats, dict[str, Any]]:
+    """Algorithm 6 from the pooled model, and how far it came."""
+    fed, layout, unit = exact.fed, exact.layout, exact.unit
+    both = run.phases is None
+    size = steps(fed, layout, unit, both, everyone.root)
+    factor = 1.0 if run.eta == "auto" else float(run.eta)
+    method = SimilarityNetwork(
+        network=exact.network,
+        layout=layout,
+        lam=exact.lam,
+        p=exact.p,
+        unit=unit,
+        eta=lambda t: factor * run.step(t) * size.eta,
+        own=lambda t: factor * run.step(t) * size.own,
+        phases=run.phases,
+        held=0.0 if exact.hold is None else exact.hold.z / size.weight,
+        link=run.link,
+    )
+    start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
+    begun = state = method.init(fed, *start)
+    first, trace = _left(exact, best, start), [(0, 1.0)]
+    for state in method.run(fed, _stops(run.taken), begun):
+        left = _left(exact, best, (state["x"], state["Z"]))
+        trace.append((state["t"], left / first if first > 0.0 else 0.0))
+    status = "finished" if state["status"] == "running" else state["status"]
+    about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": run.taken}
+    about |= {"eta": factor * size.eta, "link": {"up": run.link.up, "down": run.link.down}}
+    about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.link.feedback}
+    return layout.theta(state["x"], state["Z"]), about
+
+
+def _left(exact: Exact, best: Optimum, at: tuple[Floats, Floats]) -> float:
+    """How much F is above its minimum."""
+    here = exact.ask(*at)
+    return here.value / here.weight - best.value
+
+
+def _stops(T: int) -> list[int]:
+    even, early = np.linspace(0, T, LOOKS + 1), np.geomspace(1, T, LOOKS)
+    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

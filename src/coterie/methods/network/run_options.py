@@ -1,0 +1,115 @@
+"""What may be asked of a run of Algorithm 6 on a similarity network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.codecs import by_name
+from coterie.codecs.feedback import FEEDBACKS
+from coterie.errors import CoterieError
+from coterie.methods.checks import need_choices, need_names, need_positive, need_whole
+from coterie.methods.network.link import Link
+
+USUAL = 500
+"""Steps of a run."""
+MODELS = "float16"
+"""Codec of models, where updates travel in one."""
+LEAST = 8
+"""A budget of bytes at least."""
+SCHEDULES = ("auto", "constant", "decreasing")
+ORDERS = ("natural", "magnitude", "last-update")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run; where nothing of it is asked for, the objective is minimised exactly.
+
+    Attributes
+    ----------
+    steps : int, optional
+        500 where anything else is asked for.
+    eta : "auto" or number, default "auto"
+        Step size of x and of each client's z, relative to what its own curvature allows; auto takes 1.
+    schedule : {"auto", "constant", "decreasing"}, default "auto"
+        auto decreases steps where gradients are of some rows, or of some clients, only.
+    batch : int, default 0
+        Rows of a gradient, drawn with replacement; 0 takes all.
+    phases : two ints, optional
+        IV-C: so many steps on x, then so many on Z, in turn; by default both at once.
+    codec : str, default "none"
+        Of updates: see ``coterie.codecs.by_name``.
+    bytes_per_update : int, optional
+        The paper's codec, with as much compression as this needs.
+    feedback : {"auto", "none", "ef", "ef21"}, default "auto"
+        What happens to what a codec loses; auto is "ef" for biased codecs.
+    order : {"natural", "magnitude", "last-update"}, default "natural"
+        In which coordinates travel.
+    down : str, optional
+        Codec of models; by default "none", or "float16" where updates travel in one.
+    participation : number, default 1
+        How often a client takes part.
+    seed : int, default 0
+        Of rows, codecs and who takes part.
+    """
+
+    steps: int | None = None
+    eta: Any = "auto"
+    schedule: str = "auto"
+    batch: int = 0
+    phases: Any = None
+    codec: str = "none"
+    bytes_per_update: int | None = None
+    feedback: str = "auto"
+    order: str = "natural"
+    down: str | None = None
+    participation: float = 1.0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Run:
+        """From a user's mapping; a CoterieError for a name or a value that cannot be."""
+        need_names("A run on a similarity network", given, cls)
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": LEAST, "seed": 0}, ("steps", "bytes_per_update"))
+        need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ORDERS})
+        need_positive(self, {"eta": np.inf, "participation": 1.0}, {"eta": ("auto",)})
+        if self.phases is not None:
+            try:
+                object.__setattr__(self, "phases", tuple(int(v) for v in self.phases))
+            except (TypeError, ValueError) as e:
+                raise CoterieError(f"phases must be two numbers of steps, of x and of Z, not {self.phases!r}.") from e
+        if self.bytes_per_update is not None and self.codec != "none":
+            raise CoterieError("bytes_per_update is a budget for the paper's codec: leave codec out.")
+        _ = self.link  # whose codecs are looked up
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is asked for that only a run has."""
+        return self == Run(seed=self.seed)
+
+    @property
+    def taken(self) -> int:
+        """Steps of a run."""
+        return USUAL if self.steps is None else int(self.steps)
+
+    @property
+    def link(self) -> Link:
+        """How updates and models travel."""
+        up = self.codec if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
+        down = self.down or ("none" if up == "none" else MODELS)
+        feedback = self.feedback
+        if feedback == "auto":
+            feedback = "none" if up == "none" or by_name(up).unbiased else "ef"
+        return Link(int(self.batch), up, down, feedback, float(self.participation), int(self.seed))
+
+    def step(self, t: int) -> float:
+        """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""
+        sampled = self.batch > 0 or self.participation < 1.0
+        decreasing = self.schedule == "decreasing" or (self.schedule == "auto" and sampled)
+        return 1.0 / (1.0 + 10.0 * t / self.taken) if decreasing else 1.0

@@ -1,0 +1,72 @@
+"""Step sizes of Algorithm 6 from the curvature of the losses.
+
+With both blocks moving at once, half of what each block alone allows descends: the Hessian of f is at most twice its
+block diagonal. A client's own block has the curvature of its own rows only, so its step is its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.complete import complete
+from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.objectives.constants import extremes, hessians
+from coterie.objectives.mean_loss import sizes
+from coterie.relations.layout import Layout
+
+FLAT = 1e-6
+"""Curvature of a client's own block at least, relative to the largest."""
+
+
+class Steps(NamedTuple):
+    """Step sizes: of x, and of every client's z (n,); and the weight of all rows."""
+
+    eta: float
+    own: Floats
+    weight: float
+
+
+@work
+def bent(site: Site, unit: Floats, theta: Floats) -> dict[str, Any]:
+    """What a client's curvature is at most, to be added up, and the weight of its rows."""
+    return {"A": pack(_most(site, unit, theta)), "weight": sizes(site.objective)}
+
+
+@work
+def own(site: Site, unit: Floats, theta: Floats, shared: Ints, personal: Ints) -> dict[str, Any]:
+    """The largest curvature of a client's own block."""
+    N = Layout(np.asarray(shared), np.asarray(personal)).N
+    A = np.stack([N.T @ (N.T @ a).T for a in _most(site, unit, theta)]) if len(site) else np.zeros((0, 1, 1))
+    return {"top": extremes(pack(A))[1]}
+
+
+def _most(site: Site, unit: Floats, theta: Floats) -> Floats:
+    return full(hessians(site.objective, theta, most=True)) * unit * unit[:, None]
+
+
+def steps(fed: Federation, layout: Layout, unit: Floats, both: bool = True, theta: Floats | None = None) -> Steps:
+    """The largest steps with which f surely descends (for Poisson outcomes: near ``theta``).
+
+    Parameters
+    ----------
+    unit : (d,)
+        What clients hold is ``unit * (M x + N z_n)``.
+    both : bool, default True
+        Whether x and Z move at once.
+    theta : (d,), optional
+        Where the run starts, as clients hold it.
+    """
+    at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
+    sums = complete(fed.total(bent, unit=unit, theta=PerRow(at)))
+    weight, M = float(sums["weight"]), layout.M.toarray()
+    common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
+    share = 0.5 if both and layout.d1 and layout.d2 else 1.0
+    top = np.zeros(len(at))
+    if layout.d2:
+        blocks = {"shared": layout.shared, "personal": layout.personal}
+        top = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))["top"] / weight
+    top = np.maximum(top, FLAT * float(top.max(initial=0.0)))
+    return Steps(share / common if common > 0.0 else 1.0, share / np.where(top > 0.0, top, 1.0), weight)
