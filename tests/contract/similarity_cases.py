@@ -54,5 +54,12 @@ SIMILARITY: dict[str, dict[str, Any]] = {
     "similarity-network-part": {"participation": 0.6, "p": np.inf},
     "similarity-network-phases": {"phases": (1, 2)},
     "similarity-network-bytes": {"up": "float16", "feedback": "ef", "down": "float32"},
-    "similarity-network-ef21": {"up": "float16", "feedback": "ef21", "participation": 0.6, "down": "float16"},
+    "similarity-network-tv": {"up": "tv:2", "feedback": "ef", "order": "magnitude", "down": "tv:all"},
+    "similarity-network-ef21": {
+        "up": "float16",
+        "feedback": "ef21",
+        "order": "last-update",
+        "participation": 0.6,
+        "down": "float16",
+    },
 }

@@ -14,7 +14,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network.link import FAR, Link
+from coterie.methods.network.heard import FAR
+from coterie.methods.network.link import Link
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network_prox import Proximal, network_prox
 from coterie.relations.layout import Layout

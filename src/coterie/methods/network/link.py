@@ -13,38 +13,16 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
+from coterie.codecs.orders import coordinate_order
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow
+from coterie.federation import Federation, PerRow, Replies
 from coterie.methods.complete import complete
+from coterie.methods.network.heard import Heard, put
 from coterie.methods.network.updates import send, shape
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 
-FAR = 1e100
-"""Parameters that are farther away have diverged."""
-
 State = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What the server knows of the clients' gradients after an exchange.
-
-    Attributes
-    ----------
-    g : (n, d)
-        Mean gradients, as decoded; 0 of clients that are not heard.
-    share : (n,)
-        What each counts in the mean.
-    astray : bool
-        Whether no client could make a gradient of its model.
-    state : dict
-    """
-
-    g: Floats
-    share: Floats
-    astray: bool
-    state: State
 
 
 @dataclass(frozen=True)
@@ -60,6 +38,8 @@ class Link:
     feedback : {"none", "ef", "ef21"}, default "none"
         What happens to what ``up`` loses: it is added to the next gradient (error feedback), or differences to the last
         estimate are sent (EF21). Models always go as differences.
+    order : {"natural", "magnitude", "last-update"}, default "natural"
+        In which coordinates travel up: as they come, by a client's last message, or by the last move of its model.
     participation : float, default 1
         With what probability a client takes part in a step.
     seed : int, default 0
@@ -70,6 +50,7 @@ class Link:
     up: str = "none"
     down: str = "none"
     feedback: str = "none"
+    order: str = "natural"
     participation: float = 1.0
     seed: int = 0
 
@@ -77,6 +58,7 @@ class Link:
         by_name(self.up), by_name(self.down)
         if self.feedback not in FEEDBACKS:
             raise CoterieError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}.")
+        coordinate_order(self.order)
         if not 0.0 < self.participation <= 1.0:
             raise CoterieError(f"participation must lie above 0 and up to 1, not {self.participation!r}.")
 
@@ -93,6 +75,8 @@ class Link:
         state: State = {"share": weight / weight.sum(), "quarantined": np.zeros(n, dtype=np.int64)}
         if self.down != "none":
             state["held"] = np.zeros((n, d))
+        if self.order != "natural":
+            state |= {"said": np.zeros((n, d)), "at": np.zeros((n, d))}
         if self.feedback == "ef21":
             state |= {"estimate": np.zeros((n, d)), "known": np.zeros(n, dtype=bool)}
         return state
@@ -103,26 +87,41 @@ class Link:
         takes = keyed.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
         to = np.flatnonzero(takes & (state["quarantined"] == 0))
         message, held = self._delivered(fed, state, theta, to)
-        how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down, "feedback": self.feedback}
+        how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down}
+        how |= {"feedback": self.feedback, "order": self.order}
         replies = fed.ask(send, to=to, theta=PerRow(message), **how)
         if not replies:
             return Heard(np.zeros((n, d)), np.zeros(n), False, state)
         at, sound = replies.rows, replies["sound"]
         spoke = to[at]
         if self.down != "none":
-            state = state | {"held": _put(state["held"], spoke, held[at])}
+            state = state | {"held": put(state["held"], spoke, held[at])}
         if not sound.any():
             return Heard(np.zeros((n, d)), np.zeros(n), True, state)
-        g = replies["g"] if self.up == "none" else by_name(self.up).decode(replies["payload"], d)
-        state = state | {"quarantined": _put(state["quarantined"], spoke[~sound], t + 1)}
+        g, state = self._decoded(replies, state, spoke, held[at])
+        state = state | {"quarantined": put(state["quarantined"], spoke[~sound], t + 1)}
         if self.feedback == "ef21":
-            g = state["estimate"] = _put(state["estimate"], spoke, state["estimate"][spoke] + g)
+            g = state["estimate"] = put(state["estimate"], spoke, g)
             known = (state["known"] | np.isin(np.arange(n), spoke)) & (state["quarantined"] == 0)
             state["known"] = known
         else:
-            g, known = _put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
+            g, known = put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
         share = np.where(known, state["share"], 0.0)
         return Heard(g, share / share.sum(), False, state)
+
+    def _decoded(self, replies: Replies, state: State, spoke: Ints, theta: Floats) -> tuple[Floats, State]:
+        """Gradients of the clients ``spoke`` (h, d), whose models were theta."""
+        if self.up == "none":
+            return replies["g"], state
+        order = None
+        if self.order != "natural":
+            order = coordinate_order(self.order, state["said"][spoke], theta - state["at"][spoke])
+        g = by_name(self.up).decode(replies["payload"], theta.shape[1], order)
+        if self.feedback == "ef21":
+            g = state["estimate"][spoke] + g
+        if order is not None:
+            state = state | {"said": put(state["said"], spoke, g), "at": put(state["at"], spoke, theta)}
+        return g, state
 
     def _delivered(self, fed: Federation, state: State, theta: Floats, to: Ints) -> tuple[Any, Floats]:
         """What travels to the clients ``to``, and what they hold once it arrived."""
@@ -131,10 +130,3 @@ class Link:
         keys = keyed.starts(self.seed, "deliver", fed.clients.ids[to])
         coded = by_name(self.down).encode(theta[to] - state["held"][to], keys, state["t"])
         return coded.payload, state["held"][to] + coded.claimed
-
-
-def _put(array: Any, at: Ints, value: Any) -> Any:
-    """A copy of ``array`` with ``value`` in the rows ``at``."""
-    out = array.copy()
-    out[at] = value
-    return out

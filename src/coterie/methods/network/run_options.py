@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
+from coterie.codecs.orders import ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.checks import need_choices, need_names, need_positive, need_whole
 from coterie.methods.network.link import Link
@@ -18,10 +19,7 @@ USUAL = 500
 """Steps of a run."""
 MODELS = "float16"
 """Codec of models, where updates travel in one."""
-LEAST = 8
-"""A budget of bytes at least."""
 SCHEDULES = ("auto", "constant", "decreasing")
-ORDERS = ("natural", "magnitude", "last-update")
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Run:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": LEAST, "seed": 0}, ("steps", "bytes_per_update"))
+        need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": 1, "seed": 0}, ("steps", "bytes_per_update"))
         need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ORDERS})
         need_positive(self, {"eta": np.inf, "participation": 1.0}, {"eta": ("auto",)})
         if self.phases is not None:
@@ -106,7 +104,8 @@ class Run:
         feedback = self.feedback
         if feedback == "auto":
             feedback = "none" if up == "none" or by_name(up).unbiased else "ef"
-        return Link(int(self.batch), up, down, feedback, float(self.participation), int(self.seed))
+        taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
+        return Link(int(self.batch), up, down, feedback, self.order, **taking)
 
     def step(self, t: int) -> float:
         """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
+from coterie.codecs.orders import coordinate_order
 from coterie.federation import Site, work
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.mean_loss import gradient, sizes
 from coterie.objectives.steps import Draws
 
@@ -26,15 +27,16 @@ def shape(site: Site) -> Reply:
 
 
 @work
-def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str) -> Reply:
+def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str, order: str) -> Reply:
     """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none)."""
     theta = received(site, theta, d, down)
+    by = ordered(site, theta, order)
     draws = Draws(keyed.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
     site.count(len(site))
     with np.errstate(over="ignore", invalid="ignore"):
         g = np.asarray(gradient(site.objective, theta, draws), dtype=np.float64)
     sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
-    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback)
+    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback, by)
 
 
 def received(site: Site, theta: Any, d: int, down: str) -> Floats:
@@ -46,11 +48,24 @@ def received(site: Site, theta: Any, d: int, down: str) -> Floats:
     return held
 
 
-def packed(site: Site, g: Floats, t: int, up: str, feedback: str) -> Reply:
+def ordered(site: Site, theta: Floats, order: str) -> Ints | None:
+    """The order in which coordinates travel, from what the server knows too."""
+    if order == "natural":
+        return None
+    zero = np.zeros(theta.shape)
+    said, at = site.state.get("said", zero), site.state.get("at", zero)
+    if order == "last-update":
+        site.state["at"] = theta
+    return coordinate_order(order, said, theta - at)
+
+
+def packed(site: Site, g: Floats, t: int, up: str, feedback: str, order: Ints | None) -> Reply:
     """The gradient as it travels; what a codec loses is remembered as ``feedback`` says."""
     if up == "none":
         return {"g": g}
     keys = keyed.starts(site.seed, "codec", site.ids)
-    sent = FEEDBACKS[feedback](site.state.get("memory", np.zeros(g.shape)), g, by_name(up), keys, t)
+    sent = FEEDBACKS[feedback](site.state.get("memory", np.zeros(g.shape)), g, by_name(up), keys, t, order)
     site.state["memory"] = sent.memory
+    if order is not None:
+        site.state["said"] = sent.estimate
     return {"payload": sent.payload}

@@ -1,0 +1,39 @@
+"""What the server knows after an exchange of Algorithm 6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.numerics.kernels import Floats, Ints
+
+FAR = 1e100
+"""Parameters that are farther away have diverged."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the server knows of the clients' gradients after an exchange.
+
+    Attributes
+    ----------
+    g : (n, d)
+        Mean gradients, as decoded; 0 of clients that are not heard.
+    share : (n,)
+        What each counts in the mean.
+    astray : bool
+        Whether no client could make a gradient of its model.
+    state : dict
+    """
+
+    g: Floats
+    share: Floats
+    astray: bool
+    state: dict[str, Any]
+
+
+def put(array: Any, at: Ints, value: Any) -> Any:
+    """A copy of ``array`` with ``value`` in the rows ``at``."""
+    out = array.copy()
+    out[at] = value
+    return out
