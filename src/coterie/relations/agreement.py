@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Ints
+from coterie.numerics.kernels import Floats, Ints
+
+SMALL = 500
+"""Clients up to whose number eigenvectors are those of a dense matrix."""
 
 
 def agreement(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
@@ -51,23 +54,38 @@ def by_first(labels: Ints) -> Ints:
 def spectral(adjacency: Any, k: int, seed: int = 0) -> Ints:
     """Normalised spectral clustering of a graph (n, n) into k clusters, (n,).
 
-    k-means of the k leading eigenvectors of the normalised adjacency matrix, each client's row scaled to length 1
-    (Ng, Jordan, Weiss 2001). No matrix is factored, and components need no special care.
+    k-means of :func:`leading` eigenvectors, each client's row scaled to length 1 (Ng, Jordan, Weiss 2001). Components
+    need no special care.
     """
-    from scipy import sparse
-    from scipy.sparse.linalg import eigsh
     from sklearn.cluster import KMeans
 
     n = adjacency.shape[0]
-    if k >= n:
-        return np.arange(n)
-    if k == 1:
-        return np.zeros(n, dtype=np.int64)
-    degree = np.asarray(adjacency.sum(axis=1)).ravel()
-    root = sparse.diags_array(1.0 / np.sqrt(np.where(degree > 0.0, degree, 1.0)))
-    normal = root @ adjacency @ root + sparse.diags_array(np.where(degree > 0.0, 1.0, 2.0))  # from 0 to 2
-    start = np.random.default_rng(seed).random(n)
-    vectors = np.linalg.eigh(normal.toarray())[1][:, -k:] if n <= 1000 else eigsh(normal, k, which="LA", v0=start)[1]
+    if k >= n or k == 1:
+        return np.arange(n) if k > 1 else np.zeros(n, dtype=np.int64)
+    vectors = leading(adjacency, k, seed)
     size = np.linalg.norm(vectors, axis=1, keepdims=True)
     found = KMeans(k, n_init=10, random_state=seed).fit_predict(vectors / np.where(size > 0.0, size, 1.0))
     return np.asarray(found, dtype=np.int64)
+
+
+def leading(adjacency: Any, k: int, seed: int = 0) -> Floats:
+    """Eigenvectors (n, k) of the k largest eigenvalues of a graph's normalised adjacency matrix, largest first.
+
+    Lanczos' method needs products only, and is fast where clients are well mixed; graphs that are long and thin are
+    factored, which is cheap for them.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+    n = adjacency.shape[0]
+    degree = np.asarray(adjacency.sum(axis=1)).ravel()
+    root = sparse.diags_array(1.0 / np.sqrt(np.where(degree > 0.0, degree, 1.0)))
+    normal = root @ adjacency @ root + sparse.diags_array(np.where(degree > 0.0, 1.0, 2.0))  # eigenvalues 0 to 2
+    if n <= SMALL or k >= n - 1:
+        return np.asarray(np.linalg.eigh(normal.toarray())[1][:, ::-1][:, :k])
+    start = np.random.default_rng(seed).random(n)
+    try:
+        values, vectors = eigsh(normal, k, which="LA", v0=start, maxiter=50, ncv=min(n, max(2 * k + 1, 40)))
+    except ArpackNoConvergence:
+        values, vectors = eigsh(normal.tocsc(), k, sigma=2.01, which="LM", v0=start)
+    return np.asarray(vectors[:, np.argsort(-values, kind="stable")])

@@ -12,7 +12,7 @@ Distance = Callable[[Ints, Ints], Floats]
 
 EXACT = 20_000
 """Clients up to which neighbours are searched exactly, in any number of dimensions."""
-FLAT = 8
+FLAT = 5
 """Dimensions up to which trees find neighbours exactly and fast, for any number of clients."""
 CANDIDATES = 8
 """Near points that are ranked again by another distance, for each neighbour that is wanted."""

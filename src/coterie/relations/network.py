@@ -140,7 +140,7 @@ class Network:
             ``distance(i, j)`` gives the distances (M,) of pairs exactly, where Euclidean distances of points only come
             close to them: each client's neighbours are the nearest among its 8 k nearest points.
         seed : int, default 0
-            Of the approximate search that is used for more than 20,000 clients in more than 8 dimensions.
+            Of the approximate search that is used for more than 20,000 clients in more than 5 dimensions.
 
         Returns
         -------
