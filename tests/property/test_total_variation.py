@@ -21,6 +21,14 @@ def test_it_is_the_minimum(g, weight):
 
 
 @settings(deadline=None)
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(-1e60, 1e60)), st.floats(0.0, 1e60))
+def test_sizes_may_differ_beyond_rounding(g, weight):
+    q = pinned_tv(g, weight)
+    assert violation(q, g, weight) <= 1e-13 * np.abs(g).max()
+    assert np.abs(q).max() <= np.abs(g).max() * (1.0 + 1e-13)
+
+
+@settings(deadline=None)
 @given(vectors, weights)
 def test_it_is_odd(g, weight):
     np.testing.assert_array_equal(pinned_tv(-g, weight), -pinned_tv(g, weight))

@@ -86,7 +86,8 @@ def taut_string(g: Floats, weight: float, ends: Ints, levels: Floats, hulls: Flo
     From its last certain knot the string is bounded by the convex hull from below of the tube's upper edge, and by that
     of its lower edge turned upside down. Hulls are blocks of a length and a height with rising slopes: sums within
     blocks keep the small differences that sums over a long vector lose. Once the first slopes cross, one hull is a
-    single block, and the string goes along the first block of the other.
+    single block, and the string goes along the first block of the other. (Where neither is, or both are, the tube is
+    narrower than rounding.)
 
     ``ends`` and ``levels`` (d,) and ``hulls`` (4, d) are written over.
     """
@@ -102,7 +103,7 @@ def taut_string(g: Floats, weight: float, ends: Ints, levels: Floats, hulls: Flo
         b = _push(up, up_h, a, b, g[i] + edge)
         e = _push(down, down_h, c, e, edge - g[i])
         edge = 0.0
-        while up_h[a] * down[c] + down_h[c] * up[a] < 0.0 and max(b - a, e - c) > 1:
+        while up_h[a] * down[c] + down_h[c] * up[a] < 0.0 and min(b - a, e - c) == 1 < max(b - a, e - c):
             if e - c > 1:
                 length, height = down[c], -down_h[c]
                 up[0], up_h[0] = up[a] - length, up_h[a] - height
