@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.federation import Federation, PerRow
+from coterie.federation import Federation, PerRow, Replies
 from coterie.methods.complete import complete
 from coterie.methods.network.curve import curve
 from coterie.methods.network.duals import Graph, multipliers
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.model import Model, residuals
-from coterie.numerics.kernels import Floats, full
-from coterie.numerics.network.edges import penalty_and_slack, project_all
+from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.network.edges import penalty_and_slack
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
 FLAT = 1e-9
-"""Curvature that models have in every direction, relative to the mean: where rows say nothing, z hardly moves."""
+"""Curvature that a client's model has in every direction, relative to its mean: where rows say nothing, z stays."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Exact:
-    """F times the weight of all rows, over a federation; ``optimum`` has the parameters."""
+    """F times the weight of all rows, over a federation; ``optimum`` has the parameters.
+
+    Where ``labels`` (n,) are given, the nodes of the network are groups of clients that are one.
+    """
 
     fed: Federation
     network: Network
@@ -46,10 +49,16 @@ class Exact:
     layout: Layout
     unit: Floats
     hold: Hold | None
+    labels: Ints | None = None
 
     def ask(self, x: Floats, Z: Floats) -> Place:
         """One exchange: value, gradient and Hessian at (x, Z)."""
-        s = complete(self.fed.ask(curve, unit=self.unit, theta=PerRow(self.layout.theta(x, Z))))
+        theta, n = self.layout.theta(x, Z), self.network.n
+        if self.labels is None:
+            s: Replies = complete(self.fed.ask(curve, unit=self.unit, theta=PerRow(theta)))
+        else:
+            by = self.labels
+            s = complete(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))
         g, value = s["g"], float(s["value"].sum())
         gx, gz = self.layout.to_shared(g.sum(axis=0)), self.layout.to_personal(g)
         if self.hold is not None:
@@ -70,10 +79,9 @@ class Exact:
 
     def feasible(self, U: Floats, here: Place) -> Floats:
         """The duals nearest to U (M, d2)."""
-        _, radius, p = self.graph(here.weight)
-        U = U.copy()
-        project_all(U, p, radius)
-        return U
+        P = np.empty_like(U)
+        multipliers(np.zeros_like(here.Z), U, 0.0, self.graph(here.weight), P, np.zeros_like(here.Z))
+        return P
 
     def kkt(self, here: Place, U: Floats) -> float:
         """The residual of ``optimum.Optimum`` for feasible duals U."""
@@ -87,9 +95,11 @@ class Exact:
         M, N = self.layout.M.toarray(), self.layout.N.toarray()
         left = N.T @ H
         Hzz, Hzx, Hxx = left @ N, left @ M, M.T @ H.sum(axis=0) @ M
-        flat = FLAT * float(np.mean(np.diagonal(H, axis1=1, axis2=2))) if H.size else 0.0
-        own = np.full(len(H), flat or 1.0) + (0.0 if self.hold is None else self.hold.z)
-        Hzz = Hzz + own[:, None, None] * np.eye(N.shape[1])
-        Hxx = Hxx + ((flat or 1.0) + (0.0 if self.hold is None else self.hold.x)) * np.eye(M.shape[1])
+        own = np.mean(np.diagonal(H, axis1=1, axis2=2), axis=1)
+        mean = float(np.mean(own))
+        flat = FLAT * np.where(own > 0.0, own, mean if mean > 0.0 else 1.0)
+        held = (0.0, 0.0) if self.hold is None else (self.hold.z, self.hold.x)
+        Hzz = Hzz + (flat + held[0])[:, None, None] * np.eye(N.shape[1])
+        Hxx = Hxx + (flat.sum() + held[1]) * np.eye(M.shape[1])
         blocks = np.ascontiguousarray(Hzz), np.ascontiguousarray(Hzx), np.ascontiguousarray(Hxx)
         return Model(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight), here.scale)

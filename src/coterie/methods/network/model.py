@@ -20,10 +20,10 @@ from coterie.methods.network.newton import Blocks, direction, times
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network.edges import penalty_and_slack
 
-ROUNDS = 200
+ROUNDS = 100
 """Changes of the duals at most."""
-STEPS = 50
-"""Newton steps between two of them."""
+STEPS = 300
+"""Newton steps at most, in all."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,7 @@ def minimise(model: Model, U: Floats, sigma: float, accuracy: float) -> Solved:
     apart = 1.0
     for _ in range(ROUNDS):
         goal = max(0.5 * accuracy, min(0.1 * apart, 0.1))
-        for _ in range(STEPS):
-            off = stationary(gx, gz) / model.scale
-            if off <= goal:
-                break
+        while (off := stationary(gx, gz) / model.scale) > goal and steps < STEPS:
             a, b = slopes(Z, U, sigma, model.graph)
             tight = min(0.1, off**0.5, 0.5 * goal / off)
             dz, dx, k = direction(model.blocks, model.graph[0], sigma, a, b, gz, gx, tight, 500)
@@ -122,7 +119,7 @@ def minimise(model: Model, U: Floats, sigma: float, accuracy: float) -> Solved:
             gx, gz, P = model.gradient(x, Z, U, sigma)
         U = P
         off, apart = residuals(model.graph, x, Z, gx, gz, U, model.scale)
-        if max(off, apart) <= accuracy or not np.isfinite(off):
+        if max(off, apart) <= accuracy or steps >= STEPS or not np.isfinite(off):
             break
         sigma *= 3.0 if apart > off else 1.0
         gx, gz, P = model.gradient(x, Z, U, sigma)

@@ -13,17 +13,13 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.network.descent import descend
 from coterie.methods.network.exact import Exact
 from coterie.methods.network.hold import Hold
-from coterie.methods.network.model import minimise
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.merging import merged
 from coterie.relations.network import Network
-
-EXCHANGES = 200
-"""Exchanges at most: a count far too high takes dozens."""
-ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,6 @@ class Optimum:
     groups: Ints
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is halved
 def optimum(
     fed: Federation,
     network: Network,
@@ -79,7 +74,8 @@ def optimum(
         Clients with rows and a family; all must answer.
     network : Network
     lam : float
-        0 or more, and finite: ``extremes`` has 0 and infinity as `local` and `pooled` solve them.
+        0 or more; infinity makes the clients of every component one. What `local` and `pooled` find for 0 and infinity
+        is in ``extremes``.
     p : 1, 2 or inf, default 2
     layout : Layout
         Which parameters are shared, which personal.
@@ -88,48 +84,45 @@ def optimum(
     hold : Hold, optional
         By default nothing is held; ``Hold.of(network, family)`` holds what separated outcomes take to infinity.
     start : Optimum, optional
-        A former one of the same clients, layout and network.
+        A former one of the same clients, layout and network, for any lambda and p.
     kkt : float, default 1e-6
         Stop at this residual.
 
     Raises
     ------
     CoterieError
-        For a lambda or p that cannot be, clients that are missing, objectives without rows.
+        For a lambda or p that cannot be, numbers of clients that differ, clients that are missing, means that overflow.
     """
-    if not 0.0 <= lam < np.inf or p not in (1, 2, np.inf):
-        raise CoterieError(f"lam must be finite, 0 or more, and p one of 1, 2 and inf, not {lam} and {p}.")
-    at = Exact(fed, network, lam, float(p), layout, np.ones(layout.d) if unit is None else unit, hold)
-    q = layout.d2
-    x, Z, U = (np.zeros(layout.d1), np.zeros((network.n, q)), np.zeros((len(network.edges), q)))
+    if not lam >= 0.0 or p not in (1, 2, np.inf):
+        raise CoterieError(f"lam must be 0 or more, or inf, and p one of 1, 2 and inf, not {lam} and {p}.")
+    if network.n != len(fed.clients):
+        raise CoterieError(f"The network has {network.n:,} clients and the federation {len(fed.clients):,}.")
+    unit = np.ones(layout.d) if unit is None else np.asarray(unit, dtype=np.float64)
+    x, Z = np.zeros(layout.d1), np.zeros((network.n, layout.d2))
+    U = np.zeros((len(network.edges), layout.d2))
     if start is not None:
         x, Z, U = start.x, start.Z, start.dual
-    here, exchanges, sigma = at.ask(x, Z), 1, None
-    U = at.feasible(U * here.weight, here)
-    best = off = at.kkt(here, U)
-    while off > kkt and exchanges < EXCHANGES:
-        model = at.model(here)
-        goal = minimise(model, U, model.sigma if sigma is None else sigma, max(min(0.1 * off, off**1.5), 0.2 * kkt))
-        sigma, U = goal.sigma, goal.U
-        dx, dz = goal.x - here.x, goal.Z - here.Z
-        promised = (
-            float(model.gx @ dx + np.sum(model.gz * dz))
-            - at.penalty(here.Z, here.weight)
-            + at.penalty(goal.Z, here.weight)
-        )
-        t = 1.0
-        while True:
-            there, exchanges = at.ask(here.x + t * dx, here.Z + t * dz), exchanges + 1
-            new = at.kkt(there, U)
-            falls = there.value <= here.value + 1e-4 * t * promised + ROUNDING * (1.0 + abs(here.value))
-            if falls or new <= 0.5 * best:
-                break
-            if exchanges >= EXCHANGES:
-                there = here
-                break
-            t *= 0.5 if np.isfinite(there.value) else 0.1
-        here, off, best = there, new, min(best, new)
+    if np.isinf(lam):
+        return _as_one(fed, network, layout, unit, hold, x, Z, kkt)
+    end = descend(Exact(fed, network, lam, float(p), layout, unit, hold), x, Z, U, kkt)
+    here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)
-    return Optimum(
-        here.x, here.Z, theta, U / here.weight, here.value / here.weight, off, exchanges, merged(network, here.Z)
-    )
+    groups = merged(network, here.Z)
+    return Optimum(here.x, here.Z, theta, end.U / R, here.value / R, end.kkt, end.exchanges, groups)
+
+
+def _as_one(
+    fed: Federation, network: Network, layout: Layout, unit: Floats, hold: Hold | None, x: Floats, Z: Floats, kkt: float
+) -> Optimum:
+    """One model for every component, from sums over its clients."""
+    labels = network.components
+    k = int(labels.max()) + 1
+    size = np.bincount(labels)
+    held = None if hold is None else Hold(np.bincount(labels, hold.z).astype(np.float64), hold.x)
+    mean = np.stack([np.bincount(labels, z) / size for z in Z.T], axis=1) if layout.d2 else Z[:k]
+    nobody = Network(k, np.empty((0, 2), dtype=np.int64), np.empty(0))
+    end = descend(Exact(fed, nobody, 0.0, 2.0, layout, unit, held, labels), x, mean, np.empty((0, layout.d2)), kkt)
+    here, Z = end.here, end.here.Z[labels]
+    dual = np.zeros((len(network.edges), layout.d2))
+    value = here.value / here.weight
+    return Optimum(here.x, Z, layout.theta(here.x, Z), dual, value, end.kkt, end.exchanges, labels)

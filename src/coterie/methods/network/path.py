@@ -1,0 +1,147 @@
+"""The lambda path of objective (1)-(2): from clients of a component as one down to clients nearly alone, warm-started.
+
+Along it clients part; read upwards they merge (a clusterpath [1]_), and held-out rows say where to stop.
+
+References
+----------
+.. [1] Hocking, Joulin, Bach, Vert (2011), Clusterpath: an algorithm for clustering using convex fusion penalties, ICML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation
+from coterie.methods.network.exact import Exact
+from coterie.methods.network.extremes import most
+from coterie.methods.network.hold import Hold
+from coterie.methods.network.optimum import Optimum, optimum
+from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.relations.layout import Layout
+from coterie.relations.merging import MergeTree, merge_tree
+from coterie.relations.network import Network
+
+STEPS = 40
+SPAN = 1e-4
+"""The smallest lambda of a path, relative to the largest."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """Minimisers along lambda, largest first.
+
+    Attributes
+    ----------
+    lam : (K,) float64
+        Falling; the first is infinity.
+    at : list of Optimum
+    loss : (K,) float64
+        Held-out loss at each; NaN where none was asked for.
+    """
+
+    lam: Floats
+    at: list[Optimum]
+    loss: Floats
+
+    @property
+    def best(self) -> int:
+        """Where the held-out loss is smallest; of equal ones, where lambda is largest."""
+        if not np.isfinite(self.loss).any():
+            raise CoterieError("No lambda of the path has a held-out loss: give the path a loss, or a lambda.")
+        return int(np.nanargmin(self.loss))
+
+    @property
+    def labels(self) -> Ints:
+        """Groups of equal clients (K, n) at each lambda."""
+        return np.array([o.groups for o in self.at])
+
+    @property
+    def groups(self) -> Ints:
+        """How many groups there are at each lambda, (K,)."""
+        return np.array([int(o.groups.max()) + 1 for o in self.at])
+
+    @cached_property
+    def tree(self) -> MergeTree:
+        """In which order groups merge as lambda grows."""
+        return merge_tree(self.lam, list(self.labels))
+
+    def range(self, fits: Callable[[Ints], bool]) -> float:
+        """The largest ratio of two finite lambdas between which the groups at all lambdas fit; 0 where none do.
+
+        Parameters
+        ----------
+        fits : callable
+            Of labels (n,), such as ``lambda g: agreement(g, known) >= 0.95``.
+        """
+        good: Bools = np.array([fits(o.groups) for o in self.at]) & np.isfinite(self.lam)
+        best, start = 0.0, -1
+        for k, yes in enumerate(good):
+            start = -1 if not yes else k if start < 0 else start
+            best = max(best, float(self.lam[start] / self.lam[k])) if yes else best
+        return best
+
+
+def path(
+    fed: Federation,
+    network: Network,
+    p: float = 2,
+    *,
+    layout: Layout,
+    unit: Floats | None = None,
+    hold: Hold | None = None,
+    lam: npt.ArrayLike | None = None,
+    steps: int = STEPS,
+    span: float = SPAN,
+    loss: Callable[[Floats], float] | None = None,
+    patience: int | None = None,
+    kkt: float = 1e-6,
+) -> Path:
+    """Minimise F along lambda, each time from the last minimiser.
+
+    Parameters
+    ----------
+    lam : (K,), optional
+        Finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the clients of
+        every component are sure to be one (see ``extremes.most``) down to ``span`` times that. Infinity comes first.
+    loss : callable, optional
+        ``loss(theta (n, d)) -> float``, of rows that were held out; theta is in the units given.
+    patience : int, optional
+        Stop when the loss has not fallen for so many lambdas; by default go to the end.
+    kkt, layout, unit, hold
+        As in ``optimum``.
+
+    Raises
+    ------
+    CoterieError
+        For lambdas, steps or a span that cannot be.
+    """
+    here = optimum(fed, network, np.inf, p, layout=layout, unit=unit, hold=hold, kkt=kkt)
+    unit = np.ones(layout.d) if unit is None else unit
+    if lam is None:
+        top = most(Exact(fed, network, 0.0, float(p), layout, unit, hold), here)
+        values = grid(top, steps, span)
+    else:
+        values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
+    if not (np.isfinite(values).all() and np.all(values > 0.0)):
+        raise CoterieError("The lambdas of a path must be positive and finite; both ends are added to them.")
+    found, losses = [here], [np.nan if loss is None else loss(here.theta)]
+    for value in values:
+        here = optimum(fed, network, float(value), p, layout=layout, unit=unit, hold=hold, start=here, kkt=kkt)
+        found.append(here)
+        losses.append(np.nan if loss is None else loss(here.theta))
+        if patience is not None and len(losses) - 1 - int(np.argmin(losses)) >= patience:
+            break
+    return Path(np.concatenate([[np.inf], values])[: len(found)], found, np.array(losses))
+
+
+def grid(top: float, steps: int = STEPS, span: float = SPAN) -> Floats:
+    """Lambdas in equal ratios from ``top`` to ``span`` times that; none where top is 0."""
+    if steps < 1 or not 0.0 < span < 1.0:
+        raise CoterieError(f"A path needs one step at least and a span between 0 and 1, not {steps} and {span}.")
+    return top * np.geomspace(1.0, span, steps) if top > 0.0 else np.empty(0)
