@@ -65,13 +65,16 @@ class Fitting:
         options = self.options.learning | {"rounds": self.options.rounds}
         if (corrected := METHODS[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.splits)
+        tried: list[tuple[float, float]] = []
         if METHODS[name].networked:
-            options["network"] = chosen(clients, problem, self.options.network or {}, self.options.splits)
+            options["network"], tried = chosen(clients, problem, self.options.network or {}, self.options.splits)
         given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
         if given:
             strengths = select(clients, problem, self.options.strengths, self.options.splits)
             options |= strengths
         fitted, ledger = run(name, clients, problem, options)
+        if tried:
+            fitted.info["network"]["tried"] = tried
         if given and "rounds" not in fitted.info:
             numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in strengths.items()}
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})

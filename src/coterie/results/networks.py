@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +12,28 @@ from coterie.data.clients import Clients
 from coterie.data.columns import need
 from coterie.data.labels import encode, find_labels
 from coterie.data.table import to_pandas
+from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, listed, nearest
 from coterie.methods.fitted import Problem
+from coterie.methods.network.hold import Hold
 from coterie.methods.network.options import HELD_OUT, Asked
+from coterie.methods.network.path import Path, path
+from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, Ints
+from coterie.relations.layout import Layout
 from coterie.relations.network import Network
-from coterie.results.compare import Splits
+from coterie.results.compare import Splits, run
+from coterie.results.metrics import client_losses, objective
 
 if TYPE_CHECKING:
     import pandas as pd
+
+INNER = 3
+"""Splits of the training rows at most, with which a strength is chosen."""
+STEPS, SPAN = 16, 1e-3
+"""Candidates for it: so many, down to this share of the largest."""
+CLOSE = 1e-4
+"""KKT residual along the path."""
 
 
 def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
@@ -85,7 +99,9 @@ def _positions(clients: Clients, labels: Any) -> Ints:
 
 
 def _covariates(clients: Clients, given: Any, table: pd.DataFrame | None) -> Floats:
-    """Numbers of every client (n, q), in the clients' order."""
+    """Numbers of every client (n, q), in the clients' order; a category is a column for each of its values."""
+    import pandas as pd
+
     names = [given] if isinstance(given, str) else given
     if table is not None and not hasattr(names, "columns") and all(isinstance(name, str) for name in names):
         need(table, names, "covariate")
@@ -102,23 +118,76 @@ def _covariates(clients: Clients, given: Any, table: pd.DataFrame | None) -> Flo
         frame = frame.set_index(clients.name) if clients.name in frame.columns else frame
     else:
         return np.asarray(given, dtype=np.float64)
-    at = find_labels(encode(frame.index.to_series()).labels, clients.labels)
-    order = np.argsort(encode(frame.index.to_series()).codes, kind="stable")
-    if (at < 0).any():
-        raise CoterieError(f"Covariates are missing for {clients.name} {listed(clients.labels[at < 0])}.")
-    try:
-        values: Floats = frame.to_numpy(dtype=np.float64)[order][at]
-    except (TypeError, ValueError) as e:
-        raise CoterieError(f"Covariates must be numbers: {', '.join(map(str, frame.columns))} are not all.") from e
+    coded = encode(frame.index.to_series())
+    at, place = find_labels(coded.labels, clients.labels), np.argsort(coded.codes, kind="stable")
+    missing = (at < 0) | frame.isna().any(axis=1).to_numpy()[place][at]
+    if missing.any():
+        raise CoterieError(f"Covariates are missing for {clients.name} {listed(clients.labels[missing])}.")
+    if len(coded.labels) < len(frame):
+        raise CoterieError(f"Covariates must have one row for each {clients.name}.")
+    categories = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    values: Floats = pd.get_dummies(frame, columns=categories).to_numpy(dtype=np.float64)[place][at]
     return values
 
 
-def chosen(clients: Clients, problem: Problem, network: Mapping[str, Any], splits: Splits) -> dict[str, Any]:
+def chosen(
+    clients: Clients, problem: Problem, network: Mapping[str, Any], splits: Splits
+) -> tuple[dict[str, Any], list[tuple[float, float]]]:
     """The options of a network with a number for its lam, which held-out rows of these clients choose.
 
-    Candidates fall from the smallest lam at which all clients of a component are one, by factors of 2, to 0.
+    Candidates are those of the path from where all clients of a component are one, down to 0, where all are alone.
+
+    Returns
+    -------
+    network : dict
+    tried : list of (float, float)
+        Candidates from infinity down, and their mean held-out losses; empty where lam was given.
+
+    Raises
+    ------
+    CoterieError
+        Where no rows can be held out.
     """
-    out = dict(network)
-    if Asked.of(network).lam != HELD_OUT:
-        return out
-    return out | {"lam": 0.01}
+    asked = Asked.of(network)
+    if asked.lam != HELD_OUT:
+        return dict(network), []
+    if splits.count == 0:
+        raise CoterieError(
+            "lam of the network is to be chosen by held-out rows: ask for at least one split, or give lam."
+        )
+    inner = Splits(min(splits.count, INNER), splits.fraction, splits.seed + 1)
+    lam: Floats | None = None
+    losses, rows = [], 0.0
+    for mask in inner.masks(clients):
+        train, held = clients.subset(~mask), clients.subset(mask)
+        tell = partial(_loss, held, problem.family)
+        found = clusterpath(train, problem, asked, lam, tell)
+        lam = found.lam[1:]
+        losses.append(np.append(found.loss, tell(run("local", train, problem, {})[0].client)))
+        rows += float(held.weights.sum())
+    if not rows > 0.0:
+        raise CoterieError("No client has a row to spare, so held-out rows choose no lam: give the network a number.")
+    candidates = np.concatenate([[np.inf], [] if lam is None else lam, [0.0]])
+    tried = list(zip(candidates.tolist(), (np.sum(losses, axis=0) / rows).tolist(), strict=True))
+    return dict(network) | {"lam": min(tried, key=lambda t: t[1])[0]}, tried
+
+
+def clusterpath(
+    clients: Clients,
+    problem: Problem,
+    asked: Asked,
+    lam: Floats | None = None,
+    loss: Callable[[Floats], float] | None = None,
+) -> Path:
+    """The path of a network along lam; ``loss`` is of coefficients (n, p) in the units of the table."""
+    fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
+    graph = asked.edges or asked.similarity.network(fed, problem)
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    layout, hold = Layout.columns(setup.p, problem.personal), Hold.of(graph, problem.family)
+    tell = None if loss is None else lambda theta: loss(theta * setup.unit)
+    along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": CLOSE}
+    return path(fed, graph, asked.p, layout=layout, unit=setup.unit, hold=hold, **along)
+
+
+def _loss(held: Clients, family: str, theta: Floats) -> float:
+    return float(client_losses(held, family, theta).sum())

@@ -13,6 +13,7 @@ from coterie.federation import Federation
 from coterie.methods import pooled
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.network.exact import Exact
+from coterie.methods.network.extremes import extreme, most
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.optimum import Optimum, optimum
 from coterie.methods.network.options import HELD_OUT, Asked
@@ -65,8 +66,13 @@ def fit(
     best = optimum(fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
-        theta, found = _run(Exact(fed, graph, float(asked.lam), asked.p, layout, setup.unit, hold), run, best, everyone)
+        exact = Exact(fed, graph, float(asked.lam), asked.p, layout, setup.unit, hold)
+        theta, found = _run(
+            exact if np.isfinite(exact.lam) else replace(exact, lam=most(exact, best)), run, best, everyone
+        )
         about |= found
+    elif (end := extreme(fed, problem, graph, float(asked.lam), layout)) is not None:
+        return replace(end, log_likelihood=None, info={"network": about})
     rows = setup.rows if problem.family == "gaussian" else None
     cov, sigma2 = spread(fed, layout, setup.unit, theta, groups, rows)
     info = {"network": about}
