@@ -16,6 +16,8 @@ FLAT = 5
 """Dimensions up to which trees find neighbours exactly and fast, for any number of clients."""
 CANDIDATES = 8
 """Near points that are ranked again by another distance, for each neighbour that is wanted."""
+FAINT = 1e-6
+"""The smallest weight of a tie between neighbours."""
 BLOCK = 1 << 22
 """Numbers held at once."""
 
@@ -78,6 +80,14 @@ def lengths(P: Floats, i: Ints, j: Ints) -> Floats:
         here = slice(at, at + step)
         out[here] = np.linalg.norm(P[i[here]] - P[j[here]], axis=1)
     return out
+
+
+def kernel(d: Floats, scale: Floats, edges: Ints) -> Floats:
+    """Weights (M,) of edges of lengths d by the clients' scales (n,): see ``Network.nearest``."""
+    if not scale.any():
+        return np.where(d > 0.0, FAINT, 1.0)
+    scale = np.where(scale > 0.0, scale, scale[scale > 0.0].mean())
+    return np.maximum(np.exp(-(d / scale[edges[:, 0]]) * (d / scale[edges[:, 1]])), FAINT)
 
 
 def join(P: Floats, labels: Ints) -> Ints:

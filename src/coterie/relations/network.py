@@ -14,9 +14,6 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations import agreement, neighbours
 
-FAINT = 1e-6
-"""The smallest weight of a tie between neighbours."""
-
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -131,7 +128,8 @@ class Network:
             Neighbours of a client, 1 to n - 1.
         weighted : bool, default False
             Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour [1]_, 1e-6 at
-            least; otherwise 1. Identical points have weight 1, and clients with s_i = 0 the mean scale.
+            least; otherwise 1. Identical points have weight 1, and clients with s_i = 0 the
+            mean scale.
         mutual : bool, default False
             Tie clients only where each is near the other; some may stay isolated.
         connected : bool, default False
@@ -175,10 +173,7 @@ class Network:
             edges = np.stack([pairs // n, pairs % n], axis=1)
         if not weighted:
             return cls(n, edges, np.ones(len(edges)))
-        scale = np.where(scale > 0.0, scale, scale[scale > 0.0].mean() if scale.any() else 1.0)
-        i, j = edges.T
-        d = far(i, j)
-        return cls(n, edges, np.maximum(np.exp(-(d / scale[i]) * (d / scale[j])), FAINT))
+        return cls(n, edges, neighbours.kernel(far(edges[:, 0], edges[:, 1]), scale, edges))
 
     @classmethod
     def complete(cls, n: int) -> Network:
