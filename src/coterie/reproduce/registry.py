@@ -47,6 +47,8 @@ _EXPERIMENTS = (
     Experiment(
         "001/acceleration", "Async-AL2SGD+ against Async-L2GD by communications", "40 s", "paper_001.acceleration"
     ),
+    Experiment("003/figure5", "Bits of an update with and without clusters of elements", "5 s", "paper_003.figure5"),
+    Experiment("003/figure6", "An update of logistic regression: raw, TV, 4 and 3 values", "5 s", "paper_003.figure6"),
     Experiment("004/figure1", f"{_NOISY} alone, WGA, BC", "10 s", "paper_004.figure1"),
     Experiment("004/figure2", f"{_NOISY} bias and BC", "15 s", "paper_004.figure2"),
     Experiment("004/figure3", f"{_NOISY} bias and WGA", "5 s", "paper_004.figure3"),

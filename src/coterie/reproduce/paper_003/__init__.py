@@ -1,0 +1,1 @@
+"""A fast training framework for federated models with a personalised component: updates of few runs and values."""
