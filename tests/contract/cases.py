@@ -1,4 +1,4 @@
-"""The registry of the contract suite: a new method adds one row to ``CASES`` and every law is tried on it.
+"""Rows of the contract suite: a new method adds one, here or in a file of its own that ``registry`` reads.
 
 Most methods here are small ones, written against the contract alone; each uses one more of its parts. The exact solvers
 of the library follow them.
@@ -42,8 +42,6 @@ from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
 from coterie.relations.ties import Ties
-from tests.contract.similarity_cases import SIMILARITY, network_run
-from tests.contract.similarity_cases import found as network_found
 
 State = dict[str, Any]
 
@@ -547,21 +545,6 @@ COLLABORATION = [
     collaboration("bias-correction-rules", BiasCorrection, rules=Rules()),
 ]
 
-# -- similarity network: its rows are listed beside the network they share
-
-NETWORK = [
-    streamed(
-        name,
-        partial(network_run, dim=dim, **options),
-        finish=network_found,
-        problem=grouped if options.get("batch") else quadratic,
-        per_client=("Z",),
-        tolerance=1e-6,  # the proximal step is solved to a gap, not to the last bit
-        random="batch" in options,
-    )
-    for name, options in SIMILARITY.items()
-]
-
 CASES = [
     streamed("pooled", pooled, optimum=pooled_optimum),
     streamed("tied", tied, finish=with_personal, per_client=("u",)),
@@ -574,5 +557,4 @@ CASES = [
     *EXACT,
     *ROUNDS,
     *COLLABORATION,
-    *NETWORK,
 ]

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tests.contract.cases import CASES, make_federation, quadratic
+from tests.contract.cases import make_federation, quadratic
+from tests.contract.registry import CASES
 
 M, K = 23, 5  # clients and clusters of the federation `fed`
 

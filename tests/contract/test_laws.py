@@ -5,7 +5,8 @@ import pytest
 
 from coterie.engines import Faults, checkpoint
 from coterie.errors import CoterieError
-from tests.contract.cases import CASES, last, make_federation
+from tests.contract.cases import last, make_federation
+from tests.contract.registry import CASES
 
 
 def close(a, b, tolerance):

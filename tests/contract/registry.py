@@ -1,0 +1,35 @@
+"""All rows of the contract suite: every law is tried on each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.contract.baseline_cases import BASELINES
+from tests.contract.cases import CASES as FIRST
+from tests.contract.cases import Case, dim, grouped, quadratic, streamed
+from tests.contract.network_cases import NETWORK_EXACT
+from tests.contract.similarity_cases import SIMILARITY, found, network_run
+
+NETWORK = [
+    streamed(
+        name,
+        partial(network_run, dim=dim, **options),
+        finish=found,
+        problem=grouped if options.get("batch") else quadratic,
+        per_client=("Z",),
+        tolerance=1e-6,  # the proximal step is solved to a gap, not to the last bit
+        random="batch" in options,
+    )
+    for name, options in SIMILARITY.items()
+]
+EXACT_NETWORK = [
+    Case(
+        name,
+        row["run"],
+        problem=partial(grouped, family=row["family"]),
+        per_client=("Z", "theta") if "path" not in name else ("theta",),
+        tolerance=1e-6,
+    )
+    for name, row in NETWORK_EXACT.items()
+]
+CASES = [*FIRST, *BASELINES, *NETWORK, *EXACT_NETWORK]
