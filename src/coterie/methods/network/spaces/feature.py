@@ -72,6 +72,10 @@ class Gaussians:
         """
         if distance == "mean":
             return self.mean
+        if not self.S.shape[-1]:
+            raise CoterieError(
+                "No column varies within any client, so there are no covariances: use the distance 'mean'."
+            )
         embedded = _triangle(self.S if distance == "frobenius" else self._function(distance))
         return np.concatenate([embedded, self.mean], axis=1) if means else embedded
 
@@ -130,8 +134,6 @@ def covariances(A: Floats, free: Floats, prior: float) -> Floats:
     pooled = full(A.sum(axis=0)) / max(free.sum(), 1.0)
     values, vectors = np.linalg.eigh(pooled)
     kept = values > FLAT * max(float(values[-1]), FLAT)  # columns in standard units
-    if not kept.any():
-        return np.zeros((len(A), 1, 1))
     basis, pooled = vectors[:, kept], np.diag(values[kept])
     own = basis.T @ full(A) @ basis + prior * pooled
     total = (free + prior)[:, None, None]
