@@ -15,6 +15,7 @@ from coterie.numerics.kernels import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree
+from coterie.relations.network import Network
 from tests.methods.rounds import table
 from tests.methods.test_network import blobs
 
@@ -360,3 +361,26 @@ def test_covariances_are_packed_row_by_row():
     S = A @ A.transpose(0, 2, 1)
     g = feature.covariances(pack(S), np.ones(3), 1e-9)
     np.testing.assert_allclose(np.linalg.eigvalsh(g), np.linalg.eigvalsh(S), rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rotated_digits_are_grouped_by_their_rotation(seed):
+    from sklearn.datasets import load_digits
+
+    images, digit = load_digits(return_X_y=True)
+    images, known = images.reshape(-1, 8, 8) / 16.0, np.arange(40) % 4
+    parts = np.array_split(np.random.default_rng(seed).permutation(len(digit)), 40)
+    clients = [np.rot90(images[p], r, axes=(1, 2)).reshape(-1, 64) for p, r in zip(parts, known, strict=True)]
+    fed = InProcess(of_rows(clients))
+    means = similarity_network(fed, "feature", distance="mean", k=4)
+    ridges = []
+    for X, p in zip(clients, parts, strict=True):
+        A = np.c_[X, np.ones(len(X))]
+        ridges.append(np.linalg.solve(A.T @ A + np.eye(65), A.T @ (np.eye(10)[digit[p]] - 0.1)).ravel())
+    models = similarity_network(fed, "model", models=np.array(ridges), k=4)
+    for network in (means, models):
+        found = network.against(known)
+        assert network.components.max() == 0
+        assert found["spectral"] == 1.0
+        assert found["inside"] > 0.9
+    assert Network.random(40, 4, seed).against(known)["spectral"] < 0.3

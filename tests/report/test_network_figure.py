@@ -1,0 +1,191 @@
+"""Pictures of a network and of the tree of merges: all is drawn, escaped, bounded, and says what was cut."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.relations.drawing import positions
+from coterie.relations.merging import merge_tree
+from coterie.relations.network import Network
+from coterie.report.network import EDGES, LEAVES, merge_figure, network_figure
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(figure):
+    return ET.fromstring(figure.svg)  # noqa: S314
+
+
+def classes(figure, tag):
+    return [e.get("class") for e in parsed(figure).iter(NS + tag)]
+
+
+def six():
+    return Network.of(6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [1.0, 1.0, 0.5, 2.0, 2.0])
+
+
+def test_every_client_and_tie_is_drawn_in_its_groups_colour():
+    network = six()
+    figure = network_figure(network, positions(network), ["b", "b", "b", "a", "a", "a"], list("ABCDEF"), group="school")
+    root = parsed(figure)
+    nodes = [e for e in root.iter(NS + "circle") if e.find(NS + "title") is not None]
+    assert [e.get("class") for e in nodes] == ["node g1"] * 3 + ["node g0"] * 3
+    assert [e.find(NS + "title").text for e in nodes] == [f"{n}: {'b' if n < 'D' else 'a'}" for n in "ABCDEF"]
+    ties = {e.get("class"): e.get("d").count("M") for e in root.iter(NS + "path")}
+    assert ties == {"within g0": 2, "within g1": 2, "between": 1}
+    texts = [e.text for e in root.iter(NS + "text")]
+    assert texts == ["a (3)", "b (3)"]
+    assert "6 clients, 5 ties" in figure.caption
+    assert "92% of ties by weight lie within a school" in figure.caption
+
+
+def test_stronger_ties_are_wider():
+    network = Network.of(4, [(0, 1), (1, 2), (2, 3)], [0.1, 1.0, 5.0])
+    widths = [float(w) for w in re.findall(r'stroke-width="([\d.]+)"', network_figure(network, positions(network)).svg)]
+    assert len(set(widths)) == 3
+
+
+def test_no_groups_need_no_legend():
+    figure = network_figure(six(), positions(six()))
+    assert list(parsed(figure).iter(NS + "text")) == []
+    assert figure.caption == "6 clients, 5 ties."
+
+
+def test_names_are_escaped():
+    names = ["<script>", "a & b", '"', "'", "</svg>", "é"]
+    figure = network_figure(six(), positions(six()), names, names, title='<b>"x"')
+    assert "<script>" not in figure.svg
+    assert {e.text.split(":")[0] for e in parsed(figure).iter(NS + "title")} == set(names)
+
+
+def test_more_groups_than_colours_are_put_together():
+    network = Network.random(120, 3)
+    figure = network_figure(network, positions(network), np.minimum(np.arange(120) % 23, 11))
+    texts = [e.text for e in parsed(figure).iter(NS + "text")]
+    assert texts[0] == "11 (60)"
+    assert texts[-1].startswith("4 more (")
+    assert "node gx" in classes(figure, "circle")
+
+
+def test_many_clients_and_ties_are_a_bounded_picture():
+    network = Network.random(4000, 5)
+    place = np.random.default_rng(0).normal(size=(4000, 2))
+    figure = network_figure(network, place, np.arange(4000) % 3)
+    paths = list(parsed(figure).iter(NS + "path"))
+    assert len(paths) < 20
+    assert sum(e.get("d").count("h0") for e in paths) == 4000
+    assert sum(e.get("d").count("L") for e in paths) == EDGES
+    assert f"{EDGES:,} ties are drawn" in figure.caption
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_small_and_empty_networks(n):
+    network = Network.of(n, [])
+    figure = network_figure(network, positions(network))
+    assert classes(figure, "circle") == ["node g0"] * n
+    assert "nan" not in figure.svg
+    assert figure.caption.startswith("1 client, 0 ties" if n == 1 else f"{n} clients, 0 ties, in {n} pieces")
+
+
+def test_all_lies_within_the_picture():
+    network = Network.random(80, 4)
+    root = parsed(network_figure(network, 100.0 * positions(network) + 7.0, np.arange(80) % 8))
+    _, _, width, height = (float(v) for v in root.get("viewBox").split())
+    for e in root.iter(NS + "circle"):
+        assert 5.0 < float(e.get("cx")) < width - 5.0
+        assert 5.0 < float(e.get("cy")) < height - 5.0
+
+
+@pytest.mark.parametrize(
+    ("place", "groups", "message"),
+    [
+        (np.zeros((5, 2)), None, "a finite place"),
+        (np.full((6, 2), np.nan), None, "a finite place"),
+        (np.zeros((6, 2)), [1, 2], "one group for each"),
+    ],
+)
+def test_pictures_that_cannot_be(place, groups, message):
+    with pytest.raises(CoterieError, match=message):
+        network_figure(six(), place, groups)
+
+
+# -- the tree
+
+
+def tree():
+    labels = [[0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4], [0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0] * 6]
+    return merge_tree(np.array([0.0, 0.1, 0.5, 1.0, 8.0]), [np.array(v) for v in labels])
+
+
+def moves(figure):
+    """Classes of branches, and the numbers of their lines: (x, y, "H" or "V", to)."""
+    return {
+        e.get("class"): [
+            (float(x), float(y), way, float(to))
+            for x, y, way, to in re.findall(r"M([\d.]+) ([\d.]+)([HV])([\d.]+)", e.get("d"))
+        ]
+        for e in parsed(figure).iter(NS + "path")
+        if e.get("class").startswith("branch")
+    }
+
+
+def test_the_tree_joins_branches_where_groups_merge():
+    figure = merge_figure(tree().merges, 6, ["x", "x", "x", "y", "y", "y"], list("ABCDEF"), chosen=2.0)
+    drawn = moves(figure)
+    bars = {kind: [m for m in found if m[2] == "V"] for kind, found in drawn.items()}
+    assert {kind: len(found) for kind, found in bars.items()} == {"branch g0": 2, "branch g1": 2, "branch gx": 1}
+    x = [m[0] for kind in ("branch g0", "branch g1") for m in bars[kind]]
+    assert x[0] < x[1] < bars["branch gx"][0][0]
+    assert x[1] == x[2] < x[3]
+    texts = [e.text for e in parsed(figure).iter(NS + "text")]
+    assert texts[:6] == list("ABCDEF")
+    assert "chosen: 2" in texts
+    assert figure.caption == "6 clients; 1 group is left at the largest λ, 2 at the chosen one, 2.00."
+
+
+def test_branches_do_not_cross():
+    rng = np.random.default_rng(0)
+    labels, now = [], np.arange(40)
+    while now.max() > 0:
+        labels.append(now)
+        a, b = rng.choice(now.max() + 1, 2, replace=False)
+        now = np.unique(np.where(now == a, b, now), return_inverse=True)[1]
+    figure = merge_figure(merge_tree(np.arange(1.0, len(labels) + 1), labels).merges, 40)
+    lines = [m for found in moves(figure).values() for m in found]
+    level = [(m[0], m[3], m[1]) for m in lines if m[2] == "H"]
+    for x, top, _, base in (m for m in lines if m[2] == "V"):
+        for low, high, y in level:
+            assert not (low + 0.2 < x < high - 0.2 and min(top, base) + 0.2 < y < max(top, base) - 0.2)
+
+
+def test_a_tree_of_many_clients_is_thinned_and_says_so():
+    n = 1000
+    labels = [np.arange(n), np.arange(n) // 10, np.arange(n) // 100, np.zeros(n, dtype=int)]
+    figure = merge_figure(merge_tree(np.array([0.1, 1.0, 2.0, 3.0]), labels).merges, n, np.arange(n) // 100)
+    lines = [m for found in moves(figure).values() for m in found]
+    left = min(m[0] for m in lines)
+    assert sum(m[2] == "H" and m[0] == left for m in lines) == LEAVES
+    assert f"{LEAVES} of them are drawn" in figure.caption
+
+
+def test_trees_without_merges_and_of_clients_that_are_equal_from_the_start():
+    assert "5 groups are left" in merge_figure([], 5).caption
+    figure = merge_figure([(0.0, (0, 1), 2), (1.0, (0, 2), 3)], 3)
+    assert "nan" not in figure.svg
+    assert "1 group is left" in figure.caption
+    with pytest.raises(CoterieError, match="numbered from 0 to 2"):
+        merge_figure([(1.0, (0, 3), 2)], 3)
+
+
+@pytest.mark.parametrize("n", [6, 200])
+def test_styles_are_in_the_picture_by_day_and_by_night(n):
+    network = Network.random(n, 3)
+    for figure in (network_figure(network, positions(network)), merge_figure([], n)):
+        assert "prefers-color-scheme:dark" in figure.svg
+        assert parsed(figure).get("aria-label").startswith(figure.title)
+        assert 'role="img"' in figure.svg
