@@ -157,7 +157,7 @@ def print_comparison(result: FitResult) -> None:
 
 def explain(result: FitResult) -> None:
     """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
-    from coterie.report import collaboration, rounds
+    from coterie.report import collaboration, rounds, similarity
     from coterie.report.words import variance_sentences
 
     if not result.comparison.empty:
@@ -168,7 +168,7 @@ def explain(result: FitResult) -> None:
         say(f"Fitted: {result.method}.")
     for sentence in variance_sentences(result) if result.model.has_variances else []:
         say(sentence)
-    for sentence in (*rounds.sentences(result), *collaboration.sentences(result)):
+    for sentence in (*rounds.sentences(result), *collaboration.sentences(result), *similarity.sentences(result)):
         say(sentence)
     for note in result.notes:
         say(f"Note: {note}")

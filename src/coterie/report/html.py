@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError
-from coterie.report import collaboration, figures, rounds, tables, words
+from coterie.report import collaboration, figures, rounds, similarity, tables, words
 from coterie.report.templating import environment
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def render(result: FitResult) -> str:
             variances=words.variance_sentences(result) if m.has_variances else [],
             variance_table=tables.variance_table(result) if m.has_variances else None,
             coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if m.nodes else [])],
-            rounds=[*rounds.sentences(result)[:1], *collaboration.sentences(result)],
+            rounds=[*rounds.sentences(result)[:1], *collaboration.sentences(result), *similarity.sentences(result)],
+            rounds_title="The similarity network" if "network" in m.info else "Over rounds",
             rounds_table=over_rounds(result),
-            rounds_figures=[rounds.figure(result)] if "rounds" in m.info else [],
+            rounds_figures=run_figures(result),
             settings=settings(result),
             record=record(result),
             one=words.one(m.client_name),
@@ -120,18 +121,23 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
 
 
 def over_rounds(result: FitResult) -> tables.Table | None:
-    """The table of a run over rounds, where there was one."""
-    info = result.model.info
-    return (
-        rounds.table(result) if "rounds" in info else collaboration.table(result) if "collaboration" in info else None
-    )
+    """The table of a run over rounds, or of a network, where there was one."""
+    sections = {"rounds": rounds.table, "collaboration": collaboration.table, "network": similarity.table}
+    return next((table(result) for name, table in sections.items() if name in result.model.info), None)
+
+
+def run_figures(result: FitResult) -> list[figures.Figure]:
+    """The pictures of a run over rounds, or of a network."""
+    if "network" in result.model.info:
+        return similarity.figures(result)
+    return [rounds.figure(result)] if "rounds" in result.model.info else []
 
 
 def settings(result: FitResult) -> list[tuple[str, Any]]:
     """Settings as lines, without those that were not used; reasons get a line for each part."""
     out: list[tuple[str, Any]] = []
     for key, value in result.settings.items():
-        if value is None or key in ("rounds", "collaboration"):  # these have a section of their own
+        if value is None or key in ("rounds", "collaboration", "network"):  # these have a section of their own
             continue
         name = str(key).replace("_", " ")
         if isinstance(value, dict) and len(value) <= 12 and any(len(str(v)) > 20 for v in value.values()):

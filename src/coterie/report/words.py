@@ -26,6 +26,7 @@ METHODS = {
     "james-stein": "the same, its centre shrunk towards zero",
     "async-l2gd": "the same, over rounds",
     "async-al2sgd": "the same, over fewer rounds",
+    "similarity-network": "clients tied to those who are alike",
     "weighted-averaging": "own and others' gradients, weighed",
     "bias-correction": "the same, the others' bias corrected",
 }

@@ -25,7 +25,7 @@ from coterie.results.collaborators import main_clients, resolved
 from coterie.results.compare import Evidence, evaluate, run
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
-from coterie.results.networks import chosen
+from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import select
@@ -53,6 +53,8 @@ class Fitting:
         names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)
         evidence, name, reason = self.choose(problem, names, learnable)
         fitted, ledger = self.fit(name, problem, self.clients)
+        if "network" in fitted.info:
+            fitted.info["network"] |= described(self.clients, problem, self.options.network or {})
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
         ledger["seconds"] = perf_counter() - start
         local = None

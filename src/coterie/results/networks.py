@@ -32,6 +32,8 @@ INNER = 3
 """Splits of the training rows at most, with which a strength is chosen."""
 STEPS, SPAN = 16, 1e-3
 """Candidates for it: so many, down to this share of the largest."""
+DRAWN = 1000
+"""Clients at most whose merging is followed for its picture."""
 CLOSE = 1e-4
 """KKT residual along the path."""
 
@@ -187,6 +189,17 @@ def clusterpath(
     tell = None if loss is None else lambda theta: loss(theta * setup.unit)
     along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": CLOSE}
     return path(fed, graph, asked.p, layout=layout, unit=setup.unit, hold=hold, **along)
+
+
+def described(clients: Clients, problem: Problem, network: Mapping[str, Any]) -> dict[str, Any]:
+    """How clients merge along the path, and how well the network agrees with their finest clusters.
+
+    Paths of more clients than ``DRAWN`` are not followed.
+    """
+    asked, out = Asked.of(network), {}
+    if 1 < len(clients) <= DRAWN:
+        out["merges"] = [[lam, list(who), size] for lam, who, size in clusterpath(clients, problem, asked).tree.merges]
+    return out
 
 
 def _loss(held: Clients, family: str, theta: Floats) -> float:

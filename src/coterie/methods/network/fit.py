@@ -26,6 +26,8 @@ from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
+KEPT = 20_000
+"""Edges at most that are kept in the result."""
 LOOKS = 20
 """How often a run is looked at, for its trace."""
 
@@ -83,7 +85,9 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
     """What there is to say of the network and the optimum."""
     learned = asked.edges is None
     about: dict[str, Any] = {"space": asked.similarity.space if learned else "edges", "lam": float(asked.lam)}
-    about |= {"p": asked.p, "edges": graph.edges.tolist(), "weight": graph.weight.tolist()}
+    about |= {"p": asked.p, "ties": len(graph.edges)}
+    if len(graph.edges) <= KEPT:
+        about |= {"edges": graph.edges.tolist(), "weight": graph.weight.tolist()}
     about |= {"components": int(graph.components.max()) + 1, "isolated": int(np.sum(graph.degree == 0))}
     about |= {"groups": best.groups.tolist(), "kkt": best.kkt, "exchanges": best.exchanges, "status": "exact"}
     return about

@@ -1,0 +1,104 @@
+"""A similarity network for its reader: who is tied to whom, which clients merged, and why with this strength."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.relations.drawing import positions
+from coterie.relations.network import Network
+from coterie.report import words
+from coterie.report.figures import Axes, Figure
+from coterie.report.network import merge_figure, network_figure
+from coterie.report.tables import Table
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+SPACES = {
+    "model": "with alike coefficients",
+    "data": "with alike rows",
+    "feature": "whose columns vary together alike",
+    "covariates": "with alike covariates",
+    "edges": "that were named",
+}
+
+
+def sentences(result: FitResult) -> list[str]:
+    """What the network is and what came of it; nothing for other methods."""
+    if not (i := result.model.info.get("network")):
+        return []
+    many, groups = words.several(result.model.client_name), len(set(i["groups"]))
+    text = f"{i['ties']:,} ties between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
+    text += " chosen by held-out rows" if i.get("tried") else ""
+    left = f"{groups:,} group{'s' * (groups > 1)} of equal {many}" if groups < len(i["groups"]) else "no two are equal"
+    return [f"{text}: {left}."]
+
+
+def table(result: FitResult) -> Table:
+    """The network, the penalty and the certificate; of a run, how far it came and what it sent."""
+    i = result.model.info["network"]
+    many = words.several(result.model.client_name)
+    rows = [("ties", f"{i['ties']:,}"), ("components", f"{i['components']:,}")]
+    rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
+    rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
+    rows += [(f"groups of equal {many}", f"{len(set(i['groups'])):,}")]
+    for name, value in (i.get("against") or {}).items():
+        rows.append((name, "–" if value is None else words.number(value)))
+    if i["status"] == "exact":
+        rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
+    else:
+        rows.append(("steps", f"{i['trace'][-1][0]:,}"))
+        rows.append(("distance from the optimum in value, relative to the start's", words.number(i["gap"])))
+        rows.append(("codecs of updates and of models", f"{i['link']['up']}, {i['link']['down']}"))
+    note = "Coefficients are compared in standard units of their columns, and losses are means over all rows."
+    return Table("The similarity network", ("", "this fit"), tuple(rows), note=note)
+
+
+def figures(result: FitResult) -> list[Figure]:
+    """The network, the tree of merges, and held-out losses against the strength; those of which there is enough."""
+    i, m = result.model.info["network"], result.model
+    one, out = words.one(m.client_name), []
+    groups = np.asarray(i["groups"])
+    if i.get("edges") is not None:
+        ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
+        network = Network(len(groups), ends, np.asarray(i["weight"], dtype=np.float64))
+        names = [str(label) for label in m.labels]
+        out.append(network_figure(network, positions(network), groups + 1, names, client=one))
+        if i.get("merges"):
+            chosen = i["lam"] if 0.0 < i["lam"] < np.inf else None
+            out.append(merge_figure(i["merges"], network.n, groups + 1, names, chosen=chosen, client=one))
+    if i.get("tried"):
+        out.append(_losses(i["tried"], i["lam"], result.loss))
+    return out
+
+
+def _losses(tried: list[tuple[float, float]], chosen: float, loss: str) -> Figure:
+    """Mean held-out loss along the path, from clients alone to one model for each component."""
+    at = [(float(lam), float(value)) for lam, value in tried[::-1]]
+    inside = np.array([(np.log10(lam), value) for lam, value in at if 0.0 < lam < np.inf])
+    ends = {lam: value for lam, value in at if lam in (0.0, np.inf)}
+    if not len(inside):
+        inside = np.array([(0.0, value) for value in ends.values()])
+    x, y = inside.T
+    low, high = min(*y, *ends.values()), max(*y, *ends.values())
+    room = 0.05 * (high - low) or 1.0
+    axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
+    line = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(axes.across(x), axes.down(y), strict=True))
+    parts: list[str] = [f'<path class="bar thin" d="M{line}"/>']
+    best = min(at, key=lambda t: t[1])[1]
+    label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {words.number(best, 4)}, at {_lam(chosen)}."
+    said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)
+    return Figure(
+        "Why this strength",
+        axes.draw(parts, label, "strength of ties, power of ten", f"held-out {loss}"),
+        f"Inside the training rows: {words.number(best, 4)} at {_lam(chosen)}; {said}.",
+    )
+
+
+_ENDS = {0.0: "without ties", np.inf: "where all of a component are one"}
+
+
+def _lam(value: Any) -> str:
+    return "∞" if np.isinf(value) else words.number(float(value))
