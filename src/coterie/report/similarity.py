@@ -25,6 +25,14 @@ SPACES = {
 }
 
 
+AGREES = {
+    "inside": "share of ties inside a {}",
+    "chance": "what chance would give",
+    "components": "adjusted Rand index with the {}, of components",
+    "spectral": "the same, of spectral clusters",
+}
+
+
 def sentences(result: FitResult) -> list[str]:
     """What the network is and what came of it; nothing for other methods."""
     if not (i := result.model.info.get("network")):
@@ -44,8 +52,11 @@ def table(result: FitResult) -> Table:
     rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
     rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
     rows += [(f"groups of equal {many}", f"{len(set(i['groups'])):,}")]
-    for name, value in (i.get("against") or {}).items():
-        rows.append((name, "–" if value is None else words.number(value)))
+    if agrees := i.get("against"):
+        level = words.one(result.model.levels[0].name)
+        for name, text in AGREES.items():
+            value = agrees[name]
+            rows.append((text.format(level), "–" if value is None else words.number(value)))
     if i["status"] == "exact":
         rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
     else:

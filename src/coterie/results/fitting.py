@@ -54,7 +54,9 @@ class Fitting:
         evidence, name, reason = self.choose(problem, names, learnable)
         fitted, ledger = self.fit(name, problem, self.clients)
         if "network" in fitted.info:
-            fitted.info["network"] |= described(self.clients, problem, self.options.network or {})
+            fitted.info["network"] |= described(
+                self.clients, problem, self.options.network or {}, fitted.info["network"]
+            )
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
         ledger["seconds"] = perf_counter() - start
         local = None

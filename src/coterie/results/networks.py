@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,12 @@ STEPS, SPAN = 16, 1e-3
 """Candidates for it: so many, down to this share of the largest."""
 DRAWN = 1000
 """Clients at most whose merging is followed for its picture."""
-CLOSE = 1e-4
-"""KKT residual along the path."""
+CLOSE, EXACT = 1e-4, 1e-6
+"""KKT residuals along the path: where losses are compared, and where it is said which clients are equal."""
+
+
+Loss = Callable[[Floats], float]
+"""Of coefficients (n, p), in the units of the table."""
 
 
 def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
@@ -179,7 +183,8 @@ def clusterpath(
     problem: Problem,
     asked: Asked,
     lam: Floats | None = None,
-    loss: Callable[[Floats], float] | None = None,
+    loss: Loss | None = None,
+    kkt: float = CLOSE,
 ) -> Path:
     """The path of a network along lam; ``loss`` is of coefficients (n, p) in the units of the table."""
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
@@ -187,19 +192,36 @@ def clusterpath(
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout, hold = Layout.columns(setup.p, problem.personal), Hold.of(graph, problem.family)
     tell = None if loss is None else lambda theta: loss(theta * setup.unit)
-    along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": CLOSE}
+    along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
     return path(fed, graph, asked.p, layout=layout, unit=setup.unit, hold=hold, **along)
 
 
-def described(clients: Clients, problem: Problem, network: Mapping[str, Any]) -> dict[str, Any]:
+def described(
+    clients: Clients, problem: Problem, network: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
     """How clients merge along the path, and how well the network agrees with their finest clusters.
 
     Paths of more clients than ``DRAWN`` are not followed.
+
+    Parameters
+    ----------
+    found : mapping
+        What the fit says of the network: its edges, lam, and the candidates that were tried for it.
     """
-    asked, out = Asked.of(network), {}
-    if 1 < len(clients) <= DRAWN:
-        out["merges"] = [[lam, list(who), size] for lam, who, size in clusterpath(clients, problem, asked).tree.merges]
-    return out
+    out: dict[str, Any] = {}
+    if clients.levels and found.get("edges"):
+        graph = Network(len(clients), np.array(found["edges"], dtype=np.int64), np.array(found["weight"]))
+        agrees = graph.against(clients.clusters)
+        out["against"] = {name: None if np.isnan(value) else value for name, value in agrees.items()}
+    if not 1 < len(clients) <= DRAWN:
+        return out
+    lam = np.array([value for value, _ in found.get("tried", [])] or [found["lam"]])
+    lam = np.sort(lam[(lam > 0.0) & (lam < np.inf)])
+    between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam[:1] * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
+    asked = Asked.of(network)
+    values = np.unique(np.concatenate([lam, between])) if len(lam) else None
+    tree = clusterpath(clients, problem, asked, values, kkt=EXACT).tree
+    return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges]}
 
 
 def _loss(held: Clients, family: str, theta: Floats) -> float:
