@@ -166,10 +166,10 @@ def merge_figure(
         f"{n:,} {words.several(client)}; {roots:,} {'group is' if roots == 1 else 'groups are'} left at the largest λ"
     )
     if chosen is not None and chosen > 0.0:
-        x, left = float(axes.across(chosen)), n - sum(len(c) - 1 for lam, c, _ in merges if lam <= chosen)
+        x = float(axes.across(chosen))
         parts.append(f'<path class="mark" d="M{x:.1f} {axes.top - 4:g}V{base + 6:.1f}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{axes.top - 10:g}" text-anchor="middle">chosen: {left:,}</text>')
-        said = f"{said}, {left:,} at the chosen one, {words.number(chosen)}"
+        parts.append(f'<text x="{x:.1f}" y="{axes.top - 10:g}" text-anchor="middle">chosen</text>')
+        said = f"{said}; {words.number(chosen)} was chosen"
     if groups is not None:
         legend, more = _legend(labels, np.bincount(code, minlength=len(labels)), top=base + 66.0)
         parts, base = parts + legend, base + more - 10.0
