@@ -17,10 +17,13 @@ from tests.contract.similarity_cases import ring
 LAYOUTS = {"personal": Layout.columns(2, np.arange(2)), "slope": Layout.columns(2, np.array([1]))}
 
 
-def exact(fed: Any, family: str, lam: float, p: float = 2, layout: str = "personal") -> Mapping[str, Any]:
+def exact(
+    fed: Any, family: str, lam: float, p: float = 2, layout: str = "personal", **options: Any
+) -> Mapping[str, Any]:
     """The minimiser: all columns personal, or the intercept shared."""
     network = ring(fed)
-    found = optimum(fed, network, lam, p, layout=LAYOUTS[layout], hold=Hold.of(network, family), kkt=1e-10)
+    options = {"kkt": 1e-10} | options
+    found = optimum(fed, network, lam, p, layout=LAYOUTS[layout], hold=Hold.of(network, family), **options)
     return {"x": found.x, "Z": found.Z, "theta": found.theta, "value": np.array(found.value)}
 
 
@@ -44,5 +47,6 @@ NETWORK_EXACT: dict[str, dict[str, Any]] = {
     "network-exact-poisson": row(exact, "poisson", lam=0.01, p=np.inf, layout="slope"),
     "network-exact-alone": row(exact, "binomial", lam=0.0),
     "network-exact-as-one": row(exact, "binomial", lam=np.inf),
+    "network-exact-admm": row(exact, "binomial", lam=0.01, layout="slope", solver="admm", kkt=1e-5),
     "network-path": row(along, "binomial"),
 }

@@ -148,6 +148,24 @@ def test_a_start_saves_exchanges_and_units_only_change_what_is_penalised():
     np.testing.assert_allclose(other.theta, first.theta, atol=1e-5)
 
 
+@pytest.mark.parametrize("p", NORMS)
+def test_admm_finds_the_same_without_hessians(p):
+    glm, theta = table(n=20)
+    network, fed = near(theta), InProcess(glm)
+    held = Hold.of(network, "binomial")
+    for layout in (PERSONAL, LAYOUTS["shared"]):
+        newton = optimum(fed, network, 0.005, p, layout=layout, hold=held, kkt=1e-8)
+        bytes_up = fed.ledger.bytes_up
+        found = optimum(fed, network, 0.005, p, layout=layout, hold=held, kkt=1e-6, solver="admm")
+        assert found.kkt <= 1e-6 and abs(found.value - newton.value) <= 1e-6 * newton.value
+        np.testing.assert_allclose(found.theta, newton.theta, atol=1e-3)
+        assert fed.ledger.bytes_up - bytes_up <= found.exchanges * 20 * 8 * (3 + 3)
+    with pytest.raises(CoterieError, match="use Newton"):
+        optimum(fed, network, 1.0, layout=LAYOUTS["tied"], solver="admm")
+    with pytest.raises(CoterieError, match="newton or admm"):
+        optimum(fed, network, 1.0, layout=PERSONAL, solver="lbfgs")
+
+
 def test_hard_cases_end():
     """Few rows, a column of zeros, a client without weight, equal columns, a count far too high, clients alone."""
     glm, _ = table(n=12, rows=2, family="poisson")

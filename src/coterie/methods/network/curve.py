@@ -44,14 +44,16 @@ def _curve(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Flo
 
 
 @work
-def curve(site: Site, unit: Floats, theta: Floats) -> Reply:
+def curve(site: Site, unit: Floats, theta: Floats, curved: bool = True) -> Reply:
     """A client's loss, summed over its rows, at its theta (m, d), whose columns are in units ``unit`` (d,).
 
-    ``square`` is ``n sum_r |grad_r|^2`` over its n rows: what the squared gradient would be if no rows cancelled.
+    ``square`` is ``n sum_r |grad_r|^2`` over its n rows: what the squared gradient would be if no rows cancelled. The
+    Hessian is left out where it is not ``curved``.
     """
     _check(site)
     site.count(len(site))
     value, g, A, square = _curve(site.objective.compiled, unit, np.ascontiguousarray(theta))
+    A = A if curved else A[:, :0]
     return {"value": value, "g": g, "A": A, "square": square, "weight": sizes(site.objective)}
 
 

@@ -51,11 +51,11 @@ class Exact:
     hold: Hold | None
     labels: Ints | None = None
 
-    def ask(self, x: Floats, Z: Floats) -> Place:
-        """One exchange: value, gradient and Hessian at (x, Z)."""
+    def ask(self, x: Floats, Z: Floats, curved: bool = True) -> Place:
+        """One exchange: value, gradient and, where ``curved``, Hessian at (x, Z)."""
         theta, n = self.layout.theta(x, Z), self.network.n
         if self.labels is None:
-            s: Replies = complete(self.fed.ask(curve, unit=self.unit, theta=PerRow(theta)))
+            s: Replies = complete(self.fed.ask(curve, unit=self.unit, theta=PerRow(theta), curved=curved))
         else:
             by = self.labels
             s = complete(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.network.admm import admm
 from coterie.methods.network.descent import descend
 from coterie.methods.network.exact import Exact
 from coterie.methods.network.hold import Hold
@@ -65,6 +66,7 @@ def optimum(
     hold: Hold | None = None,
     start: Optimum | None = None,
     kkt: float = 1e-6,
+    solver: str = "newton",
 ) -> Optimum:
     """Minimise F.
 
@@ -87,6 +89,8 @@ def optimum(
         A former one of the same clients, layout and network, for any lambda and p.
     kkt : float, default 1e-6
         Stop at this residual.
+    solver : {"newton", "admm"}, default "newton"
+        ADMM needs hundreds of exchanges, but no client's Hessian; at infinity Newton sees sums only and is taken.
 
     Raises
     ------
@@ -95,6 +99,8 @@ def optimum(
     """
     if not lam >= 0.0 or p not in (1, 2, np.inf):
         raise CoterieError(f"lam must be 0 or more, or inf, and p one of 1, 2 and inf, not {lam} and {p}.")
+    if solver not in ("newton", "admm"):
+        raise CoterieError(f"solver must be newton or admm, not {solver!r}.")
     if network.n != len(fed.clients):
         raise CoterieError(f"The network has {network.n:,} clients and the federation {len(fed.clients):,}.")
     unit = np.ones(layout.d) if unit is None else np.asarray(unit, dtype=np.float64)
@@ -104,7 +110,8 @@ def optimum(
         x, Z, U = start.x, start.Z, start.dual
     if np.isinf(lam):
         return _as_one(fed, network, layout, unit, hold, x, Z, kkt)
-    end = descend(Exact(fed, network, lam, float(p), layout, unit, hold), x, Z, U, kkt)
+    at = Exact(fed, network, lam, float(p), layout, unit, hold)
+    end = admm(at, x, Z, kkt) if solver == "admm" else descend(at, x, Z, U, kkt)
     here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)
     groups = merged(network, here.Z)
