@@ -27,7 +27,7 @@ EXACT_NETWORK = [
         name,
         row["run"],
         problem=partial(grouped, family=row["family"]),
-        per_client=("Z", "theta") if "path" not in name else ("theta",),
+        per_client=row["per_client"],
         tolerance=1e-6,
     )
     for name, row in NETWORK_EXACT.items()

@@ -123,7 +123,7 @@ def test_nesting_without_end_is_refused():
 def test_another_version_is_named():
     message = bytearray(wire.encode(1))
     message[4] = 9
-    with pytest.raises(CoterieError, match="format 9, not 1"):
+    with pytest.raises(CoterieError, match="format 9, not 2"):
         wire.decode(bytes(message))
 
 
@@ -139,3 +139,18 @@ def test_arrays_arrive_read_only_aligned_and_in_native_order():
     assert array.dtype == np.float64 and array.dtype.isnative
     np.testing.assert_array_equal(array, value)
     assert wire.decode(wire.encode(value), writable=True).flags.writeable
+
+
+def test_lengths_of_short_rows_take_a_byte_each():
+    rows = Ragged.of([b"ab", b"", b"cde"])
+    back = wire.decode(wire.encode(rows))
+    np.testing.assert_array_equal(back.offsets, rows.offsets)
+    np.testing.assert_array_equal(back.values, rows.values)
+    more = len(wire.encode(Ragged.of([b"ab"] * 103))) - len(wire.encode(Ragged.of([b"ab"] * 3)))
+    assert more == 100 * 3
+
+
+def test_rows_whose_lengths_are_none_are_refused():
+    for bad in (np.array([1.0, 2.0]), np.array([-1, 4]), np.array([[1, 2]], dtype=np.uint8)):
+        with pytest.raises(CoterieError, match="rows without lengths"):
+            wire.ragged(np.zeros(3), bad)

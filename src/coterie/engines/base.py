@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.engines.wire import lengths
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
 
@@ -155,7 +156,7 @@ def measure(value: Any, n: int, k: int) -> tuple[float, float]:
 def nbytes(value: Array | Ragged) -> int:
     """Bytes of the numbers in an array or a Ragged (its lengths included)."""
     if isinstance(value, Ragged):
-        return value.values.nbytes + value.offsets.nbytes - 8
+        return value.values.nbytes + lengths(value).nbytes
     if value.dtype.hasobject:
         raise CoterieError("Arrays of Python objects cannot travel: send numbers or text.")
     return value.nbytes

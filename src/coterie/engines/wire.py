@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import PerCluster, PerRow, Ragged
 
 MAGIC = b"cotr"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<4sBQ")
 _CHECK = 16
 _DEPTH = 64
@@ -86,6 +86,19 @@ def decode(data: bytes, writable: bool = False) -> Any:
     return value
 
 
+def lengths(value: Ragged) -> np.ndarray[Any, Any]:
+    """Lengths (rows,) of a Ragged's rows, in as few bytes each as they take: what travels of its offsets."""
+    found = np.diff(value.offsets)
+    return found.astype(np.min_scalar_type(int(found.max(initial=0))))
+
+
+def ragged(values: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> Ragged:
+    """The Ragged of some values and the lengths of its rows; a CoterieError where they are not lengths."""
+    if found.ndim != 1 or found.dtype.kind != "u":
+        raise CoterieError("A message holds rows without lengths.")
+    return Ragged(values, np.concatenate([[0], np.cumsum(found.astype(np.int64))]))
+
+
 def _checksum(*parts: Buffer) -> bytes:
     digest = blake2b(digest_size=_CHECK)
     for part in parts:
@@ -125,7 +138,7 @@ def _write(value: Any, parts: list[Buffer], depth: int) -> None:
     elif isinstance(value, Ragged):
         parts.append(b"R")
         _write_array(value.values, parts)
-        _write_array(value.offsets, parts)
+        _write_array(lengths(value), parts)
     elif isinstance(value, PerRow | PerCluster):
         parts.append(b"P" if isinstance(value, PerRow) else b"C")
         _write(value.value, parts, depth + 1)
@@ -240,5 +253,5 @@ _LEAVES: dict[bytes, Callable[[_Reader], Any]] = {
     b"b": _Reader._bytes,
     b"g": lambda r: r.array()[()],
     b"a": _Reader.array,
-    b"R": lambda r: Ragged(r.array(), r.array()),
+    b"R": lambda r: ragged(r.array(), r.array()),
 }

@@ -57,7 +57,7 @@ def table(result: FitResult) -> Table:
         for name, text in AGREES.items():
             value = agrees[name]
             rows.append((text.format(level), "–" if value is None else words.number(value)))
-    if i["status"] == "exact":
+    if "gap" not in i:
         rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
     else:
         rows.append(("steps", f"{i['trace'][-1][0]:,}"))

@@ -61,7 +61,6 @@ def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFram
     if out.get("edges") is not None and not isinstance(out["edges"], Network):
         out["edges"] = _edges(clients, out["edges"])
     if out.get("covariates") is not None:
-        out.setdefault("space", "covariates")
         out["covariates"] = _covariates(clients, out["covariates"], table)
     return out
 
@@ -217,10 +216,11 @@ def described(
         return out
     lam = np.array([value for value, _ in found.get("tried", [])] or [found["lam"]])
     lam = np.sort(lam[(lam > 0.0) & (lam < np.inf)])
-    between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam[:1] * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
-    asked = Asked.of(network)
-    values = np.unique(np.concatenate([lam, between])) if len(lam) else None
-    tree = clusterpath(clients, problem, asked, values, kkt=EXACT).tree
+    values = None
+    if len(lam):
+        between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
+        values = np.unique(np.concatenate([lam, between]))
+    tree = clusterpath(clients, problem, Asked.of(network), values, kkt=EXACT).tree
     return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges]}
 
 

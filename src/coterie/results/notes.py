@@ -66,6 +66,8 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
         notes += over_rounds(fitted.info["rounds"])
     if "collaboration" in fitted.info:
         notes += with_collaborators(clients, fitted.info["collaboration"])
+    if "network" in fitted.info:
+        notes += along_network(clients, fitted.info["network"])
     if not METHODS[name].learns or "strengths" in fitted.info:
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
@@ -136,6 +138,36 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
             "alone. Keep some bias (keep), or take fewer steps, for something in between."
         )
     if bad := c["quarantined"]:
+        notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
+    return notes
+
+
+def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
+    """Who has no ties, what was not reached, and whom a run no longer listened to."""
+    notes, status = [], str(n["status"])
+    if n["isolated"]:
+        alone = f"{n['isolated']:,} client{'s have' if n['isolated'] > 1 else ' has'} no ties ({clients.name})"
+        notes.append(f"{alone} and learn{'s' * (n['isolated'] == 1)} from own rows only.")
+    elif n["components"] > 1:
+        notes.append(
+            f"The network falls into {n['components']:,} parts, between which nothing is tied: ask for connected=True, "
+            "or more neighbours, if they are to learn from each other."
+        )
+    if n["lam"] == 0.0:
+        notes.append("Held-out rows were predicted best without ties: every client has a model of its own rows.")
+    if status == "not reached":
+        notes.append(
+            f"The optimum was not reached (residual {n['kkt']:.1g}): outcomes may be separated, or columns of very "
+            "different sizes."
+        )
+    if status.startswith("diverged"):
+        notes.append(f"The run {status}; the coefficients are the last finite ones before it: give an eta below 1.")
+    elif "gap" in n and abs(n["gap"]) > FAR:
+        notes.append(
+            f"The run stopped after {int(n['trace'][-1][0]):,} steps with {_percent(abs(n['gap']))} of the decrease "
+            "still to come: give more steps, or leave rounds out, and the optimum is computed."
+        )
+    if bad := n.get("quarantined"):
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
     return notes
 

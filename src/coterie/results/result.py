@@ -126,6 +126,19 @@ class FitResult:
         diagonal = np.cumsum(np.arange(1, len(self.model.terms) + 1)) - 1
         return self._by_client(np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0)))
 
+    @cached_property
+    def merged(self) -> pd.Series[int] | None:
+        """The group (1, 2, ...) of clients that merged along a network, by client label; None for other methods.
+
+        As a column of the table it is a cluster for other methods: ``df["group"] = df["school"].map(result.merged)``.
+        """
+        import pandas as pd
+
+        if (network := self.model.info.get("network")) is None:
+            return None
+        index = pd.Index(self.model.labels, name=self.model.client_name)
+        return pd.Series(np.asarray(network["groups"]) + 1, index=index, name="group")
+
     def _by_client(self, values: Floats) -> pd.DataFrame:
         import pandas as pd
 

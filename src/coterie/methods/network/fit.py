@@ -26,6 +26,8 @@ from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
+SOLVED = 1e-5
+"""Residual of the optimality conditions up to which the optimum counts as reached."""
 KEPT = 20_000
 """Edges at most that are kept in the result."""
 LOOKS = 20
@@ -64,7 +66,7 @@ def fit(
     graph = asked.edges or asked.similarity.network(fed, problem)
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
-    hold = Hold.of(graph, problem.family)
+    hold = Hold.of(graph, problem.family, alone=asked.lam == 0.0)
     best = optimum(fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
@@ -89,7 +91,8 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
     if len(graph.edges) <= KEPT:
         about |= {"edges": graph.edges.tolist(), "weight": graph.weight.tolist()}
     about |= {"components": int(graph.components.max()) + 1, "isolated": int(np.sum(graph.degree == 0))}
-    about |= {"groups": best.groups.tolist(), "kkt": best.kkt, "exchanges": best.exchanges, "status": "exact"}
+    about |= {"groups": best.groups.tolist(), "kkt": best.kkt, "exchanges": best.exchanges}
+    about["status"] = "exact" if best.kkt <= SOLVED else "not reached"
     return about
 
 

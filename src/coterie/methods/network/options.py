@@ -46,6 +46,8 @@ class Asked:
         need_names("A similarity network", given, (*OWN, *names))
         alike = {name: value for name, value in given.items() if name in names}
         own = {name: value for name, value in given.items() if name in OWN}
+        if alike.get("covariates") is not None:
+            alike.setdefault("space", "covariates")
         if alike and own.get("edges") is not None:
             raise CoterieError(f"The network has edges of its own: leave {', '.join(alike)} out, or edges.")
         return cls(Similarity.of(alike), **own)
