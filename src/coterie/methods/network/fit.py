@@ -67,7 +67,9 @@ def fit(
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
     hold = Hold.of(graph, problem.family, alone=asked.lam == 0.0)
-    best = optimum(fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold)
+    best = optimum(
+        fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold, solver=asked.solver
+    )
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
         exact = Exact(fed, graph, float(asked.lam), asked.p, layout, setup.unit, hold)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.checks import is_number, need_names
+from coterie.methods.checks import is_number, need_choices, need_names
 from coterie.methods.network.similarity import Similarity
 from coterie.relations.network import Network
 
 HELD_OUT = "held-out"
-OWN = ("edges", "lam", "p")
+OWN = ("edges", "lam", "p", "solver")
+SOLVERS = ("newton", "admm")
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,17 @@ class Asked:
         Strength of the ties, from 0 (clients alone) to inf (one model for each component of the network), for
         coefficients in standard units and a mean loss over all rows; or chosen by held-out rows along the path.
     p : {1, 2, inf}, default 2
-        Norm of differences: with 2 clients merge as a whole, with 1 and inf coefficient by coefficient.
+        Norm of differences: with 2 clients merge as a whole, with 1 coefficient by coefficient.
+    solver : {"newton", "admm"}, default "newton"
+        Proximal Newton, to which clients send gradients and Hessians, in few exchanges; or consensus ADMM, to which
+        they send d numbers, in many.
     """
 
     similarity: Similarity = field(default_factory=Similarity)
     edges: Network | None = None
     lam: Any = HELD_OUT
     p: float = 2
+    solver: str = "newton"
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Asked:
@@ -60,3 +65,4 @@ class Asked:
         if not is_number(p) or p not in (1, 2, np.inf):
             raise CoterieError(f"p of a network must be 1, 2 or inf, not {self.p!r}.")
         object.__setattr__(self, "p", float(p))
+        need_choices(self, {"solver": SOLVERS})
