@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs.framing import frame, permutation_hashes, unframe
+from coterie.codecs.framing import Words, frame, permutation_hashes, unframe
 from coterie.codecs.squeeze import squeeze, unsqueeze
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
@@ -101,16 +101,17 @@ class Codec(ABC):
             a permutation.
         """
         rows = finite_rows(rows)
-        d = rows.shape[1]
-        keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (len(rows),))
-        draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (len(rows),)))
-        bodies = self.pack(np.ascontiguousarray(arranged(rows, order)), draws)
+        m, d = rows.shape
+        order, salts = self._agreed(m, d, order)
+        keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (m,))
+        draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (m,)))
+        bodies = self.pack(np.ascontiguousarray(_arranged(rows, order)), draws)
         with np.errstate(over="ignore", invalid="ignore"):
-            claimed = back(self.unpack(bodies, d), order)
+            claimed = _back(self.unpack(bodies, d), order)
         _refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
-        short, flags = squeeze(bodies) if self.squeezed else (bodies, np.zeros(len(rows), dtype=np.uint8))
+        short, flags = squeeze(bodies) if self.squeezed else (bodies, np.zeros(m, dtype=np.uint8))
         heads = np.uint8(self.identity << 3 | self.version << 1) | flags
-        return Encoded(frame(short, heads, self._salts(len(rows), d, order)), claimed)
+        return Encoded(frame(short, heads, salts), claimed)
 
     def decode(self, payload: Ragged, d: int, order: Ints | None = None) -> Floats:
         """The rows (m, d) that :meth:`encode` claimed.
@@ -121,17 +122,25 @@ class Codec(ABC):
             Naming the row, where bytes were corrupted or cut off, or were written by another codec or version, or for
             rows of another length or order.
         """
-        bodies, heads, sound = unframe(payload, self._salts(len(payload), d, order))
+        order, salts = self._agreed(len(payload), d, order)
+        bodies, heads, sound = unframe(payload, salts)
         ours = sound & (heads >> 1 == (self.identity << 2 | self.version))
         _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
-        return back(self.unpack(unsqueeze(bodies, (heads & 1).astype(np.bool_)), d), order)
+        return _back(self.unpack(unsqueeze(bodies, (heads & 1).astype(np.bool_)), d), order)
 
-    def _salts(self, m: int, d: int, order: Ints | None) -> npt.NDArray[np.uint32]:
+    def _agreed(self, m: int, d: int, order: npt.ArrayLike | None) -> tuple[Ints | None, Words]:
+        """The order as (1 or m, d), checked, and what checksums (m,) start from: all that both ends must know."""
         digest = hashlib.blake2b(f"{self.name}/{d}".encode(), digest_size=4).digest()
-        salt = np.full(m, int.from_bytes(digest, "little"), dtype=np.uint32)
-        if order is not None:
-            salt ^= permutation_hashes(np.broadcast_to(_checked_order(order, m, d), (m, d)))
-        return salt
+        salts = np.full(m, int.from_bytes(digest, "little"), dtype=np.uint32)
+        if order is None:
+            return None, salts
+        given: Ints = np.ascontiguousarray(np.atleast_2d(np.asarray(order, dtype=np.int64)))
+        hashes, fine = permutation_hashes(given)
+        if given.shape not in ((1, d), (m, d)) or not fine:
+            raise CoterieError(
+                f"An order of coordinates must be a permutation of 0 to {d - 1}, one or one for each row."
+            )
+        return given, salts ^ hashes
 
 
 def finite_rows(rows: npt.ArrayLike) -> Floats:
@@ -143,20 +152,17 @@ def finite_rows(rows: npt.ArrayLike) -> Floats:
     return out
 
 
-def arranged(rows: Floats, order: Ints | None) -> Floats:
+def _arranged(rows: Floats, order: Ints | None) -> Floats:
     """Rows (m, d) with their coordinates in the order they travel in."""
-    if order is None:
-        return rows
-    order = _checked_order(order, *rows.shape)
-    return rows[:, order] if order.ndim == 1 else np.take_along_axis(rows, order, axis=1)
+    return rows if order is None else np.take_along_axis(rows, np.broadcast_to(order, rows.shape), axis=1)
 
 
-def back(rows: Floats, order: Ints | None) -> Floats:
-    """The inverse of :func:`arranged`."""
+def _back(rows: Floats, order: Ints | None) -> Floats:
+    """The inverse of :func:`_arranged`."""
     if order is None:
         return rows
     out = np.empty_like(rows)
-    np.put_along_axis(out, np.broadcast_to(_checked_order(order, *rows.shape), rows.shape), rows, axis=1)
+    np.put_along_axis(out, np.broadcast_to(order, rows.shape), rows, axis=1)
     return out
 
 
@@ -170,15 +176,6 @@ def _draws(keys: U64, steps: Ints) -> U64:
     out = np.empty(keys.shape[0], np.uint64)
     for i in range(keys.shape[0]):
         out[i] = key(keys[i], steps[i])
-    return out
-
-
-def _checked_order(order: npt.ArrayLike, m: int, d: int) -> Ints:
-    out: Ints = np.asarray(order, dtype=np.int64)
-    if out.shape not in ((d,), (m, d)) or not np.array_equal(
-        np.sort(out, axis=-1), np.broadcast_to(np.arange(d), out.shape)
-    ):
-        raise CoterieError(f"An order of coordinates must be a permutation of 0 to {d - 1}, one or one for each row.")
     return out
 
 

@@ -52,15 +52,21 @@ def unframe(payload: Ragged, salts: Words) -> tuple[Ragged, Bytes, npt.NDArray[n
 
 
 @kernel
-def permutation_hashes(orders: Ints) -> Words:
-    """A 32-bit hash of each order of coordinates (m, d) (FNV-1a over the indices)."""
-    out = np.empty(orders.shape[0], np.uint32)
+def permutation_hashes(orders: Ints) -> tuple[Words, bool]:
+    """A 32-bit hash of each order of coordinates (m, d) (FNV-1a over the indices), and whether all are permutations."""
+    out, fine = np.empty(orders.shape[0], np.uint32), True
+    seen = np.full(orders.shape[1], -1)
     for i in range(orders.shape[0]):
         h = np.uint64(0xCBF29CE484222325)
         for j in range(orders.shape[1]):
-            h = (h ^ np.uint64(orders[i, j])) * np.uint64(0x100000001B3)
+            k = orders[i, j]
+            if not 0 <= k < orders.shape[1] or seen[k] == i:
+                fine = False
+                break
+            seen[k] = i
+            h = (h ^ np.uint64(k)) * np.uint64(0x100000001B3)
         out[i] = np.uint32((h ^ (h >> np.uint64(32))) & np.uint64(0xFFFFFFFF))
-    return out
+    return out, fine
 
 
 @kernel
