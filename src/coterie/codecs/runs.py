@@ -71,14 +71,15 @@ def all_runs(rows: Floats, gamma: Floats, means: bool) -> tuple[Floats, Ints, By
 
 @kernel
 def _runs(g: Floats, gamma: float, means: bool, ends: Ints, levels: Floats, lengths: Floats, hulls: Floats) -> int:
-    """:func:`taut_string` with lengths, with means in the row for levels where asked, and equal neighbours as one."""
-    n, start, last = taut_string(g, gamma, ends, levels, hulls), 0, -1
-    for j in range(n):
-        level = g[start : ends[j]].mean() if means else levels[j]
-        if last < 0 or level != levels[last]:
-            last += 1
-            lengths[last] = 0.0
-        ends[last], levels[last] = ends[j], level
-        lengths[last] += ends[j] - start
-        start = ends[j]
-    return last + 1
+    """Runs of the prox, and how many: where they end, how long they are, and their means in the row or the prox."""
+    q = lengths  # is written over from the left, not beyond what was read
+    taut_string(g, gamma, q, hulls)
+    n, start = 0, 0
+    for i in range(g.shape[0]):
+        level = q[i]
+        if i + 1 < g.shape[0] and q[i + 1] == level:
+            continue
+        levels[n] = g[start : i + 1].mean() if means else level
+        ends[n], lengths[n] = i + 1, i + 1 - start
+        n, start = n + 1, i + 1
+    return n

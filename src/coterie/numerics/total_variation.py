@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, kernel
 
 LARGEST = 1e280
 """Elements up to this size can be added up and multiplied by lengths without overflow."""
@@ -68,75 +68,75 @@ def _weights(rows: Floats, weight: npt.ArrayLike) -> Floats:
 @kernel
 def pinned_tv_rows(rows: Floats, weight: Floats) -> Floats:
     """:func:`pinned_tv` of rows (m, d) with weights (m,), unchecked."""
-    m, d = rows.shape
-    q = np.empty((m, d))
-    ends, levels, hulls = np.empty(d, np.int64), np.empty(d), np.empty((4, d))
-    for r in range(m):
-        start = 0
-        for j in range(taut_string(rows[r], weight[r], ends, levels, hulls)):
-            q[r, start : ends[j]] = levels[j]
-            start = ends[j]
+    q, hulls = np.empty(rows.shape), np.empty((4, rows.shape[1]))
+    for r in range(rows.shape[0]):
+        taut_string(rows[r], weight[r], q[r], hulls)
     return q
 
 
 @kernel
-def taut_string(g: Floats, weight: float, ends: Ints, levels: Floats, hulls: Floats) -> int:
-    """The runs of one vector's q: run j ends before ``ends[j]`` and is ``levels[j]``. Returns how many there are.
+def taut_string(g: Floats, weight: float, q: Floats, hulls: Floats) -> None:
+    """Write q of one vector (d,); ``hulls`` (4, d) is scratch memory.
 
     From its last certain knot the string is bounded by the convex hull from below of the tube's upper edge, and by that
     of its lower edge turned upside down. Hulls are blocks of a length and a height with rising slopes: sums within
     blocks keep the small differences that sums over a long vector lose. Once the first slopes cross, one hull is a
     single block, and the string goes along the first block of the other. (Where neither is, or both are, the tube is
     narrower than rounding.)
-
-    ``ends`` and ``levels`` (d,) and ``hulls`` (4, d) are written over.
     """
-    d: int = g.shape[0]
-    up, up_h, down, down_h = hulls[0], hulls[1], hulls[2], hulls[3]
-    a, b, c, e = 0, 0, 0, 0  # blocks a to b - 1 of the upper edge, c to e - 1 of the lower one
-    runs, start, edge = 0, 0, weight
     if weight == 0.0:
-        for i in range(d):
-            ends[i], levels[i] = i + 1, g[i]
-        return d
-    for i in range(d):
-        b = _push(up, up_h, a, b, g[i] + edge)
-        e = _push(down, down_h, c, e, edge - g[i])
-        edge = 0.0
-        while up_h[a] * down[c] + down_h[c] * up[a] < 0.0 and min(b - a, e - c) == 1 < max(b - a, e - c):
-            if e - c > 1:
-                length, height = down[c], -down_h[c]
-                up[0], up_h[0] = up[a] - length, up_h[a] - height
-                a, b, c = 0, 1, c + 1
+        q[:] = g
+        return
+    up, up_h, down, down_h = hulls[0], hulls[1], hulls[2], hulls[3]
+    n, h, m, k = 0.0, weight, 0.0, weight  # the first block of the upper edge is n long and h high; of the lower, m, k
+    a, b, c, e = 0, 0, 0, 0  # the others are a to b - 1, and c to e - 1
+    start = 0
+    for i in range(g.shape[0]):
+        b, n, h = _push(up, up_h, a, b, n, h, g[i])
+        e, m, k = _push(down, down_h, c, e, m, k, -g[i])
+        while h * m + k * n < 0.0 and (a == b) != (c == e):
+            if a == b:
+                start = _follow(q, start, m, -k / m)
+                a, b, n, h = 0, 0, n - m, h + k
+                m, k, c = down[c], down_h[c], c + 1
             else:
-                length, height = up[a], up_h[a]
-                down[0], down_h[0] = down[c] - length, down_h[c] + height
-                a, c, e = a + 1, 0, 1
-            start += int(length)
-            ends[runs], levels[runs] = start, height / length
-            runs += 1
+                start = _follow(q, start, n, h / n)
+                c, e, m, k = 0, 0, m - n, k + h
+                n, h, a = up[a], up_h[a], a + 1
     # the end is free: the string is level as soon as it can be
-    while a < b and up_h[a] < 0.0:
-        start += int(up[a])
-        ends[runs], levels[runs] = start, up_h[a] / up[a]
-        runs, a, c = runs + 1, a + 1, e
-    while c < e and down_h[c] < 0.0:
-        start += int(down[c])
-        ends[runs], levels[runs] = start, -down_h[c] / down[c]
-        runs, c = runs + 1, c + 1
-    if start < d:
-        ends[runs], levels[runs] = d, 0.0
-        runs += 1
-    return runs
+    if h < 0.0:
+        while h < 0.0:
+            start = _follow(q, start, n, h / n)
+            n, h, a = (up[a], up_h[a], a + 1) if a < b else (0.0, 0.0, a)
+    else:
+        while k < 0.0:
+            start = _follow(q, start, m, -k / m)
+            m, k, c = (down[c], down_h[c], c + 1) if c < e else (0.0, 0.0, c)
+    q[start:] = 0.0
 
 
 @kernel
-def _push(lengths: Floats, heights: Floats, first: int, last: int, height: float) -> int:
-    """Append an element to a hull: it takes in blocks before it that are at least as steep. Returns the new end."""
+def _push(
+    lengths: Floats, heights: Floats, first: int, last: int, n: float, h: float, height: float
+) -> tuple[int, float, float]:
+    """Append an element to a hull, which takes in blocks before it that are at least as steep.
+
+    Returns the end of the blocks behind the first, and the first one's length and height.
+    """
     length = 1.0
     while last > first and heights[last - 1] * length >= height * lengths[last - 1]:
         last -= 1
         length += lengths[last]
         height += heights[last]
+    if last == first and h * length >= height * n:
+        return last, n + length, h + height
     lengths[last], heights[last] = length, height
-    return last + 1
+    return last + 1, n, h
+
+
+@kernel
+def _follow(q: Floats, start: int, length: float, slope: float) -> int:
+    """Let the string go along a block; where it ends."""
+    stop = start + int(length)
+    q[start:stop] = slope
+    return stop
