@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.network.edges import norm, project
+from coterie.numerics.network.edges import norm
 
 Graph = tuple[Ints, Floats, float]
 """Edges (M, 2), the radius of each one's dual ball (M,), and p."""
@@ -34,8 +34,11 @@ def level(y: Floats, radius: float) -> float:
 @kernel
 def to_ball(y: Floats, radius: float, p: float) -> None:
     """y becomes the nearest point whose dual norm is at most the radius."""
-    if p == 1.0 or p == 2.0:
-        project(y, p, radius)
+    if p == 1.0:
+        for k in range(y.shape[0]):
+            y[k] = min(max(y[k], -radius), radius)
+    elif p == 2.0:
+        y *= min(1.0, radius / max(norm(y, 2.0), 1e-300))
     elif norm(y, 1.0) > radius:
         down = level(y, radius)
         for k in range(y.shape[0]):
