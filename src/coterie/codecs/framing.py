@@ -75,7 +75,7 @@ def _crc(data: Bytes, table: Words, salt: np.uint32) -> np.uint32:
     r = salt ^ np.uint32((data.shape[0] * 0x9E3779B1) & 0xFFFFFFFF)
     for byte in data:
         r = np.uint32(r << np.uint32(8)) ^ table[(r >> np.uint32(24)) ^ np.uint32(byte)]
-    return ~r
+    return r ^ np.uint32(0xFFFFFFFF)
 
 
 @kernel
