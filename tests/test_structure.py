@@ -48,7 +48,6 @@ HEAVY = {
     "ray",
     "flwr",
     "nvflare",
-    "kmeans1d",
     "pynndescent",
 }
 

@@ -221,7 +221,7 @@ def described(
         between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
         values = np.unique(np.concatenate([lam, between]))
     tree = clusterpath(clients, problem, Asked.of(network), values, kkt=EXACT).tree
-    return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges]}
+    return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges if value < np.inf]}
 
 
 def _loss(held: Clients, family: str, theta: Floats) -> float:
