@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
-from coterie.numerics.network.dual import ascend, steps
-from coterie.numerics.network.edges import gather, penalty_and_slack, project_all, quadratic, solve_metric
+from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.relaxed import relaxed
 
 
 @dataclass(frozen=True)
@@ -82,33 +82,11 @@ def network_prox(
         negative weights, a metric that is not positive definite, shapes that do not fit.
     """
     problem = Problem.of(V, edges, weight, p, metric)
-    q, m = problem.V.shape[1], len(problem.edges)
-    U = np.zeros((m, q)) if start is None else np.array(start.dual, dtype=np.float64)
-    if U.shape != (m, q):
-        raise CoterieError(f"The start has a dual of shape {U.shape}, but this network needs {(m, q)}.")
-    project_all(U, problem.p, problem.weight)
-    Y, step, t = U.copy(), steps(problem), 1.0
-    best = _certified(problem, U, 0)
-    for k in range(1, iterations + 1):
-        if best.gap <= gap:
-            break
-        t = ascend(U, Y, _primal(problem, Y), problem.edges, problem.weight, problem.p, step, t)
-        if k % 10 == 0:
-            best = min(best, _certified(problem, U.copy(), k), key=lambda s: s.gap)
-    return best
-
-
-def _primal(problem: Problem, U: Floats) -> Floats:
-    """``V - H^-1 B'U``."""
-    pull = np.empty_like(problem.V)
-    gather(U, *problem.order, pull)
-    moved = np.empty_like(pull)
-    solve_metric(problem.inverse, pull, moved)
-    return problem.V - moved
-
-
-def _certified(problem: Problem, U: Floats, iterations: int) -> Proximal:
-    Z = _primal(problem, U)
-    penalty, slack = penalty_and_slack(Z, U, problem.edges, problem.weight, problem.p)
-    primal = penalty + quadratic(problem.H, Z - problem.V)
-    return Proximal(Z, U, slack / primal if primal > 0.0 else 0.0, iterations)
+    U = np.zeros((len(problem.edges), problem.V.shape[1]))
+    Z = problem.V.copy()
+    if start is not None:
+        if start.dual.shape != U.shape or start.Z.shape != Z.shape:
+            raise CoterieError("The start is of another network: its clients, edges and columns must be those of now.")
+        U, Z = start.dual.copy(), start.Z.copy()
+        project_all(U, problem.p, problem.weight)
+    return Proximal(*relaxed(problem, Z, U, gap, iterations))

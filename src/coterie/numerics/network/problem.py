@@ -54,13 +54,35 @@ class Problem:
         return cls(V, pairs, checked_weight(weight, pairs), float(p), H, inverse)
 
     @cached_property
-    def order(self) -> tuple[Ints, Ints, Floats]:
-        """Edges by client: ``starts`` (n + 1,), then each incidence's edge (2M,) and sign (2M,)."""
-        m = len(self.edges)
+    def neighbours(self) -> tuple[Ints, Ints]:
+        """Neighbours by client: ``starts`` (n + 1,), then the clients at the other ends (2M,)."""
         ends = self.edges.T.ravel()
-        by = np.argsort(ends, kind="stable")
+        others = self.edges[:, ::-1].T.ravel()
         starts = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=len(self.V)))])
-        return starts.astype(np.int64), by % max(m, 1), np.where(by < m, 1.0, -1.0)
+        return starts.astype(np.int64), others[np.argsort(ends, kind="stable")]
+
+    @cached_property
+    def degree(self) -> Ints:
+        """(n,)."""
+        return np.diff(self.neighbours[0])
+
+    @cached_property
+    def mass(self) -> Floats:
+        """The metric's diagonals (n, q)."""
+        return np.ascontiguousarray(np.broadcast_to(np.diagonal(self.H, axis1=1, axis2=2), self.V.shape))
+
+    @cached_property
+    def penalty(self) -> float:
+        """A penalty rho for which the metric (geometric mean of its eigenvalues) and ``rho B'B`` are of one size."""
+        tied = self.degree > 0
+        if not tied.any():
+            return 1.0
+        curvature = np.exp(np.linalg.slogdet(self.H[tied])[1].mean() / self.H.shape[1])
+        return float(8.0 * curvature / self.degree[tied].mean())
+
+    def blocks(self, rho: float) -> Floats:
+        """The inverse (n, 1, 1) or (n, q, q) of the diagonal blocks of ``H + rho B'B``."""
+        return np.ascontiguousarray(np.linalg.inv(self.H + rho * self.degree[:, None, None] * np.eye(self.H.shape[1])))
 
 
 def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
