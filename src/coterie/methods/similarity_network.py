@@ -6,7 +6,6 @@ shared x along their mean, and the personal Z by a proximal step that pulls neig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.heard import FAR
 from coterie.methods.network.link import Link
+from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network_prox import Proximal, network_prox
 from coterie.relations.layout import Layout
@@ -27,7 +27,7 @@ Schedule = Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarityNetwork:
+class SimilarityNetwork(Stepwise):
     """Objective (1), (2) by Algorithm 6, with the paper's symbols.
 
     Attributes
@@ -135,13 +135,3 @@ class SimilarityNetwork:
         start = Proximal(Z, state["dual"], np.inf, 0)
         found = network_prox(V, self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
         return found.Z, state | {"dual": found.dual}
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) iterations, from ``state`` on; up to a divergence."""
-        state = state or self.init(fed)
-        for stop in stops:
-            if state["status"] != "running" or stop <= state["t"]:
-                continue
-            while state["t"] < stop and state["status"] == "running":
-                state = self.step(fed, state)
-            yield state

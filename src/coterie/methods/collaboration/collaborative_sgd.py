@@ -7,7 +7,7 @@ of them: ``weighted_averaging`` and ``bias_correction``. All main clients go at 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.heard import Heard
 from coterie.methods.collaboration.optimisers import SGD, Optimiser
 from coterie.methods.collaboration.pairs import State
+from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 
 FAR = 1e100
@@ -51,7 +52,7 @@ def within(name: str, values: npt.ArrayLike, low: float, high: float, open_below
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollaborativeSGD(ABC):
+class CollaborativeSGD(Stepwise, ABC):
     """Algorithm 1 with the paper's symbols; x, g and c are in the units of ``exchange.metric``.
 
     Attributes
@@ -118,13 +119,3 @@ class CollaborativeSGD(ABC):
         if gone.any():
             return state | {"status": f"diverged by step {t + 1}", "gone": np.flatnonzero(gone)}
         return state | heard.state | new | {"t": t + 1}
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence but the one found."""
-        state = state or self.init(fed)
-        for stop in stops:
-            if state["status"] != "running" or stop <= state["t"]:
-                continue
-            while state["t"] < stop and state["status"] == "running":
-                state = self.step(fed, state)
-            yield state

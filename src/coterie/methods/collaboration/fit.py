@@ -15,10 +15,8 @@ from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.plan import plan
 from coterie.methods.collaboration.spread import spread
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.stepwise import looks
 from coterie.numerics.kernels import Floats
-
-LOOKS = 20
-"""How often a run is looked at, for its trace."""
 
 
 def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = None, corrected: bool = False) -> Fitted:
@@ -52,7 +50,7 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     else:
         method = replace(chosen.method, held=goal.held)
         trace, state = [], {}
-        for state in method.run(fed, _stops(options.taken)):
+        for state in method.run(fed, looks(options.taken)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
         theta, bad = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]
@@ -78,8 +76,3 @@ def _gap(metric: Metric, x: Floats, goal: Floats) -> float:
 def _plain(rounds: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked for and can be read: no matrices."""
     return {name: value for name, value in rounds.items() if isinstance(value, (str, bool, int, float))}
-
-
-def _stops(T: int) -> list[int]:
-    even, early = np.linspace(0, T, LOOKS + 1), np.geomspace(1, T, LOOKS)
-    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

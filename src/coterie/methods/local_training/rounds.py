@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from coterie.federation import Federation, Sums
 from coterie.methods.local_training.at_home import BROKEN, FAR, verdicts
 from coterie.methods.local_training.options import need
 from coterie.methods.rounds.at_home import shape
+from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 
@@ -21,7 +22,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining(ABC):
+class LocalTraining(Stepwise, ABC):
     """Hyper-parameters that all of these methods have.
 
     Attributes
@@ -83,16 +84,6 @@ class LocalTraining(ABC):
         quarantined = state["quarantined"].copy()
         quarantined[found[1]] = t + 1
         return state | new | {"t": t + 1, "quarantined": quarantined}
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) rounds, from ``state`` on; none after a divergence but the one found."""
-        state = state or self.init(fed)
-        for stop in stops:
-            if state["status"] != "running" or stop <= state["t"]:
-                continue
-            while state["t"] < stop and state["status"] == "running":
-                state = self.step(fed, state)
-            yield state
 
 
 def dimension(fed: Federation) -> int:

@@ -21,6 +21,7 @@ from coterie.methods.network.run_options import Run
 from coterie.methods.network.spread import spread
 from coterie.methods.network.steps import steps
 from coterie.methods.similarity_network import SimilarityNetwork
+from coterie.methods.stepwise import looks
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
@@ -30,8 +31,6 @@ SOLVED = 1e-5
 """Residual of the optimality conditions up to which the optimum counts as reached."""
 KEPT = 20_000
 """Edges at most that are kept in the result."""
-LOOKS = 20
-"""How often a run is looked at, for its trace."""
 
 
 def fit(
@@ -119,7 +118,7 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Float
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
     begun = state = method.init(fed, *start)
     first, trace = _left(exact, best, start), [(0, 1.0)]
-    for state in method.run(fed, _stops(run.taken), begun):
+    for state in method.run(fed, looks(run.taken), begun):
         left = _left(exact, best, (state["x"], state["Z"]))
         trace.append((state["t"], left / first if first > 0.0 else 0.0))
     status = "finished" if state["status"] == "running" else state["status"]
@@ -133,8 +132,3 @@ def _left(exact: Exact, best: Optimum, at: tuple[Floats, Floats]) -> float:
     """How much F is above its minimum."""
     here = exact.ask(*at)
     return here.value / here.weight - best.value
-
-
-def _stops(T: int) -> list[int]:
-    even, early = np.linspace(0, T, LOOKS + 1), np.geomspace(1, T, LOOKS)
-    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

@@ -18,6 +18,7 @@ from coterie.methods.rounds.certificate import AT
 from coterie.methods.rounds.curvature import ask_constants, mu_F
 from coterie.methods.rounds.optimum import optimum
 from coterie.methods.rounds.options import Options
+from coterie.methods.stepwise import looks
 from coterie.numerics.kernels import Floats
 from coterie.objectives.steps import Momentum
 from coterie.relations.ties import Ties
@@ -61,7 +62,7 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(bound(T) / at.start)) if mu > 0.0 and at.start > 0.0 else float("inf")
-    return Plan(method, _stops(T), about)
+    return Plan(method, looks(T, STOPS), about)
 
 
 def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
@@ -81,7 +82,7 @@ def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
-    return Plan(method, _stops(T), about)
+    return Plan(method, looks(T, STOPS), about)
 
 
 def some(values: Floats) -> Any:
@@ -99,9 +100,3 @@ def _steps(bound: Callable[[int], Floats], target: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if bound(middle) <= target else (middle + 1, high)
     return max(low, 1)
-
-
-def _stops(T: int) -> list[int]:
-    """Where to look at a run of T steps, and to change its step size: evenly, and closer at the beginning."""
-    even, early = np.linspace(0, T, STOPS + 1), np.geomspace(1, T, STOPS)
-    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

@@ -1,0 +1,43 @@
+"""Methods that go step by step: a run is a generator of states, so whoever loops over it may stop, save or look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation
+
+State = dict[str, Any]
+
+LOOKS = 20
+"""How often a run is looked at, for its trace."""
+
+
+class Stepwise:
+    """A method with ``init(fed) -> state`` and ``step(fed, state) -> state``; states have ``t`` and ``status``."""
+
+    def init(self, fed: Federation) -> State:
+        """The state before the first step."""
+        raise NotImplementedError
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One step; a status other than "running" ends the run."""
+        raise NotImplementedError
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence but the one found."""
+        state = state or self.init(fed)
+        for stop in stops:
+            if state["status"] != "running" or stop <= state["t"]:
+                continue
+            while state["t"] < stop and state["status"] == "running":
+                state = self.step(fed, state)
+            yield state
+
+
+def looks(T: int, n: int = LOOKS) -> list[int]:
+    """Steps at which a run of T is looked at: n of them evenly, and as many closer at the beginning."""
+    even, early = np.linspace(0, T, n + 1), np.geomspace(1, T, n)
+    return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]
