@@ -15,7 +15,7 @@ from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.problem import Problem
-from coterie.numerics.network.relaxed import relaxed
+from coterie.numerics.network.solve import solve
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,5 @@ def network_prox(
             raise CoterieError("The start is of another network: its clients, edges and columns must be those of now.")
         U, Z = start.dual.copy(), start.Z.copy()
         project_all(U, problem.p, problem.weight)
-    return Proximal(*relaxed(problem, Z, U, gap, iterations))
+    found, done = solve(problem, Z, U, gap, iterations)
+    return Proximal(found.Z, found.U, found.gap, done)

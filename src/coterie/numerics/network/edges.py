@@ -29,10 +29,11 @@ def l1_level(x: Floats, radius: float, level: float) -> float:
     """The threshold that takes ``||x||_1 > radius > 0`` down to it, by Newton's method from any level.
 
     ``sum_a max(|x_a| - t, 0) - radius`` is convex and piecewise linear in t, so the root is met as soon as a step keeps
-    the entries above t; from the level of a similar x that takes one or two.
+    the entries above t; from the level of a similar x that takes one or two. Where rounding keeps ties in doubt, the
+    loop ends all the same.
     """
     before = -1.0
-    while True:
+    for _ in range(2 * x.shape[0] + 20):
         s, count = 0.0, 0.0
         for a in range(x.shape[0]):
             above = abs(x[a]) - level
@@ -45,6 +46,7 @@ def l1_level(x: Floats, radius: float, level: float) -> float:
         else:
             level += (s - radius) / count
             before = count
+    return level
 
 
 @summing

@@ -7,6 +7,8 @@ optimum has ``d_e = 0``; with those ends set equal, the gap is of second order i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, kernel
@@ -72,13 +74,25 @@ def _half_square(problem: Problem, D: Floats) -> float:
     return 0.5 * float(np.vdot(D, out))
 
 
-def certify(problem: Problem, U: Floats, *others: Floats) -> tuple[Floats, float]:
-    """The best primal point for a feasible U, and its relative gap: merged clients, ``Z(U)``, or one of the others."""
+@dataclass(frozen=True)
+class Certified:
+    """A primal point, a feasible dual point, and their relative gap."""
+
+    Z: Floats
+    U: Floats
+    gap: float
+
+
+def certify(problem: Problem, U: Floats, *others: Floats, best: Certified | None = None) -> Certified:
+    """The best pair of a feasible U with merged clients, with ``Z(U)``, or with one of the others; or ``best``."""
     pull, moved = np.empty_like(problem.V), np.empty_like(problem.V)
     adjoint(U, problem.edges, pull)
     times(problem.inverse, pull, moved)
     free = problem.V - moved
     together = merged(free, U, problem.edges, problem.weight, problem.p, problem.mass)
-    gaps = [relative_gap(problem, Z, U, free) for Z in (together, free, *others)]
-    best = int(np.argmin(gaps))
-    return (together, free, *others)[best], gaps[best]
+    points = (together, free, *others)
+    gaps = [relative_gap(problem, Z, U, free) for Z in points]
+    least = int(np.argmin(gaps))
+    if best is not None and not gaps[least] < best.gap:
+        return best
+    return Certified(points[least].copy(), U.copy(), gaps[least])

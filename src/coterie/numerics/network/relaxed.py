@@ -11,13 +11,15 @@ import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, summing
 from coterie.numerics.network.edges import project, times
-from coterie.numerics.network.merge import certify
+from coterie.numerics.network.merge import Certified, certify
 from coterie.numerics.network.problem import Problem
 
 RELAX = 1.7
 CG_STEPS = 3
 CHECK = 10
 """Iterations between two looks at the gap."""
+ADAPT = 400
+"""After so many iterations rho stays as it is, so that they converge."""
 
 
 @summing
@@ -88,29 +90,38 @@ def conjugate(
             before = after
 
 
-def relaxed(problem: Problem, Z: Floats, U: Floats, gap: float, iterations: int) -> tuple[Floats, Floats, float, int]:
-    """From Z and a feasible U, which change in place: the best Z and U, their relative gap, iterations done."""
-    i, j = problem.edges.T
-    W, level, work = Z[i] - Z[j], np.zeros(len(i)), np.empty((3, *Z.shape))
-    rho = problem.penalty
-    near = problem.blocks(rho)
-    best = (*certify(problem, U, Z), U.copy(), 0)
-    k = 0
-    while best[1] > gap and k < iterations:
-        R = np.empty_like(Z)
-        for _ in range(CHECK):
-            times(problem.H, problem.V - Z, R)
-            sizes = split(Z, U, W, level, R, problem.edges, problem.weight, problem.p, rho)
-            conjugate(Z, R, problem.H, near, *problem.neighbours, rho, CG_STEPS, work)
-        k += CHECK
-        found, reached = certify(problem, U, Z)
-        if reached < best[1]:
-            best = found, reached, U.copy(), k
-        ratio = balance(sizes, rho)
-        if not 0.5 < ratio < 2.0 and k < 40 * CHECK:
-            rho *= ratio
-            near = problem.blocks(rho)
-    return best[0], best[2], best[1], k
+class Relaxed:
+    """The state of the splitting: Z, a feasible U, W, and the penalty."""
+
+    def __init__(self, problem: Problem, Z: Floats, U: Floats) -> None:
+        i, j = problem.edges.T
+        self.problem, self.Z, self.U, self.W = problem, Z.copy(), U.copy(), Z[i] - Z[j]
+        self.level, self.work = np.zeros(len(i)), np.empty((3, *Z.shape))
+        self.rho, self.done = problem.penalty, 0
+        self.near = problem.blocks(self.rho)
+
+    def restart(self, at: Certified) -> None:
+        """Go on from another pair."""
+        i, j = self.problem.edges.T
+        self.Z, self.U, self.W = at.Z.copy(), at.U.copy(), at.Z[i] - at.Z[j]
+
+    def improve(self, best: Certified, gap: float, budget: int) -> Certified:
+        """Iterate until the gap is reached or the budget of iterations is spent."""
+        problem, R = self.problem, np.empty_like(self.Z)
+        spent = 0
+        while best.gap > gap and spent < budget:
+            for _ in range(CHECK):
+                times(problem.H, problem.V - self.Z, R)
+                sizes = split(self.Z, self.U, self.W, self.level, R, problem.edges, problem.weight, problem.p, self.rho)
+                conjugate(self.Z, R, problem.H, self.near, *problem.neighbours, self.rho, CG_STEPS, self.work)
+            spent += CHECK
+            best = certify(problem, self.U, self.Z, best=best)
+            ratio = balance(sizes, self.rho)
+            if not 0.5 < ratio < 2.0 and self.done + spent < ADAPT:
+                self.rho *= ratio
+                self.near = problem.blocks(self.rho)
+        self.done += spent
+        return best
 
 
 def balance(sizes: tuple[float, float, float, float], rho: float) -> float:
