@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
+from coterie.numerics.network.algorithm5 import algorithm5
 from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.problem import Problem
 from coterie.numerics.network.solve import solve
@@ -50,6 +51,8 @@ def network_prox(
     metric: npt.ArrayLike | None = None,
     start: Proximal | None = None,
     iterations: int = 100_000,
+    method: str = "auto",
+    rho: float | None = None,
 ) -> Proximal:
     """Minimise ``1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` over Z.
 
@@ -70,6 +73,11 @@ def network_prox(
         A former solution on the same edges, also for other weights, V or metric.
     iterations : int, default 100,000
         Stop after so many.
+    method : "auto" or "admm", default "auto"
+        "auto": the alternating direction method, relaxed and with rough Z-steps, taking turns with semismooth Newton
+        steps on the augmented Lagrangian. "admm": Algorithm 5 of seed 003, with exact Z-steps and a fixed penalty.
+    rho : float, optional
+        The penalty of "admm", in units of the metric; by default from the metric and the clients' degrees.
 
     Returns
     -------
@@ -81,6 +89,10 @@ def network_prox(
         For numbers that are not finite, edges that name unknown clients, tie a client to itself or come twice,
         negative weights, a metric that is not positive definite, shapes that do not fit.
     """
+    if method not in ("auto", "admm"):
+        raise CoterieError(f"method must be 'auto' or 'admm', not {method!r}.")
+    if rho is not None and not 0.0 < rho < np.inf:
+        raise CoterieError(f"rho must be positive and finite, not {rho!r}.")
     problem = Problem.of(V, edges, weight, p, metric)
     U = np.zeros((len(problem.edges), problem.V.shape[1]))
     Z = problem.V.copy()
@@ -89,5 +101,8 @@ def network_prox(
             raise CoterieError("The start is of another network: its clients, edges and columns must be those of now.")
         U, Z = start.dual.copy(), start.Z.copy()
         project_all(U, problem.p, problem.weight)
-    found, done = solve(problem, Z, U, gap, iterations)
+    if method == "auto":
+        found, done = solve(problem, Z, U, gap, iterations)
+    else:
+        found, done = algorithm5(problem, Z, U, gap, iterations, rho)
     return Proximal(found.Z, found.U, found.gap, done)

@@ -24,7 +24,16 @@ ADAPT = 400
 
 @summing
 def split(
-    Z: Floats, U: Floats, W: Floats, level: Floats, R: Floats, edges: Ints, weight: Floats, p: float, rho: float
+    Z: Floats,
+    U: Floats,
+    W: Floats,
+    level: Floats,
+    R: Floats,
+    edges: Ints,
+    weight: Floats,
+    p: float,
+    rho: float,
+    relax: float,
 ) -> tuple[float, float, float, float]:
     """Prox and dual step on edges, ``R += B'(rho (W - BZ) - U)``; squares of BZ - W, BZ, the change of W, and U."""
     q = Z.shape[1]
@@ -33,7 +42,7 @@ def split(
     for e in range(edges.shape[0]):
         i, j = edges[e, 0], edges[e, 1]
         for a in range(q):
-            U[e, a] += rho * (RELAX * (Z[i, a] - Z[j, a]) + (1.0 - RELAX) * W[e, a])
+            U[e, a] += rho * (relax * (Z[i, a] - Z[j, a]) + (1.0 - relax) * W[e, a])
             x[a] = U[e, a]
         level[e] = project(U[e], p, weight[e], level[e])
         for a in range(q):
@@ -105,14 +114,20 @@ class Relaxed:
         i, j = self.problem.edges.T
         self.Z, self.U, self.W = at.Z.copy(), at.U.copy(), at.Z[i] - at.Z[j]
 
+    def residual(self, relax: float) -> tuple[Floats, tuple[float, float, float, float]]:
+        """New W and U; the residual of the equations for the next Z, and the sizes that ``split`` returns."""
+        problem, R = self.problem, np.empty_like(self.Z)
+        times(problem.H, problem.V - self.Z, R)
+        return R, split(
+            self.Z, self.U, self.W, self.level, R, problem.edges, problem.weight, problem.p, self.rho, relax
+        )
+
     def improve(self, best: Certified, gap: float, budget: int) -> Certified:
         """Iterate until the gap is reached or the budget of iterations is spent."""
-        problem, R = self.problem, np.empty_like(self.Z)
-        spent = 0
+        problem, spent = self.problem, 0
         while best.gap > gap and spent < budget:
             for _ in range(CHECK):
-                times(problem.H, problem.V - self.Z, R)
-                sizes = split(self.Z, self.U, self.W, self.level, R, problem.edges, problem.weight, problem.p, self.rho)
+                R, sizes = self.residual(RELAX)
                 conjugate(self.Z, R, problem.H, self.near, *problem.neighbours, self.rho, CG_STEPS, self.work)
             spent += CHECK
             best = certify(problem, self.U, self.Z, best=best)
