@@ -7,11 +7,16 @@ import pytest
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import ef21, error_feedback, plain, received
+from coterie.engines import InProcess
+from coterie.federation import Site, work
+from coterie.numerics import keyed
+from coterie.objectives.quadratic import NoisyQuadratic
 
 BIASED = ("float16", "topk:0.1", "topk:1", "sign", "kmeans:4", "kmeans:2", "lowrank:1")
 biased = pytest.mark.parametrize("name", BIASED)
 G = np.random.default_rng(1).normal(size=(3, 20)) * np.array([[1.0], [1e-3], [1e3]])
 KEYS = np.arange(3, dtype=np.uint64)
+QSGD2 = by_name("qsgd:2")
 
 
 @biased
@@ -48,3 +53,27 @@ def test_memories_are_not_changed_in_place(feedback: object) -> None:
     memory.flags.writeable = False
     feedback(memory, G, by_name("sign"), KEYS, 0)
     assert (memory == 1.0).all()
+
+
+@work
+def compressed(site: Site, x: np.ndarray, step: int) -> dict[str, object]:
+    gradient = np.outer(site.weights, x)
+    keys = keyed.starts(site.seed, "codec", site.ids)
+    sent = error_feedback(site.state.get("memory", np.zeros_like(gradient)), gradient, QSGD2, keys, step)
+    site.state["memory"] = sent.memory
+    return {"update": sent.payload}
+
+
+def test_feedback_is_ordinary_state_of_client_work() -> None:
+    """Any partition into blocks sends the same bytes."""
+    x, payloads = np.array([1.0, -2.0, 3.0, 0.5]), []
+    for block in (2, 4096):
+        fed = InProcess(NoisyQuadratic(np.ones((6, 4, 4)), np.zeros((6, 4)), np.zeros(6)), block=block)
+        read = np.zeros((6, 4))
+        for step in range(40):
+            update = fed.ask(compressed, x=x, step=step)["update"]
+            read += QSGD2.decode(update, 4)
+        assert np.allclose(read / 40, x, atol=0.2)
+        assert fed.ledger.bytes_up >= 40 * 6 * 5
+        payloads.append(update.values.tobytes())
+    assert payloads[0] == payloads[1]
