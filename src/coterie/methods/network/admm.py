@@ -20,7 +20,7 @@ from coterie.numerics.network_prox import Proximal, network_prox
 ROUNDS = 3000
 LOOK = 10
 """Rounds from one look at the certificate to the next."""
-GAP = 1e-10
+GAP = 1e-13
 """Relative duality gap of the network prox."""
 UNEVEN = 10.0
 """Ratio of primal and dual residuals at which rho is changed by 2."""
