@@ -29,12 +29,11 @@ def algorithm5(
 ) -> tuple[Certified, int]:
     """From Z and a feasible U to a certified pair; and the iterations that it took."""
     best, done = certify(problem, U, Z), 0
-    state = Relaxed(problem, Z, U)
-    state.rho = problem.penalty if rho is None else rho
+    state = Relaxed(problem, Certified(Z, U, best.gap), rho)
     step = z_step(problem, state.rho)
     while best.gap > gap and done < iterations:
         for _ in range(min(CHECK, iterations - done)):
-            state.Z += step(state.residual(1.0)[0])
+            state.Z += step(state.residual(1.0))
             done += 1
         best = certify(problem, state.U, state.Z, best=best)
     return best, done

@@ -10,14 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, summing
-from coterie.numerics.network.edges import project, times
+from coterie.numerics.network.edges import l1_level, times
 from coterie.numerics.network.merge import Certified, certify
 from coterie.numerics.network.problem import Problem
 
 RELAX = 1.7
-CG_STEPS = 3
+CG_STEPS, CG_TOLERANCE = 10, 0.15
 CHECK = 10
 """Iterations between two looks at the gap."""
+LEAN = 4.0
+"""By how much the primal residual should be below the dual one for p = inf (relative residuals; by measurement)."""
 ADAPT = 400
 """After so many iterations rho stays as it is, so that they converge."""
 
@@ -26,7 +28,7 @@ ADAPT = 400
 def split(
     Z: Floats,
     U: Floats,
-    W: Floats,
+    X: Floats,
     level: Floats,
     R: Floats,
     edges: Ints,
@@ -34,28 +36,62 @@ def split(
     p: float,
     rho: float,
     relax: float,
-) -> tuple[float, float, float, float]:
-    """Prox and dual step on edges, ``R += B'(rho (W - BZ) - U)``; squares of BZ - W, BZ, the change of W, and U."""
+) -> None:
+    """Prox and dual step on every edge, and ``R += B'(rho (W - BZ) - U)``.
+
+    X is what U is the projection of, so that ``rho W = X - U`` need not be stored. Like ``project``, but with the steps
+    before and after it in the same loops: this is where the time goes.
+    """
     q = Z.shape[1]
-    apart, wide, moved, dual = 0.0, 0.0, 0.0, 0.0
-    x = np.empty(q)
+    d, pull = np.empty(q), np.empty(q)
     for e in range(edges.shape[0]):
-        i, j = edges[e, 0], edges[e, 1]
+        i, j, radius = edges[e, 0], edges[e, 1], weight[e]
         for a in range(q):
-            U[e, a] += rho * (relax * (Z[i, a] - Z[j, a]) + (1.0 - relax) * W[e, a])
-            x[a] = U[e, a]
-        level[e] = project(U[e], p, weight[e], level[e])
+            d[a] = rho * (Z[i, a] - Z[j, a])
+        size = 0.0
         for a in range(q):
-            w, d, u = (x[a] - U[e, a]) / rho, Z[i, a] - Z[j, a], U[e, a]
-            apart += (w - d) * (w - d)
+            x = relax * (U[e, a] + d[a]) + (1.0 - relax) * X[e, a]
+            X[e, a] = x
+            size += x * x if p == 2.0 else abs(x)
+        if p == 2.0:
+            shrink = radius / np.sqrt(size) if size > radius * radius else 1.0
+            for a in range(q):
+                U[e, a] = shrink * X[e, a]
+        elif p == 1.0:
+            for a in range(q):
+                U[e, a] = min(max(X[e, a], -radius), radius)
+        else:
+            bound = 0.0
+            if size > radius:
+                level[e] = bound = l1_level(X[e], radius, level[e])
+            for a in range(q):
+                U[e, a] = X[e, a] - min(max(X[e, a], -bound), bound)
+        for a in range(q):
+            pull[a] = X[e, a] - 2.0 * U[e, a] - d[a]
+        for a in range(q):
+            R[i, a] += pull[a]
+        for a in range(q):
+            R[j, a] -= pull[a]
+
+
+@summing
+def imbalance(Z: Floats, U: Floats, X: Floats, Before: Floats, edges: Ints, rho: float) -> float:
+    """The relative primal residual ``||BZ - W|| / ||BZ||`` over the relative dual one, ``rho ||W - Before|| / ||U||``.
+
+    1 where either is 0.
+    """
+    apart, wide, moved, dual = 0.0, 0.0, 0.0, 0.0
+    for e in range(edges.shape[0]):
+        for a in range(Z.shape[1]):
+            d, u = Z[edges[e, 0], a] - Z[edges[e, 1], a], U[e, a]
+            w = (X[e, a] - u) / rho
+            apart += (w - d) ** 2
             wide += d * d
-            moved += (w - W[e, a]) * (w - W[e, a])
+            moved += (w - Before[e, a]) ** 2
             dual += u * u
-            W[e, a] = w
-            pull = rho * (w - d) - u
-            R[i, a] += pull
-            R[j, a] -= pull
-    return apart, wide, moved, dual
+    if min(min(apart, wide), min(moved, dual)) <= 0.0:
+        return 1.0
+    return float(np.sqrt(apart / wide * dual / moved) / rho)
 
 
 @summing
@@ -73,75 +109,104 @@ def laplacian(X: Floats, starts: Ints, neighbour: Ints, rho: float, out: Floats)
 
 @summing
 def conjugate(
-    Z: Floats, R: Floats, H: Floats, near: Floats, starts: Ints, neighbour: Ints, rho: float, steps: int, work: Floats
+    Z: Floats,
+    R: Floats,
+    H: Floats,
+    near: Floats,
+    starts: Ints,
+    neighbour: Ints,
+    rho: float,
+    steps: int,
+    tolerance: float,
+    work: Floats,
 ) -> None:
     """Improve Z where R is the residual of ``(H + rho B'B) Z``; ``near`` is the inverse of the diagonal blocks."""
     S, D, A = work[0], work[1], work[2]
+    n, q = Z.shape
     times(near, R, D)
-    before = np.sum(R * D)
+    before = 0.0
+    for i in range(n):
+        for a in range(q):
+            before += R[i, a] * D[i, a]
+    least = tolerance * tolerance * before
     for step in range(steps):
         times(H, D, A)
         laplacian(D, starts, neighbour, rho, A)
-        curvature = np.sum(D * A)
+        curvature = 0.0
+        for i in range(n):
+            for a in range(q):
+                curvature += D[i, a] * A[i, a]
         if not curvature > 0.0:
             return
         length = before / curvature
-        for i in range(Z.shape[0]):
-            for a in range(Z.shape[1]):
+        for i in range(n):
+            for a in range(q):
                 Z[i, a] += length * D[i, a]
                 R[i, a] -= length * A[i, a]
-        if step < steps - 1:
-            times(near, R, S)
-            after = np.sum(R * S)
-            for i in range(Z.shape[0]):
-                for a in range(Z.shape[1]):
-                    D[i, a] = S[i, a] + after / before * D[i, a]
-            before = after
+        if step == steps - 1:
+            return
+        times(near, R, S)
+        after = 0.0
+        for i in range(n):
+            for a in range(q):
+                after += R[i, a] * S[i, a]
+        if after <= least:
+            return
+        for i in range(n):
+            for a in range(q):
+                D[i, a] = S[i, a] + after / before * D[i, a]
+        before = after
 
 
 class Relaxed:
-    """The state of the splitting: Z, a feasible U, W, and the penalty."""
+    """The state of the splitting: Z, a feasible U, X with ``rho W = X - U``, and the penalty."""
 
-    def __init__(self, problem: Problem, Z: Floats, U: Floats) -> None:
-        i, j = problem.edges.T
-        self.problem, self.Z, self.U, self.W = problem, Z.copy(), U.copy(), Z[i] - Z[j]
-        self.level, self.work = np.zeros(len(i)), np.empty((3, *Z.shape))
-        self.rho, self.done = problem.penalty, 0
+    def __init__(self, problem: Problem, at: Certified, rho: float | None = None) -> None:
+        self.problem, self.done = problem, 0
+        self.level, self.work = np.zeros(len(at.U)), np.empty((3, *at.Z.shape))
+        self.rho = problem.penalty if rho is None else rho
         self.near = problem.blocks(self.rho)
+        self.restart(at)
 
     def restart(self, at: Certified) -> None:
         """Go on from another pair."""
         i, j = self.problem.edges.T
-        self.Z, self.U, self.W = at.Z.copy(), at.U.copy(), at.Z[i] - at.Z[j]
+        self.Z, self.U, self.X = at.Z.copy(), at.U.copy(), at.U + self.rho * (at.Z[i] - at.Z[j])
 
-    def residual(self, relax: float) -> tuple[Floats, tuple[float, float, float, float]]:
-        """New W and U; the residual of the equations for the next Z, and the sizes that ``split`` returns."""
+    def residual(self, relax: float) -> Floats:
+        """New W and U, and the residual of the equations for the next Z."""
         problem, R = self.problem, np.empty_like(self.Z)
         times(problem.H, problem.V - self.Z, R)
-        return R, split(
-            self.Z, self.U, self.W, self.level, R, problem.edges, problem.weight, problem.p, self.rho, relax
+        split(self.Z, self.U, self.X, self.level, R, problem.edges, problem.weight, problem.p, self.rho, relax)
+        return R
+
+    def step(self, R: Floats) -> None:
+        """The next Z, roughly."""
+        conjugate(
+            self.Z, R, self.problem.H, self.near, *self.problem.neighbours, self.rho, CG_STEPS, CG_TOLERANCE, self.work
         )
 
     def improve(self, best: Certified, gap: float, budget: int) -> Certified:
         """Iterate until the gap is reached or the budget of iterations is spent."""
         problem, spent = self.problem, 0
         while best.gap > gap and spent < budget:
-            for _ in range(CHECK):
-                R, sizes = self.residual(RELAX)
-                conjugate(self.Z, R, problem.H, self.near, *problem.neighbours, self.rho, CG_STEPS, self.work)
+            for k in range(CHECK):
+                if k == CHECK - 1:
+                    before, Z = (self.X - self.U) / self.rho, self.Z.copy()
+                R = self.residual(RELAX)
+                self.step(R)
             spent += CHECK
             best = certify(problem, self.U, self.Z, best=best)
-            ratio = balance(sizes, self.rho)
-            if not 0.5 < ratio < 2.0 and self.done + spent < ADAPT:
-                self.rho *= ratio
-                self.near = problem.blocks(self.rho)
+            if best.gap > gap and self.done + spent < ADAPT:
+                lean = LEAN if problem.p == np.inf else 1.0
+                self.rebalance(lean * imbalance(Z, self.U, self.X, before, problem.edges, self.rho))
         self.done += spent
         return best
 
-
-def balance(sizes: tuple[float, float, float, float], rho: float) -> float:
-    """By how much rho should grow: the root of the relative primal residual over the relative dual one."""
-    apart, wide, moved, dual = sizes
-    if min(apart, wide, moved, dual) <= 0.0:
-        return 1.0
-    return float(np.clip(((apart / wide) / (rho * rho * moved / dual)) ** 0.25, 0.2, 5.0))
+    def rebalance(self, ratio: float) -> None:
+        """Change rho by the root of what sets primal and dual residual apart, if that is much."""
+        change = float(np.clip(np.sqrt(ratio), 0.2, 5.0))
+        if not 0.5 < change < 2.0:
+            self.rho *= change
+            self.X = self.U + change * (self.X - self.U)
+            self.near = self.problem.blocks(self.rho)
