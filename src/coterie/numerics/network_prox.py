@@ -101,8 +101,11 @@ def network_prox(
             raise CoterieError("The start is of another network: its clients, edges and columns must be those of now.")
         U, Z = start.dual.copy(), start.Z.copy()
         project_all(U, problem.p, problem.weight)
+    tied = problem.weight > 0.0
+    problem = problem.of_edges(tied)
     if method == "auto":
-        found, done = solve(problem, Z, U, gap, iterations)
+        found, done = solve(problem, Z, U[tied], gap, iterations)
     else:
-        found, done = algorithm5(problem, Z, U, gap, iterations, rho)
-    return Proximal(found.Z, found.U, found.gap, done)
+        found, done = algorithm5(problem, Z, U[tied], gap, iterations, rho)
+    U[tied] = found.U
+    return Proximal(found.Z, U, found.gap, done)

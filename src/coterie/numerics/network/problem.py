@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Bools, Floats, Ints
 
 INF = float("inf")
 
@@ -52,6 +52,10 @@ class Problem:
         pairs = checked_edges(edges, len(V))
         H, inverse = checked_metric(metric, *V.shape)
         return cls(V, pairs, checked_weight(weight, pairs), float(p), H, inverse)
+
+    def of_edges(self, kept: Bools) -> Problem:
+        """The problem without the other edges."""
+        return replace(self, edges=self.edges[kept], weight=self.weight[kept])
 
     @cached_property
     def neighbours(self) -> tuple[Ints, Ints]:

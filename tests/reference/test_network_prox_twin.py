@@ -1,0 +1,103 @@
+"""The compiled network prox against Algorithm 5 in NumPy, and its kernels against their definitions."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from coterie.numerics.network import edges as kernels
+from coterie.numerics.network.merge import merged
+from coterie.numerics.network.newton import Lagrangian
+from coterie.numerics.network.problem import Problem
+from coterie.numerics.network_prox import network_prox
+from tests.reference import network_prox_twin as twin
+
+INF = float("inf")
+every_p = pytest.mark.parametrize("p", [1, 2, INF])
+
+
+def problem(n: int = 30, q: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.15, 1))
+    return rng.normal(size=(n, q)), pairs, rng.uniform(0.05, 0.3, len(pairs))
+
+
+@every_p
+def test_the_method_admm_is_algorithm_5_iteration_by_iteration(p: float) -> None:
+    V, edges, weight = problem()
+    mass = np.random.default_rng(1).uniform(0.5, 2.0, len(V))
+    found = network_prox(V, edges, weight, p, 0.0, metric=mass, method="admm", rho=0.7, iterations=10)
+    _, U = next(itertools.islice(twin.admm(V, edges, weight, p, 0.7, mass), 9, None))
+    np.testing.assert_allclose(found.dual, U, atol=1e-12)
+
+
+@every_p
+def test_both_methods_reach_the_twins_optimum(p: float) -> None:
+    V, edges, weight = problem()
+    Z, U = next(itertools.islice(twin.admm(V, edges, weight, p, 1.0), 1500, None))
+    assert twin.relative_gap(V, edges, weight, p, Z, U) < 1e-7
+    for method in ("auto", "admm"):
+        found = network_prox(V, edges, weight, p, 1e-11, method=method)
+        assert found.gap <= 1e-11
+        assert abs(twin.relative_gap(V, edges, weight, p, found.Z, found.dual)) < 1e-10
+        np.testing.assert_allclose(found.Z, Z, atol=1e-5)
+
+
+@every_p
+def test_algorithm_5_is_the_same_by_conjugate_gradients(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    V, edges, weight = problem()
+    by_factors = network_prox(V, edges, weight, p, 0.0, method="admm", iterations=30)
+    monkeypatch.setattr("coterie.numerics.network.algorithm5.FACTORED", 0)
+    by_steps = network_prox(V, edges, weight, p, 0.0, method="admm", iterations=30)
+    np.testing.assert_allclose(by_steps.dual, by_factors.dual, atol=1e-8)
+
+
+@every_p
+def test_projections(p: float) -> None:
+    rng = np.random.default_rng(2)
+    X, radius = rng.normal(size=(500, 6)), rng.choice([0.0, 0.1, 1.0, 3.0, 9.0], 500)
+    X[:50] = np.round(X[:50])  # ties
+    Y = X.copy()
+    kernels.project_all(Y, float(p), radius)
+    np.testing.assert_allclose(Y, twin.project(X, p, radius), atol=1e-14)
+    for x, r, y in zip(X, radius, Y, strict=True):
+        x = x.copy()
+        kernels.project(x, float(p), r, rng.exponential())  # from any level
+        np.testing.assert_allclose(x, y, atol=1e-14)
+
+
+def test_merged_clients_get_their_mean() -> None:
+    V, edges, weight = problem()
+    rng = np.random.default_rng(3)
+    U = rng.normal(size=(len(edges), V.shape[1])) * rng.choice([0.0, 1.0], (len(edges), 1), p=[0.2, 0.8])
+    mass = rng.uniform(0.5, 2.0, len(V))
+    wide = np.repeat(mass[:, None], V.shape[1], axis=1)
+    for p, dual in ((2.0, 2), (INF, 1)):
+        inside = np.linalg.norm(U, dual, axis=1) < weight
+        found = merged(V, U, edges, weight, p, wide)
+        np.testing.assert_allclose(found, twin.merged(V, edges, inside, mass), atol=1e-13)
+    found = merged(V, U, edges, weight, 1.0, wide)
+    for a in range(V.shape[1]):
+        column = twin.merged(V[:, [a]], edges, np.abs(U[:, a]) < weight, mass)
+        np.testing.assert_allclose(found[:, [a]], column, atol=1e-13)
+
+
+@every_p
+def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
+    from coterie.numerics.network.newton import curve
+
+    V, edges, weight = problem()
+    rng = np.random.default_rng(4)
+    H = np.einsum("nab,ncb->nac", *[rng.normal(size=(len(V), 4, 6))] * 2)
+    checked = Problem.of(V, edges, weight, p, H)
+    phi = Lagrangian(checked, twin.project(rng.normal(size=(len(edges), 4)), p, weight), 0.8)
+    Z, D, t = rng.normal(size=V.shape), rng.normal(size=V.shape), 1e-6
+    high, G_high = phi.at(Z + t * D), phi.G.copy()
+    low, G_low = phi.at(Z - t * D), phi.G.copy()
+    phi.at(Z)
+    assert np.vdot(phi.G, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
+    bent = np.empty_like(V)
+    curve(D, checked.H, checked.edges, checked.p, phi.sigma, *phi.jacobian, bent)
+    np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)
