@@ -38,6 +38,7 @@ class Experiment:
 
 _DONOR = "Donor response, simulated in its shape:"
 _NOISY = "Noisy quadratic, simulated and exact:"
+_STUDY = "All methods, and what a network adds:"
 _EXPERIMENTS = (
     Experiment("001/table1", "Distance to the truth in section 6.1's simulation", "30 s", "paper_001.table1"),
     Experiment("001/figure1", "The same distance against rows of a client", "2 min", "paper_001.figure1"),
@@ -49,6 +50,11 @@ _EXPERIMENTS = (
     ),
     Experiment("003/figure5", "Bits of an update with and without clusters of elements", "5 s", "paper_003.figure5"),
     Experiment("003/figure6", "An update of logistic regression: raw, TV, 4 and 3 values", "5 s", "paper_003.figure6"),
+    Experiment(
+        "003/schools", f"{_STUDY} students of schools, tied by the schools' covariates", "2 min", "paper_003.schools"
+    ),
+    Experiment("003/spambase", f"{_STUDY} mail mislabelled by hidden groups", "2 min", "paper_003.spambase"),
+    Experiment("003/digits", f"{_STUDY} digits rotated by hidden groups", "2 min", "paper_003.digits"),
     Experiment("004/figure1", f"{_NOISY} alone, WGA, BC", "10 s", "paper_004.figure1"),
     Experiment("004/figure2", f"{_NOISY} bias and BC", "15 s", "paper_004.figure2"),
     Experiment("004/figure3", f"{_NOISY} bias and WGA", "5 s", "paper_004.figure3"),
