@@ -84,13 +84,13 @@ class Certified:
 
 
 def certify(problem: Problem, U: Floats, *others: Floats, best: Certified | None = None) -> Certified:
-    """The best pair of a feasible U with merged clients, with ``Z(U)``, or with one of the others; or ``best``."""
+    """The best pair of a feasible U with merged clients, or with one of the others (``Z(U)`` if none); or ``best``."""
     pull, moved = np.empty_like(problem.V), np.empty_like(problem.V)
     adjoint(U, problem.edges, pull)
     times(problem.inverse, pull, moved)
     free = problem.V - moved
     together = merged(free, U, problem.edges, problem.weight, problem.p, problem.mass)
-    points = (together, free, *others)
+    points = (together, *(others or (free,)))
     gaps = [relative_gap(problem, Z, U, free) for Z in points]
     least = int(np.argmin(gaps))
     if best is not None and not gaps[least] < best.gap:

@@ -46,6 +46,15 @@ def split(
     d, pull = np.empty(q), np.empty(q)
     for e in range(edges.shape[0]):
         i, j, radius = edges[e, 0], edges[e, 1], weight[e]
+        if p == 1.0:
+            for a in range(q):
+                far = rho * (Z[i, a] - Z[j, a])
+                x = relax * (U[e, a] + far) + (1.0 - relax) * X[e, a]
+                u = min(max(x, -radius), radius)
+                X[e, a], U[e, a] = x, u
+                R[i, a] += x - 2.0 * u - far
+                R[j, a] -= x - 2.0 * u - far
+            continue
         for a in range(q):
             d[a] = rho * (Z[i, a] - Z[j, a])
         size = 0.0
@@ -57,9 +66,6 @@ def split(
             shrink = radius / np.sqrt(size) if size > radius * radius else 1.0
             for a in range(q):
                 U[e, a] = shrink * X[e, a]
-        elif p == 1.0:
-            for a in range(q):
-                U[e, a] = min(max(X[e, a], -radius), radius)
         else:
             bound = 0.0
             if size > radius:
