@@ -181,8 +181,8 @@ def test_parameters_that_cannot_be(change, says):
     [
         ({"up": "zip"}, "no codec 'zip'"),
         ({"feedback": "back"}, "feedback must be one of none, ef, ef21"),
-        ({"participation": 0.0}, "participation must lie above 0"),
-        ({"order": "random"}, "no order 'random'"),
+        ({"participation": 0.0}, "participation must be a number above 0"),
+        ({"order": "random"}, "order must be one of natural, magnitude, last-update, not 'random'"),
     ],
 )
 def test_links_that_cannot_be(change, says):

@@ -127,7 +127,7 @@ def test_results_survive_their_folder(table, tmp_path):
         ({"lam": "strong"}, {}, "lam of a network must be"),
         ({"p": 3}, {}, "p of a network must be 1, 2 or inf, not 3"),
         ({"edges": [("c00", "nobody")]}, {}, "names client nobody, not in the table"),
-        ({"edges": [("c00", "c00")]}, {}, "have an edge to themselves"),
+        ({"edges": [("c00", "c00")]}, {}, "tie client c00 to itself"),
         ({"edges": [("c00", "c01", -1.0)]}, {}, "eight"),
         ({"edges": [("c00", "c01", np.nan)]}, {}, "eight"),
         ({"edges": [("c00", "c01", "much")]}, {}, "Weights of edges, their third column, must be numbers"),

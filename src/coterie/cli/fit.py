@@ -103,8 +103,8 @@ def described(texts: list[str] | None) -> dict[str, Any] | None:
     """What --network says, with the table of edges read."""
     if not texts:
         return None
-    network = o.assignments("--network", texts)
-    if isinstance(network.get("edges"), str):
+    network = o.assignments("--network", texts, names=("covariates",))
+    if "edges" in network:
         from coterie.data.table import read_table
 
         file = place(network["edges"])

@@ -211,8 +211,11 @@ def numbers(option: str, text: str | None) -> float | list[float] | None:
     return values if len(values) > 1 else values[0]
 
 
-def assignments(option: str, texts: list[str] | None) -> dict[str, Any]:
-    """What ``NAME=VALUE`` says: numbers, lists of them where there are commas, True and False, or text."""
+def assignments(option: str, texts: list[str] | None, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What ``NAME=VALUE`` says: numbers, lists of them where there are commas, True and False, or text.
+
+    Values of ``names`` stay text, as names of columns; ``edges`` names a file, and is left as it is.
+    """
     out: dict[str, Any] = {}
     for text in texts or []:
         name, sign, value = text.partition("=")
@@ -221,8 +224,14 @@ def assignments(option: str, texts: list[str] | None) -> dict[str, Any]:
             raise CoterieError(f"{option} takes NAME=VALUE, such as steps=20000, not '{text}'.")
         if name in out:
             raise CoterieError(f"{option} gives {name} twice.")
-        parts = [_value(part.strip()) for part in value.split(",")]
-        out[name] = parts if len(parts) > 1 else parts[0]
+        if name == "edges":
+            out[name] = value.strip()
+            continue
+        parts = [part.strip() for part in value.split(",")]
+        if "" in parts:
+            raise CoterieError(f"{option} has an empty value between commas in '{text}'.")
+        read = parts if name in names else [_value(part) for part in parts]
+        out[name] = read if len(read) > 1 else read[0]
     return out
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.codecs import by_name
 from coterie.errors import CoterieError, nearest
 
 LARGEST = 10**9
@@ -50,6 +51,61 @@ def need_positive(options: Any, most: Mapping[str, float], words: Mapping[str, S
             also = "".join(f"{word} or " for word in others)
             upper = "" if np.isinf(high) else f" and up to {high:g}"
             raise CoterieError(f"{name} must be {also}a number above 0{upper}, not {value!r}.")
+
+
+def need_phases(phases: Any) -> None:
+    """Raise where there are phases, and they are not two whole numbers of steps."""
+    if phases is None:
+        return
+    steps = list(phases) if isinstance(phases, (tuple, list, np.ndarray)) else []
+    whole = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) and 1 <= v <= LARGEST for v in steps)
+    if len(steps) != 2 or not whole:
+        raise CoterieError(f"phases must be two numbers of steps from 1, of x and of Z, not {phases!r}.")
+
+
+def need_codec(name: str, value: Any) -> None:
+    """Raise where a value is no name of a codec, nor None."""
+    if value is None or (isinstance(value, str) and value.strip()):
+        by_name(value)
+        return
+    raise CoterieError(f"{name} must be the name of a codec, such as tv:4 or float16, not {value!r}.")
+
+
+def need_kinds(options: Any, kinds: Mapping[str, type]) -> None:
+    """Raise where an attribute of ``options`` is not of its class."""
+    for name, kind in kinds.items():
+        value = getattr(options, name)
+        if not isinstance(value, kind):
+            raise CoterieError(f"{name} must be a {kind.__name__}, not of type {type(value).__name__}.")
+
+
+def need_shape(name: str, at: Any, shape: tuple[int, ...]) -> None:
+    """Raise where an array has another shape, or numbers that are not finite."""
+    if at.shape != shape or not np.isfinite(at).all():
+        raise CoterieError(f"{name} must be finite numbers of shape {shape}, not {at.shape}.")
+
+
+def need_norm(name: str, p: Any) -> None:
+    """Raise where p is no norm of differences."""
+    if not is_number(p) or p not in (1, 2, np.inf):
+        raise CoterieError(f"{name} must be 1, 2 or inf, not {p!r}.")
+
+
+def need_numbers(name: str, value: Any, size: int, least: float | None = None) -> None:
+    """Raise where a value is neither a number nor one for each of ``size``, finite and above 0, or from ``least``."""
+    try:
+        given = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError(f"{name} must be a number, not {value!r}.") from e
+    many = size > 1 and given.shape == (size,)
+    if isinstance(value, (bool, str)) or not (given.ndim == 0 or many):
+        raise CoterieError(f"{name} must be a number{f', or {size} of them' * (size > 1)}, not {value!r}.")
+    fine = np.isfinite(given) & (given > 0.0 if least is None else given >= least)
+    if not fine.all():
+        where = "above 0" if least is None else f"from {least:g}"
+        raise CoterieError(
+            f"{name} must be a finite number {where}, not {np.atleast_1d(given)[~np.atleast_1d(fine)][0]:g}."
+        )
 
 
 def is_number(value: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.checks import need_kinds, need_norm, need_numbers, need_phases, need_positive, need_shape
 from coterie.methods.network.heard import FAR
 from coterie.methods.network.link import Link
 from coterie.methods.stepwise import Stepwise
@@ -74,12 +75,18 @@ class SimilarityNetwork(Stepwise):
     link: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.lam < np.inf:
-            raise CoterieError(
-                f"lam must be a finite number from 0, not {self.lam!r}: for one without end, fit the pooled model."
-            )
-        if self.phases is not None and not (len(self.phases) == 2 and min(self.phases) >= 1):
-            raise CoterieError(f"phases must be two numbers of steps from 1, of x and of Z, not {self.phases!r}.")
+        if isinstance(self.lam, float) and self.lam == np.inf:
+            raise CoterieError("lam must be a finite number from 0: for one without end, fit the pooled model.")
+        need_numbers("lam", self.lam, 1, 0.0)
+        need_kinds(self, {"network": Network, "layout": Layout, "link": Link})
+        need_norm("p", self.p)
+        need_positive(self, {"gap": 1.0})
+        need_phases(self.phases)
+        n, d = self.network.n, self.layout.d
+        for name, size, least in (("eta", 1, None), ("own", n, None), ("held", n, 0.0), ("unit", d, None)):
+            value = getattr(self, name)
+            if not callable(value) and not (value is None and name == "own"):
+                need_numbers(name, value, size, least)
 
     def init(self, fed: Federation, x: Floats | None = None, Z: Floats | None = None) -> State:
         """The state before the first step, at x (d1,) and Z (n, d2), zero by default."""
@@ -90,6 +97,8 @@ class SimilarityNetwork(Stepwise):
             )
         x = np.zeros(layout.d1) if x is None else np.array(x, dtype=np.float64)
         Z = np.zeros((n, layout.d2)) if Z is None else np.array(Z, dtype=np.float64)
+        need_shape("x", x, (layout.d1,))
+        need_shape("Z", Z, (n, layout.d2))
         dual = np.zeros((len(self.network.edges), layout.d2))
         return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.link.init(fed, layout.d)
 
@@ -103,7 +112,7 @@ class SimilarityNetwork(Stepwise):
         G = heard.share[:, None] * heard.g * self.unit
         moves_x, moves_z = self._moves(t)
         if moves_x:
-            x = x - self._at(self.eta, t) * self.layout.to_shared(G.sum(axis=0))
+            x = x - self._at("eta", t) * self.layout.to_shared(G.sum(axis=0))
         if moves_z:
             Z, state = self._pull(state, G, t)
         if not (np.abs(x) < FAR).all() or not (np.abs(Z) < FAR).all():
@@ -116,12 +125,15 @@ class SimilarityNetwork(Stepwise):
         first = t % sum(self.phases) < self.phases[0]
         return first, not first
 
-    def _at(self, schedule: Schedule, t: int) -> Any:
-        return schedule(t) if callable(schedule) else schedule
+    def _at(self, name: str, t: int) -> Any:
+        if not callable(value := getattr(self, name)):
+            return value
+        need_numbers(f"{name}({t})", value := value(t), 1 if name == "eta" else self.network.n)
+        return value
 
     def _pull(self, state: State, G: Floats, t: int) -> tuple[Floats, State]:
         """``argmin <N'G, Z> + lambda ||ZQ||_{1,p} + sum_n |z_n - z_n,t|^2 / (2 own_n)`` (Algorithm 5's problem)."""
-        Z, own = state["Z"], np.asarray(self._at(self.eta if self.own is None else self.own, t), dtype=np.float64)
+        Z, own = state["Z"], np.asarray(self._at("eta" if self.own is None else "own", t), dtype=np.float64)
         V = Z - own.reshape(-1, 1) * (self.layout.to_personal(G) + np.reshape(self.held, (-1, 1)) * Z)
         if not (np.abs(V) < FAR).all():
             return V, state

@@ -14,6 +14,9 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations import agreement, neighbours
 
+SQUARED = 1e100
+"""Numbers up to this, and down to its inverse, can be squared and added up as they are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -53,7 +56,10 @@ class Network:
             two weights, or a wrong shape.
         """
         n = _whole("n", n, 1)
-        pairs = np.asarray(edges)
+        try:
+            pairs = np.asarray(edges)
+        except ValueError as e:
+            raise CoterieError("Edges must be pairs of clients' numbers, each of two.") from e
         if pairs.size == 0:
             pairs = np.empty((0, 2), dtype=np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
@@ -282,6 +288,9 @@ def _points(points: npt.ArrayLike) -> Floats:
     wrong = np.flatnonzero(~np.isfinite(P).all(axis=1))
     if len(wrong):
         raise CoterieError(f"Points of clients {listed(wrong)} are not finite numbers: fill them in or leave them out.")
+    wide = float(np.abs(P).max())
+    if wide > 0.0 and not 1.0 / SQUARED < wide < SQUARED:  # else squares overflow or vanish
+        P = np.ldexp(P, -int(np.floor(np.log2(wide))))
     return P
 
 

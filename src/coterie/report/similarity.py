@@ -61,7 +61,7 @@ def table(result: FitResult) -> Table:
         rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
     else:
         rows.append(("steps", f"{i['trace'][-1][0]:,}"))
-        rows.append(("distance from the optimum in value, relative to the start's", words.number(i["gap"])))
+        rows.append(("distance from the optimum in value, relative to the start's", words.number(max(i["gap"], 0.0))))
         rows.append(("codecs of updates and of models", f"{i['link']['up']}, {i['link']['down']}"))
     note = "Coefficients are compared in standard units of their columns, and losses are means over all rows."
     return Table("The similarity network", ("", "this fit"), tuple(rows), note=note)

@@ -47,7 +47,7 @@ class Fitting:
         problem, auto_shared = self.problem()
         if self.options.method != "auto" and METHODS[self.options.method].corrected is not None:
             auto_shared = []  # main clients have all coefficients, whoever they learn them from
-        sentences = words.before(self.clients, problem, auto_shared)
+        sentences = words.before(self.clients, problem, auto_shared, self.options.method)
         learnable = len(self.clients) > 1 and not self.clients.single_rows
         network = self.options.network is not None
         names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)

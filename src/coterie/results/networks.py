@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import need
-from coterie.data.labels import encode, find_labels
-from coterie.data.table import to_pandas
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.options import HELD_OUT, Asked
 from coterie.methods.network.path import Path, path
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from coterie.results.compare import Splits, run
 from coterie.results.metrics import client_losses, objective
+from coterie.results.network_tables import covariates_of, edges_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +48,7 @@ def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFram
     network : mapping
         As a user gives it: see ``methods.network.options.Asked``; ``edges`` are pairs of labels, with a weight or not,
         or a table of two or three columns; ``covariates`` are names of columns of ``table`` that do not vary within a
-        client, or a table with a row for each client.
+        client, or a table with a row for each client: see ``results.network_tables``.
 
     Raises
     ------
@@ -59,80 +57,10 @@ def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFram
     """
     out = dict(network)
     if out.get("edges") is not None and not isinstance(out["edges"], Network):
-        out["edges"] = _edges(clients, out["edges"])
+        out["edges"] = edges_of(clients, out["edges"])
     if out.get("covariates") is not None:
-        out["covariates"] = _covariates(clients, out["covariates"], table)
+        out["covariates"] = covariates_of(clients, out["covariates"], table)
     return out
-
-
-def _edges(clients: Clients, edges: Any) -> Network:
-    """Pairs of labels, with weights where there is a third column."""
-    columns = _columns(edges)
-    if len(columns) not in (2, 3):
-        raise CoterieError(
-            f"Edges are pairs of {clients.name} labels, with a weight or not, not {len(columns)} columns."
-        )
-    ends = np.stack([_positions(clients, column) for column in columns[:2]], axis=1)
-    try:
-        weight = None if len(columns) == 2 else np.asarray(columns[2], dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError("Weights of edges, their third column, must be numbers.") from e
-    return Network.of(len(clients), ends, weight)
-
-
-def _columns(edges: Any) -> list[Any]:
-    if hasattr(edges, "columns"):
-        frame = to_pandas(edges)
-        return [frame[name] for name in frame.columns]
-    rows = [tuple(row) if isinstance(row, Iterable) and not isinstance(row, str) else (row,) for row in edges]
-    widths = {len(row) for row in rows}
-    if len(widths) > 1:
-        raise CoterieError("Edges must all be pairs, or all be pairs with a weight.")
-    return [np.array(column, dtype=object) for column in zip(*rows, strict=True)] if rows else [[], []]
-
-
-def _positions(clients: Clients, labels: Any) -> Ints:
-    """Places of clients; a CoterieError for one that is not there."""
-    at = find_labels(clients.labels, np.asarray(labels, dtype=object))
-    unknown = np.asarray(labels, dtype=object)[at < 0]
-    if len(unknown):
-        hint = nearest(str(unknown[0]), [str(label) for label in clients.labels])
-        raise CoterieError(
-            f"The network names {clients.name} {listed(dict.fromkeys(unknown))}, not in the table.{hint}"
-        )
-    return at
-
-
-def _covariates(clients: Clients, given: Any, table: pd.DataFrame | None) -> Floats:
-    """Numbers of every client (n, q), in the clients' order; a category is a column for each of its values."""
-    import pandas as pd
-
-    names = [given] if isinstance(given, str) else given
-    if table is not None and not hasattr(names, "columns") and all(isinstance(name, str) for name in names):
-        need(table, names, "covariate")
-        frame = table[[clients.name, *names]].drop_duplicates()
-        twice = frame[clients.name].duplicated()
-        if twice.any():
-            raise CoterieError(
-                f"Covariates must not vary within a {clients.name}, and {', '.join(names)} "
-                f"{'does' if len(names) == 1 else 'do'} in {frame[clients.name][twice].iloc[0]!r}."
-            )
-        frame = frame.set_index(clients.name)
-    elif hasattr(given, "columns"):
-        frame = to_pandas(given)
-        frame = frame.set_index(clients.name) if clients.name in frame.columns else frame
-    else:
-        return np.asarray(given, dtype=np.float64)
-    coded = encode(frame.index.to_series())
-    at, place = find_labels(coded.labels, clients.labels), np.argsort(coded.codes, kind="stable")
-    missing = (at < 0) | frame.isna().any(axis=1).to_numpy()[place][at]
-    if missing.any():
-        raise CoterieError(f"Covariates are missing for {clients.name} {listed(clients.labels[missing])}.")
-    if len(coded.labels) < len(frame):
-        raise CoterieError(f"Covariates must have one row for each {clients.name}.")
-    categories = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
-    values: Floats = pd.get_dummies(frame, columns=categories).to_numpy(dtype=np.float64)[place][at]
-    return values
 
 
 def chosen(
@@ -171,7 +99,9 @@ def chosen(
         losses.append(np.append(found.loss, tell(run("local", train, problem, {})[0].client)))
         rows += float(held.weights.sum())
     if not rows > 0.0:
-        raise CoterieError("No client has a row to spare, so held-out rows choose no lam: give the network a number.")
+        raise CoterieError(
+            "No client has a row to spare, so held-out rows choose no lam: give the network a number for lam."
+        )
     candidates = np.concatenate([[np.inf], [] if lam is None else lam, [0.0]])
     tried = list(zip(candidates.tolist(), (np.sum(losses, axis=0) / rows).tolist(), strict=True))
     return dict(network) | {"lam": min(tried, key=lambda t: t[1])[0]}, tried
@@ -187,7 +117,7 @@ def clusterpath(
 ) -> Path:
     """The path of a network along lam; ``loss`` is of coefficients (n, p) in the units of the table."""
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
-    graph = asked.edges or asked.similarity.network(fed, problem)
+    graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout, hold = Layout.columns(setup.p, problem.personal), Hold.of(graph, problem.family)
     tell = None if loss is None else lambda theta: loss(theta * setup.unit)
@@ -218,8 +148,10 @@ def described(
     lam = np.sort(lam[(lam > 0.0) & (lam < np.inf)])
     values = None
     if len(lam):
-        between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
+        with np.errstate(over="ignore"):
+            between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
         values = np.unique(np.concatenate([lam, between]))
+        values = values[(values > 0.0) & np.isfinite(values)]
     tree = clusterpath(clients, problem, Asked.of(network), values, kkt=EXACT).tree
     return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges if value < np.inf]}
 

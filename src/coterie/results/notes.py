@@ -18,8 +18,8 @@ ILL = 1e6
 """Condition number above which more steps are no remedy."""
 
 
-def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[str]:
-    """What a table cannot identify."""
+def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: str = "auto") -> list[str]:
+    """What a table cannot identify, for the method ``asked`` for."""
     notes = list(clients.notes)
     if auto_shared:
         has = "has one coefficient" if len(auto_shared) == 1 else "have one coefficient each"
@@ -32,7 +32,8 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str]) -> list[s
     elif clients.single_rows:
         notes.append(
             f"Every client ({clients.name}) has one row, so the variance between clients cannot be told from the "
-            "variance within: no variances are reported, and one model serves all."
+            "variance within: no variances are reported"
+            + (", and one model serves all." if asked in ("auto", "pooled") else ".")
         )
     for level in clients.levels:
         if len(level.labels) == 1:
@@ -149,12 +150,14 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
         alone = f"{n['isolated']:,} client{'s have' if n['isolated'] > 1 else ' has'} no ties ({clients.name})"
         notes.append(f"{alone} and learn{'s' * (n['isolated'] == 1)} from own rows only.")
     elif n["components"] > 1:
+        remedy = "add edges between them" if n["space"] == "edges" else "ask for connected=True, or more neighbours"
         notes.append(
-            f"The network falls into {n['components']:,} parts, between which nothing is tied: ask for connected=True, "
-            "or more neighbours, if they are to learn from each other."
+            f"The network falls into {n['components']:,} parts, between which nothing is tied: {remedy}, if they are "
+            "to learn from each other."
         )
     if n["lam"] == 0.0:
-        notes.append("Held-out rows were predicted best without ties: every client has a model of its own rows.")
+        best = "Held-out rows were predicted best without ties" if n.get("tried") else "Ties have no strength (lam=0)"
+        notes.append(f"{best}: every client has a model of its own rows.")
     if status == "not reached":
         notes.append(
             f"The optimum was not reached (residual {n['kkt']:.1g}): outcomes may be separated, or columns of very "
@@ -162,10 +165,14 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
         )
     if status.startswith("diverged"):
         notes.append(f"The run {status}; the coefficients are the last finite ones before it: give an eta below 1.")
-    elif "gap" in n and abs(n["gap"]) > FAR:
+    elif "gap" in n and n["gap"] > FAR:
+        steps = int(n["trace"][-1][0])
+        left = f"with {_percent(n['gap'])} of the decrease still to come: give more steps"
+        if n["gap"] > 1.0:
+            left = "farther from the optimum than it began: give a smaller eta, more rows or more clients a step"
         notes.append(
-            f"The run stopped after {int(n['trace'][-1][0]):,} steps with {_percent(abs(n['gap']))} of the decrease "
-            "still to come: give more steps, or leave rounds out, and the optimum is computed."
+            f"The run stopped after {steps:,} step{'s' * (steps != 1)} {left}, or leave rounds out, and the optimum is "
+            "computed."
         )
     if bad := n.get("quarantined"):
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,11 +11,13 @@ from coterie.federation import Federation
 from coterie.methods import local, pooled
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.network.duals import DUAL
-from coterie.methods.network.exact import Exact
-from coterie.methods.network.optimum import Optimum
+from coterie.methods.network.exact import Exact, Place
 from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+
+if TYPE_CHECKING:
+    from coterie.methods.network.optimum import Optimum
 
 
 def extreme(fed: Federation, problem: Problem, network: Network, lam: float, layout: Layout) -> Fitted | None:
@@ -59,13 +62,33 @@ def most(exact: Exact, as_one: Optimum) -> float:
     float
         0 where there are no edges, or where clients that are alone are the same.
     """
-    network = exact.network
+    return _proof(exact, exact.ask(as_one.x, as_one.Z))[0]
+
+
+def still_one(exact: Exact, as_one: Optimum, kkt: float) -> Optimum | None:
+    """The minimiser at infinity with duals that prove it one at the lambda of ``exact`` too, to a residual of ``kkt``.
+
+    None where they do not. Far above the smallest such lambda nothing else finds it: rounding of equal parameters,
+    times lambda, drowns all gradients.
+    """
     here = exact.ask(as_one.x, as_one.Z)
+    lam, U = _proof(exact, here)
+    if not lam <= exact.lam:
+        return None
+    left = replace(exact, lam=lam).kkt(here, U)
+    if not left <= kkt:
+        return None
+    return replace(as_one, dual=U / here.weight, kkt=left, exchanges=as_one.exchanges + 1)
+
+
+def _proof(exact: Exact, here: Place) -> tuple[float, Floats]:
+    """The lambda of :func:`most` and the duals (M, d2), times the weight of all rows."""
+    network = exact.network
     if not len(network.edges) or not here.gz.size:
-        return 0.0
-    U = flow(network, -here.gz)
+        return 0.0, np.zeros((len(network.edges), here.gz.shape[1]))
+    U = np.nan_to_num(flow(network, -here.gz))
     size = np.linalg.norm(U, DUAL[exact.p], axis=1) / network.weight
-    return float(size.max()) / here.weight
+    return float(size.max()) / here.weight, U
 
 
 def flow(network: Network, G: Floats) -> Floats:
@@ -77,7 +100,7 @@ def flow(network: Network, G: Floats) -> Floats:
     from scipy.sparse.linalg import cg
 
     i, j = network.edges.T
-    square = network.weight**2
+    square = (network.weight / network.weight.max()) ** 2
     A: Any = sparse.coo_array((square, (i, j)), shape=(network.n, network.n))
     A = (A + A.T).tocsr()
     degree = np.asarray(A.sum(axis=1)).ravel()
@@ -88,6 +111,9 @@ def flow(network: Network, G: Floats) -> Floats:
     out = np.empty((len(square), G.shape[1]))
     for k, g in enumerate(G.T):
         g = g - (np.bincount(labels, g) / count)[labels]
-        v, _ = cg(laplacian, g, rtol=1e-8, maxiter=10_000, M=inverse)
+        with np.errstate(
+            divide="ignore", invalid="ignore", over="ignore"
+        ):  # weights of which some vanish beside others
+            v, _ = cg(laplacian, g, rtol=1e-8, maxiter=10_000, M=inverse)
         out[:, k] = square * (v[i] - v[j])
     return out

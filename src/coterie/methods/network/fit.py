@@ -62,7 +62,7 @@ def fit(
     if not len(problem.personal):
         raise CoterieError("All columns are shared, so there is nothing to tie along a network: use method 'pooled'.")
     everyone = pooled.fit(fed, problem)
-    graph = asked.edges or asked.similarity.network(fed, problem)
+    graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
     hold = Hold.of(graph, problem.family, alone=asked.lam == 0.0)

@@ -13,9 +13,10 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import coordinate_order
+from coterie.codecs.orders import ORDERS, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Replies
+from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
 from coterie.methods.complete import complete
 from coterie.methods.network.heard import Heard, put
 from coterie.methods.network.updates import send, shape
@@ -55,12 +56,11 @@ class Link:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        by_name(self.up), by_name(self.down)
-        if self.feedback not in FEEDBACKS:
-            raise CoterieError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}.")
-        coordinate_order(self.order)
-        if not 0.0 < self.participation <= 1.0:
-            raise CoterieError(f"participation must lie above 0 and up to 1, not {self.participation!r}.")
+        need_codec("up", self.up)
+        need_codec("down", self.down)
+        need_choices(self, {"feedback": tuple(FEEDBACKS), "order": ORDERS})
+        need_whole(self, {"batch": 0, "seed": 0})
+        need_positive(self, {"participation": 1.0})
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""

@@ -16,6 +16,7 @@ from coterie.federation import Federation
 from coterie.methods.network.admm import admm
 from coterie.methods.network.descent import descend
 from coterie.methods.network.exact import Exact
+from coterie.methods.network.extremes import still_one
 from coterie.methods.network.hold import Hold
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
@@ -111,6 +112,10 @@ def optimum(
     if np.isinf(lam):
         return _as_one(fed, network, layout, unit, hold, x, Z, kkt)
     at = Exact(fed, network, lam, float(p), layout, unit, hold)
+    if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
+        as_one = _as_one(fed, network, layout, unit, hold, x, Z, kkt) if start is None else start
+        if (found := still_one(at, as_one, kkt)) is not None:
+            return found
     end = admm(at, x, Z, kkt) if solver == "admm" else descend(at, x, Z, U, kkt)
     here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.checks import is_number, need_choices, need_names
+from coterie.methods.checks import is_number, need_choices, need_names, need_norm
 from coterie.methods.network.similarity import Similarity
 from coterie.relations.network import Network
 
@@ -62,7 +62,6 @@ class Asked:
         if not (isinstance(lam, str) and lam == HELD_OUT) and not (is_number(lam) and lam >= 0.0):
             raise CoterieError(f"lam of a network must be {HELD_OUT} or a number from 0 to inf, not {lam!r}.")
         p = np.inf if isinstance(self.p, str) and self.p.lower() == "inf" else self.p
-        if not is_number(p) or p not in (1, 2, np.inf):
-            raise CoterieError(f"p of a network must be 1, 2 or inf, not {self.p!r}.")
+        need_norm("p of a network", p)
         object.__setattr__(self, "p", float(p))
         need_choices(self, {"solver": SOLVERS})

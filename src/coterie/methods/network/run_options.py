@@ -12,7 +12,7 @@ from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
 from coterie.codecs.orders import ORDERS
 from coterie.errors import CoterieError
-from coterie.methods.checks import need_choices, need_names, need_positive, need_whole
+from coterie.methods.checks import need_choices, need_codec, need_names, need_phases, need_positive, need_whole
 from coterie.methods.network.link import Link
 
 USUAL = 500
@@ -77,11 +77,9 @@ class Run:
         need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": 1, "seed": 0}, ("steps", "bytes_per_update"))
         need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ORDERS})
         need_positive(self, {"eta": np.inf, "participation": 1.0}, {"eta": ("auto",)})
-        if self.phases is not None:
-            try:
-                object.__setattr__(self, "phases", tuple(int(v) for v in self.phases))
-            except (TypeError, ValueError) as e:
-                raise CoterieError(f"phases must be two numbers of steps, of x and of Z, not {self.phases!r}.") from e
+        need_phases(self.phases)
+        need_codec("codec", self.codec)
+        need_codec("down", self.down)
         if self.bytes_per_update is not None and self.codec != "none":
             raise CoterieError("bytes_per_update is a budget for the paper's codec: leave codec out.")
         _ = self.link  # whose codecs are looked up
@@ -99,7 +97,7 @@ class Run:
     @property
     def link(self) -> Link:
         """How updates and models travel."""
-        up = self.codec if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
+        up = (self.codec or "none") if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
         down = self.down or ("none" if up == "none" else MODELS)
         feedback = self.feedback
         if feedback == "auto":

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Federation
 from coterie.methods.fitted import Problem
@@ -121,7 +123,8 @@ class Similarity:
                 raise CoterieError("Clients without a table have no models to compare yet: give their models (n, d).")
             return models, None
         distance = self.distance or "coefficients"
-        return model.points(fed, problem, distance, self.prior, self.probes, models, self.seed), None
+        probes = self.probes if np.ndim(self.probes) == 0 else given.table("probes", self.probes)
+        return model.points(fed, problem, distance, self.prior, probes, models, self.seed), None
 
 
 def points(fed: Federation, space: str = "model", *, problem: Problem | None = None, **options: Any) -> Floats:

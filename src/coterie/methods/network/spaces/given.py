@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, nearest
 from coterie.methods.network.spaces import feature, model
 from coterie.numerics.kernels import Floats
 
@@ -29,7 +29,7 @@ ONLY_IN = {
 def check(asked: Similarity) -> None:
     """A CoterieError for a value that cannot be, or an option that the space would ignore."""
     if not (isinstance(asked.space, str) and asked.space in SPACES):
-        raise CoterieError(f"space must be {' or '.join(SPACES)}, not {asked.space!r}.")
+        raise CoterieError(f"space must be {' or '.join(SPACES)}, not {asked.space!r}.{nearest(asked.space, SPACES)}")
     for name, spaces in ONLY_IN.items():
         value, default = getattr(asked, name), type(asked).__dataclass_fields__[name].default
         unused = value is default or (np.ndim(value) == 0 and value == default)
@@ -83,6 +83,8 @@ def table(name: str, values: Any, n: int | None = None) -> Floats:
 def covariates(values: Any, n: int) -> Floats:
     """Covariates of clients in standard units; those that are the same for all are left out."""
     found = table("covariates", values, n)
+    most = np.abs(found).max(axis=0)
+    found = found / np.where(most > 0.0, most, 1.0)  # squares neither overflow nor vanish
     centred = found - found.mean(axis=0)
     sd = np.sqrt(np.mean(centred**2, axis=0))
     vary = sd > 1e-12 * np.abs(found).max(axis=0)

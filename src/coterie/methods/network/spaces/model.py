@@ -77,11 +77,13 @@ def points(
         Local models that were made elsewhere.
     """
     _, metric = around_pooled(fed, problem)
+    if models is not None and models.shape[1] != len(metric.at):
+        raise CoterieError(f"models need {len(metric.at)} columns, as the formula has, not {models.shape[1]}.")
     prior = float(len(metric.at)) if prior is None else prior
     message: dict[str, Any] = {"at": metric.at, "R": metric.R, "prior": prior}
     if distance == "coefficients":
         return np.array(complete(fed.ask(coefficients, **message))["u"]) if models is None else metric.u(models)
-    shared = draw(fed, probes, seed) if isinstance(probes, int) else probes
+    shared = draw(fed, int(probes), seed) if np.ndim(probes) == 0 else np.asarray(probes)
     if shared.shape[1:] != metric.at.shape:
         raise CoterieError(f"Probes need {len(metric.at)} columns, as the models have, not shape {shared.shape}.")
     if models is None:

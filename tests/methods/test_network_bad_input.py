@@ -1,0 +1,124 @@
+"""SimilarityNetwork, Link, Layout and Network with input that is wrong or extreme."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.network.link import Link
+from coterie.methods.similarity_network import SimilarityNetwork
+from coterie.objectives.quadratic import Quadratic
+from coterie.relations.layout import Layout
+from coterie.relations.network import Network
+
+POINTS = np.random.default_rng(0).normal(size=(6, 3))
+NETWORK, LAYOUT = Network.nearest(POINTS, 2), Layout.of(["o", "a", "b"], shared=["o"])
+CODECS = ("float32", "float16", "qsgd:4", "topk:0.1", "sign", "kmeans:4", "lowrank", "tv:4")
+
+
+def run(points=POINTS, steps=20, start=(None, None), **changes):
+    n, d = points.shape
+    fed = InProcess(Quadratic(np.tile(np.eye(d), (n, 1, 1)), points), np.zeros(n, dtype=np.int64))
+    method = SimilarityNetwork(**{"network": NETWORK, "layout": LAYOUT, "lam": 0.01, "eta": 0.5} | changes)
+    return list(method.run(fed, [steps], method.init(fed, *start)))[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"lam": "x"}, "lam must be a number"),
+        ({"lam": None}, "lam must be a finite number from 0"),
+        ({"p": "2"}, "p must be 1, 2 or inf"),
+        ({"eta": np.nan}, "eta must be a finite number above 0, not nan"),
+        ({"eta": "x"}, "eta must be a number"),
+        ({"eta": [0.1, 0.2]}, "eta must be a number"),
+        ({"eta": lambda t: np.nan}, r"eta\(0\) must be a finite number above 0"),
+        ({"eta": lambda t: 0.1 - t}, r"eta\(1\) must be a finite number above 0, not -0.9"),
+        ({"own": np.ones(5)}, "own must be a number, or 6 of them"),
+        ({"own": np.zeros(6)}, "own must be a finite number above 0"),
+        ({"own": lambda t: np.ones(3)}, r"own\(0\) must be a number, or 6 of them"),
+        ({"phases": 5}, "phases must be two numbers"),
+        ({"phases": (1.5, 1)}, "phases must be two numbers"),
+        ({"held": -1}, "held must be a finite number from 0"),
+        ({"unit": np.ones(2)}, "unit must be a number, or 3 of them"),
+        ({"gap": np.nan}, "gap must be a number above 0"),
+        ({"network": "ring"}, "network must be a Network, not of type str"),
+        ({"layout": None}, "layout must be a Layout"),
+        ({"link": "tv:4"}, "link must be a Link"),
+        ({"network": Network.of(5, [])}, "The network has 5 clients and the federation 6"),
+        ({"layout": Layout.of(["a", "b"])}, "The layout has 2 parameters and a client's model 3"),
+        ({"start": (np.zeros(2), None)}, r"x must be finite numbers of shape \(1,\)"),
+        ({"start": (None, np.full((6, 2), np.nan))}, "Z must be finite numbers"),
+    ],
+)
+def test_a_method_says_what_is_wrong(change, says):
+    with pytest.raises(CoterieError, match=says):
+        run(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"up": 5}, "up must be the name of a codec"),
+        ({"down": ""}, "down must be the name of a codec"),
+        ({"participation": "half"}, "participation must be a number"),
+        ({"batch": -1}, "batch must be a whole number"),
+        ({"seed": "a"}, "seed must be a whole number"),
+    ],
+)
+def test_a_link_says_what_is_wrong(change, says):
+    with pytest.raises(CoterieError, match=says):
+        Link(**change)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
+@pytest.mark.parametrize("d", [1, 2])
+def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
+    link, own = Link(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
+    still = run(np.zeros((6, d)), layout=own, link=link)
+    assert still["status"] == "running" and not still["Z"].any()
+    moved = run(POINTS[:, :d], layout=own, link=link, steps=5)
+    assert moved["status"] == "running" and np.isfinite(moved["Z"]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_client_without_a_gradient_is_left_out_of_the_run(value):
+    points = POINTS.copy()
+    points[2] = value
+    state = run(points, link=Link(up="tv:4", feedback="ef"))
+    assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2]
+    assert np.isfinite(state["x"]).all() and np.isfinite(state["Z"]).all()
+    assert run(np.full((6, 3), value))["status"].startswith("diverged")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "says"),
+    [
+        (5, {}, "names of a layout must be a list"),
+        ("ab", {}, "names of a layout must be a list"),
+        ([1, 2], {}, "names of a layout must be text"),
+        ({"a": -1}, {}, "'a' must have a whole number of parameters"),
+        ({"a": 2.5}, {}, "'a' must have a whole number of parameters"),
+        (["a", "b"], {"shared": 5}, "not by 5"),
+        (["a", "b"], {"tied": ["a"]}, "tied must be a mapping"),
+    ],
+)
+def test_a_layout_says_what_is_wrong(names, options, says):
+    with pytest.raises(CoterieError, match=says):
+        Layout.of(names, **options)
+
+
+def test_edges_of_unequal_length_are_refused():
+    with pytest.raises(CoterieError, match="pairs of clients' numbers"):
+        Network.of(3, [(0, 1), (1,)])
+
+
+@pytest.mark.parametrize("unit", [1e-250, 1e-150, 1e150, 1e300])
+def test_points_of_any_size_have_the_same_neighbours(unit):
+    for weighted in (False, True):
+        a, b = (Network.nearest(points, 2, weighted=weighted) for points in (POINTS, POINTS * unit))
+        np.testing.assert_array_equal(a.edges, b.edges)
+        np.testing.assert_allclose(a.weight, b.weight, rtol=1e-9)
