@@ -18,7 +18,7 @@ RELAX = 1.7
 CG_STEPS, CG_TOLERANCE = 10, 0.15
 CHECK = 10
 """Iterations between two looks at the gap."""
-LEAN = 4.0
+LEAN = 3.0
 """By how much the primal residual should be below the dual one for p = inf (relative residuals; by measurement)."""
 ADAPT = 400
 """After so many iterations rho stays as it is, so that they converge."""
