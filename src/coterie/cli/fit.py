@@ -87,7 +87,7 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     options["rounds"] = o.assignments("--rounds", options.get("rounds"))
     if (budget := options.pop("bytes_per_update", None)) is not None:
-        options["rounds"]["bytes_per_update"] = budget
+        options["rounds"] = with_budget(options["rounds"], budget, options["method"])
     options["network"] = described(options.get("network"))
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
@@ -97,6 +97,15 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by])
     with status("Comparing the methods ..."):
         return df, fit_frame(df, **options)
+
+
+def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:
+    """Options of a run with the bytes of an update, which only one method has."""
+    if method != "similarity-network":
+        raise CoterieError("--bytes-per-update is an option of similarity-network: add --method similarity-network.")
+    if "bytes_per_update" in rounds:
+        raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
+    return rounds | {"bytes_per_update": budget}
 
 
 def described(texts: list[str] | None) -> dict[str, Any] | None:

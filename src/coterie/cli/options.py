@@ -221,7 +221,8 @@ def assignments(option: str, texts: list[str] | None, names: tuple[str, ...] = (
         name, sign, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not sign or not name or not value.strip():
-            raise CoterieError(f"{option} takes NAME=VALUE, such as steps=20000, not '{text}'.")
+            example = "k=5" if option == "--network" else "steps=20000"
+            raise CoterieError(f"{option} takes NAME=VALUE, such as {example}, not '{text}'.")
         if name in out:
             raise CoterieError(f"{option} gives {name} twice.")
         if name == "edges":

@@ -38,7 +38,8 @@ def sentences(result: FitResult) -> list[str]:
     if not (i := result.model.info.get("network")):
         return []
     many, groups = words.several(result.model.client_name), len(set(i["groups"]))
-    text = f"{i['ties']:,} ties between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
+    ties = f"{i['ties']:,} tie{'s' * (i['ties'] != 1)}"
+    text = f"{ties} between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
     text += " chosen by held-out rows" if i.get("tried") else ""
     left = f"{groups:,} group{'s' * (groups > 1)} of equal {many}" if groups < len(i["groups"]) else "no two are equal"
     return [f"{text}: {left}."]
@@ -51,7 +52,8 @@ def table(result: FitResult) -> Table:
     rows = [("ties", f"{i['ties']:,}"), ("components", f"{i['components']:,}")]
     rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
     rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
-    rows += [(f"groups of equal {many}", f"{len(set(i['groups'])):,}")]
+    where = ", at the optimum" if "gap" in i else ""
+    rows += [(f"groups of equal {many}{where}", f"{len(set(i['groups'])):,}")]
     if agrees := i.get("against"):
         level = words.one(result.model.levels[0].name)
         for name, text in AGREES.items():
@@ -63,6 +65,8 @@ def table(result: FitResult) -> Table:
         rows.append(("steps", f"{i['trace'][-1][0]:,}"))
         rows.append(("distance from the optimum in value, relative to the start's", words.number(max(i["gap"], 0.0))))
         rows.append(("codecs of updates and of models", f"{i['link']['up']}, {i['link']['down']}"))
+        if "bytes_up" in i:
+            rows.append((f"bytes from {many} and to them, in all steps", f"{i['bytes_up']:,}, {i['bytes_down']:,}"))
     note = "Coefficients are compared in standard units of their columns, and losses are means over all rows."
     return Table("The similarity network", ("", "this fit"), tuple(rows), note=note)
 

@@ -48,6 +48,8 @@ def _columns(clients: Clients, edges: Any) -> list[Any]:
     if hasattr(edges, "columns"):
         frame = to_pandas(edges)
         heads = [name for name in frame.columns[:2] if isinstance(name, str)]
+        if heads and len(frame.columns) == 3 and (not heads[0].strip() or heads[0].startswith("Unnamed:")):
+            raise CoterieError("The first column of the edges has no name: write them to the file without their index.")
         if len(heads) == 2 and (find_labels(clients.labels, heads) >= 0).all():
             raise CoterieError(
                 f"The edges have {clients.name} {heads[0]} and {heads[1]} as names of columns: put a first line such "
@@ -162,7 +164,7 @@ def _of_rows(clients: Clients, names: list[str], table: pd.DataFrame) -> pd.Data
         many = groups[name].nunique().to_numpy() > 1
         if many.any():
             raise CoterieError(
-                f"Covariates must not vary within a {clients.name}, and {name} does in {coded.labels[many][0]!r}."
+                f"Covariates must not vary within a {clients.name}, and {name} does in {coded.labels[many][0]}."
             )
     return groups.first().set_axis(coded.labels, axis=0)
 

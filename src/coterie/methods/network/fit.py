@@ -23,7 +23,7 @@ from coterie.methods.network.steps import steps
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import looks
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -49,7 +49,8 @@ def fit(
     -------
     Fitted
         Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has
-        the network, the groups, the certificate and, of a run, its ``trace`` of (step, gap).
+        the network, the groups, the certificate and, of a run, its ``trace`` of (step, gap) and what its steps sent, in
+        bytes; the ledger has the computation of the optimum, for the gap, too.
 
     Raises
     ------
@@ -117,15 +118,23 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Float
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
     begun = state = method.init(fed, *start)
-    first, trace = _left(exact, best, start), [(0, 1.0)]
+    first, trace, sent = _left(exact, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
+    before = _bytes(fed)
     for state in method.run(fed, looks(run.taken), begun):
+        sent += _bytes(fed) - before
         left = _left(exact, best, (state["x"], state["Z"]))
         trace.append((state["t"], left / first if first > 0.0 else 0.0))
+        before = _bytes(fed)
     status = "finished" if state["status"] == "running" else state["status"]
     about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": run.taken}
+    about |= {"bytes_up": int(sent[0]), "bytes_down": int(sent[1])}
     about |= {"eta": factor * size.eta, "link": {"up": run.link.up, "down": run.link.down}}
     about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.link.feedback}
     return layout.theta(state["x"], state["Z"]), about
+
+
+def _bytes(fed: Federation) -> Ints:
+    return np.array([fed.ledger.bytes_up, fed.ledger.bytes_down])
 
 
 def _left(exact: Exact, best: Optimum, at: tuple[Floats, Floats]) -> float:
