@@ -7,6 +7,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.ifca import IFCA
 from coterie.methods.network.link import Link
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.quadratic import Quadratic
@@ -71,6 +72,12 @@ def test_a_method_says_what_is_wrong(change, says):
 def test_a_link_says_what_is_wrong(change, says):
     with pytest.raises(CoterieError, match=says):
         Link(**change)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", None])
+def test_seeds_of_its_rivals_are_whole_numbers(seed):
+    with pytest.raises(CoterieError, match="seed must be a whole number"):
+        IFCA(eta=0.1, k=2, seed=seed)
 
 
 @pytest.mark.parametrize("codec", CODECS)

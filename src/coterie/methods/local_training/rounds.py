@@ -47,6 +47,7 @@ class LocalTraining(Stepwise, ABC):
             need("eta", self.eta, 0.0, above=True)
         need("B", self.B, 0, whole=True)
         need("C", self.C, 0.0, 1.0, above=True)
+        need("seed", self.seed, 0, whole=True)
 
     def rate(self, t: int) -> float:
         """The step size of round t."""
