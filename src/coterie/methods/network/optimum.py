@@ -7,7 +7,7 @@ the penalty over edges and goes there, or part of the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -111,16 +111,17 @@ def optimum(
         x, Z, U = start.x, start.Z, start.dual
     if np.isinf(lam):
         return _as_one(fed, network, layout, unit, hold, x, Z, kkt)
-    at = Exact(fed, network, lam, float(p), layout, unit, hold)
+    at, asked = Exact(fed, network, lam, float(p), layout, unit, hold), 0
     if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
-        as_one = _as_one(fed, network, layout, unit, hold, x, Z, kkt) if start is None else start
+        as_one = _as_one(fed, network, layout, unit, hold, x, Z, kkt) if start is None else replace(start, exchanges=0)
         if (found := still_one(at, as_one, kkt)) is not None:
             return found
+        asked = as_one.exchanges + 1
     end = admm(at, x, Z, kkt) if solver == "admm" else descend(at, x, Z, U, kkt)
     here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)
     groups = merged(network, here.Z)
-    return Optimum(here.x, here.Z, theta, end.U / R, here.value / R, end.kkt, end.exchanges, groups)
+    return Optimum(here.x, here.Z, theta, end.U / R, here.value / R, end.kkt, end.exchanges + asked, groups)
 
 
 def _as_one(
