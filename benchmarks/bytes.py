@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -239,15 +238,16 @@ def measured(setting: str, way: Way) -> tuple[float, float]:
 
 
 def full_table(setting: str) -> None:
-    base: Any = None
+    """All ways that have a frozen step size."""
+    frozen, base = json.loads(SETTINGS.read_text())[setting], np.nan
     for way in ways(setting):
-        total, steps = measured(setting, way)
-        base = base or total
-        each = total / steps / N if np.isfinite(total) else np.nan
-        ratio = f"1/{base / total:.1f}" if np.isfinite(total) else "did not get there"
-        print(
-            f"{setting:12s} {way!s:62s} {total:12,.0f} {steps:6.1f} steps {each:9,.1f} bytes a client and step  {ratio}"
-        )
+        if str(way) in frozen:
+            total, steps = measured(setting, way)
+            base = total if np.isnan(base) else base
+            each = (
+                f"{total / steps / N:9,.1f} each, 1/{base / total:.1f}" if np.isfinite(total) else "did not get there"
+            )
+            print(f"{setting:12s} {way!s:62s} {total:12,.0f} bytes {steps:6.1f} steps {each}", flush=True)
 
 
 def run() -> list[Row]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.codecs import by_name
+from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
+from coterie.codecs.feedback import FEEDBACKS
+from coterie.codecs.orders import ORDERS
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 
@@ -193,3 +195,11 @@ def test_low_rank_wants_its_shape_and_starts_where_it_was() -> None:
         codec = codec.started(codec.factor(claimed))
     assert np.all(losses[0] > losses[-1])
     assert np.allclose(losses[-1], np.sqrt((best[:, 1:] ** 2).sum(axis=1)), rtol=1e-3)
+
+
+def test_the_default_is_one_of_them() -> None:
+    codec, x = by_name(DEFAULT), np.random.default_rng(0).normal(size=(2, 57))
+    sent = codec.encode(x, np.arange(2), 0)
+    assert np.array_equal(codec.decode(sent.payload, 57), sent.claimed)
+    assert np.diff(sent.payload.offsets).max() <= 16
+    assert DEFAULT_FEEDBACK in FEEDBACKS and DEFAULT_ORDER in ORDERS
