@@ -17,6 +17,11 @@ NAMES = (
     "noisy_quadratic",
     "main_clients",
     "hospitals",
+    "total_variation",
+    "network_prox",
+    "network_lasso",
+    "digits_network",
+    "bytes",
 )
 
 

@@ -19,6 +19,7 @@ from coterie.codecs.framing import Words, frame, permutation_hashes, unframe
 from coterie.codecs.squeeze import squeeze, unsqueeze
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
+from coterie.numerics.given import floats
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed import U64
 from coterie.numerics.keyed_kernel import key
@@ -145,7 +146,7 @@ class Codec(ABC):
 
 def finite_rows(rows: npt.ArrayLike) -> Floats:
     """Rows (m, d) of finite float64 numbers, or a CoterieError that names the first bad row."""
-    out: Floats = np.asarray(rows, dtype=np.float64)
+    out = floats("Rows that a codec encodes", rows)
     if out.ndim != 2 or out.shape[1] == 0:
         raise CoterieError(f"A codec encodes rows of at least one number, shape (m, d), not {out.shape}.")
     _refuse(~np.isfinite(out).all(axis=1), "has NaN or infinite numbers, which no codec sends: leave the client out")

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.numerics.given import LARGEST, floats
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 INF = float("inf")
@@ -41,12 +42,14 @@ class Problem:
         cls, V: npt.ArrayLike, edges: npt.ArrayLike, weight: npt.ArrayLike, p: float, metric: npt.ArrayLike | None
     ) -> Problem:
         """Check what a user gave."""
-        V = np.ascontiguousarray(V, dtype=np.float64)
+        V = np.ascontiguousarray(floats("V", V))
         if V.ndim != 2 or not V.shape[0]:
             raise CoterieError(f"V must have one row for each client and at least one row, not the shape {V.shape}.")
-        if not np.isfinite(V).all():
-            client = int(np.flatnonzero(~np.isfinite(V).all(axis=1))[0])
-            raise CoterieError(f"Row {client} of V has numbers that are not finite: leave that client out.")
+        far = ~(np.abs(V) < LARGEST).all(axis=1)
+        if far.any():
+            raise CoterieError(
+                f"Row {int(np.argmax(far))} of V has numbers that are not finite, or from 1e140 on: leave that client out."
+            )
         if p not in (1, 2, INF):
             raise CoterieError(f"p must be 1, 2 or inf, not {p!r}.")
         pairs = checked_edges(edges, len(V))
@@ -121,7 +124,7 @@ def _outside(pair: Ints, n: int) -> int:
 
 def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
     """Weights (M,), one number for all or one for each edge."""
-    given = np.asarray(weight, dtype=np.float64)
+    given = floats("weight", weight)
     if given.shape not in ((), (len(edges),)):
         raise CoterieError(
             f"weight must be one number or one for each of {len(edges)} edges, not of shape {given.shape}."
@@ -140,7 +143,7 @@ def checked_metric(metric: npt.ArrayLike | None, n: int, q: int) -> tuple[Floats
     """The metric and its inverse, (n, 1, 1) or (n, q, q)."""
     if metric is None:
         return np.ones((n, 1, 1)), np.ones((n, 1, 1))
-    given = np.asarray(metric, dtype=np.float64)
+    given = floats("metric", metric)
     if given.shape == (n,):
         given = given[:, None, None]
     elif given.shape != (n, q, q):
