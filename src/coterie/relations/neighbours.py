@@ -16,8 +16,8 @@ FLAT = 5
 """Dimensions up to which trees find neighbours exactly and fast, for any number of clients."""
 CANDIDATES = 8
 """Near points that are ranked again by another distance, for each neighbour that is wanted."""
-FAINT = 1e-6
-"""The smallest weight of a tie between neighbours."""
+FAINT = 0.01
+"""The smallest weight of a tie between neighbours: one that is next to nothing only sets from where lambda counts."""
 BLOCK = 1 << 22
 """Numbers held at once."""
 

@@ -133,7 +133,7 @@ class Network:
         k : int
             Neighbours of a client, 1 to n - 1.
         weighted : bool, default False
-            Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour [1]_, 1e-6 at
+            Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour [1]_, 0.01 at
             least; otherwise 1. Identical points have weight 1, and clients with s_i = 0 the
             mean scale.
         mutual : bool, default False

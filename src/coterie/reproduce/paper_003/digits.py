@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEEDS, QUICK, CLIENTS, CLASSES = 5, 1, 40, 10
-ROUNDS: dict[str, Any] = {"steps": (STEP,), "rounds": (50, 100, 200)}
+ROUNDS: dict[str, Any] = {"steps": (STEP,), "rounds": (40, 80, 160)}
 NETWORKS = ("local models", "mean images", "chance")
 OURS = tuple(f"network of {name}" for name in NETWORKS)
 TOLD = "(told the groups)"
@@ -106,11 +106,11 @@ def methods(known: Ints) -> dict[str, Method]:
         "local": Gridded(alone, grid(eta=(STEP,), steps=(12, 25, 50, 100, 200, 400))),
         "pooled": one_model(**ROUNDS),
         **by_rounds(**ROUNDS),
-        "IFCA": ifca((2, 3, 4, 6), 2, **ROUNDS),
+        "IFCA": ifca((2, 3, 4, 6), 1, **ROUNDS),
         **ours,
-        "refit on merged clients": Ours(walks[0], one_model(**ROUNDS), known),
+        "refit on merged clients": Ours(walks[0], partial(in_groups, base=one_model(**ROUNDS)), known),
         f"a model for each group {TOLD}": in_groups(known, one_model(**ROUNDS)),
-        f"IFCA {TOLD.replace('the groups', 'how many groups')}": ifca((4,), 8, **ROUNDS),
+        f"IFCA {TOLD.replace('the groups', 'how many groups')}": ifca((4,), 4, **ROUNDS),
     }
 
 

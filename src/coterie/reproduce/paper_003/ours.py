@@ -19,7 +19,7 @@ from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
-from coterie.reproduce.paper_003.rivals import in_groups, problem
+from coterie.reproduce.paper_003.rivals import problem
 from coterie.reproduce.paper_003.study import Chosen, Data, Gridded, Setting
 
 NEIGHBOURS = 5
@@ -27,7 +27,7 @@ CLOSE, EXACT = 1e-4, 1e-6
 """KKT residuals of exact paths: where losses are compared, and where it is said which clients are one."""
 STEP = 5.0
 """Of softmax with ten classes, times one over the most a loss bends: at its start it bends a fifth of that."""
-LOCAL, SHARED, EACH = 200, 100, 50
+LOCAL, SHARED, EACH = 200, 100, 30
 """Steps that make local models, rounds that make the shared one, steps at each lambda."""
 
 
@@ -45,7 +45,7 @@ Walk = Callable[[Data, Floats | None], Walked]
 """``walk(data, lam)``: the path, over lam (falling) or lambdas of its own."""
 
 
-def on_table(network: Mapping[str, Any], steps: int = 16, span: float = 1e-3) -> Walk:
+def on_table(network: Mapping[str, Any], steps: int = 16, span: float = 1e-3, kkt: float = EXACT) -> Walk:
     """Exact minimisers for a table; the network is drawn anew from the rows that are given."""
     asked = Similarity.of({"k": NEIGHBOURS} | dict(network))
 
@@ -54,7 +54,7 @@ def on_table(network: Mapping[str, Any], steps: int = 16, span: float = 1e-3) ->
         graph = asked.network(fed, about)
         setup = prepare(fed, about.tree, about.family, about.personal, about.intercept)
         how: dict[str, Any] = {"layout": Layout.columns(setup.p, about.personal), "unit": setup.unit}
-        how |= {"hold": Hold.of(graph, about.family), "kkt": EXACT if lam is None else CLOSE}
+        how |= {"hold": Hold.of(graph, about.family), "kkt": kkt if lam is None else CLOSE}
         found = path(fed, graph, lam=lam, steps=steps, span=span, **how)
         here = found.at[1:]
         return Walked(found.lam[1:], [o.theta * setup.unit for o in here], [o.groups for o in here], found)
@@ -109,20 +109,20 @@ class Ours:
     Attributes
     ----------
     walk : callable
-    refit : Gridded, optional
-        What is fitted in every group by itself; its settings are chosen with lambda.
+    refit : callable, optional
+        ``refit(groups)``: what is fitted in every group by itself; its settings are chosen with lambda.
     known : (m,), optional
         Hidden groups, only to say how well the merged ones agree.
     """
 
     walk: Walk
-    refit: Gridded | None = None
+    refit: Callable[[Ints], Gridded] | None = None
     known: Ints | None = None
 
     def choose(self, data: Data, inner: int, seed: int) -> Chosen:
         """The lambda of the path with the lowest loss on held-out rows; of equal ones, the largest."""
         whole = self.walk(data, None)
-        settings = [{}] if self.refit is None else list(self.refit.settings)
+        settings: list[Setting] = [{}] if self.refit is None else list(self.refit(whole.groups[0]).settings)
         losses = np.zeros((len(whole.lam), len(settings)))
         for repeat in range(inner):
             train, held = data.split(seed + 1, repeat)
@@ -144,7 +144,7 @@ class Ours:
         """Models at one point of the path, by setting."""
         if self.refit is None:
             return [found.theta[at]]
-        return in_groups(found.groups[at], self.refit).fits(data, settings)
+        return self.refit(found.groups[at]).fits(data, settings)
 
     def _losses(self, train: Data, held: Data, found: Walked, settings: Sequence[Setting]) -> Floats:
         """Held-out losses (lambdas, settings); groups that come again are not fitted again."""

@@ -105,14 +105,13 @@ def one_model(steps: Sequence[float] = STEPS, rounds: Sequence[int] = ROUNDS) ->
     return Gridded(over_rounds(_fedavg), grid(eta=steps, rounds=rounds))
 
 
-def in_groups(groups: Callable[[Data], Ints] | Ints, base: Gridded) -> Gridded:
+def in_groups(groups: Ints, base: Gridded) -> Gridded:
     """A method within each of some groups by itself."""
 
     def fits(data: Data, settings: Sequence[Setting]) -> list[Floats]:
-        labels = groups(data) if callable(groups) else groups
         out = [np.full((len(data.clients), data.objective.dim), np.nan) for _ in settings]
-        for label in np.unique(labels):
-            mine = labels == label
+        for label in np.unique(groups):
+            mine = groups == label
             part = replace(data, clients=some(data.clients, mine))
             for whole, theta in zip(out, base.fits(part, settings), strict=True):
                 whole[mine] = theta
@@ -128,9 +127,9 @@ def some(clients: Clients, which: Any) -> Clients:
     return replace(clients, **there, **none)
 
 
-def problem(data: Data, tree: Tree | None = None) -> Problem:
+def problem(data: Data) -> Problem:
     """All columns of a table are personal; the first one is the intercept."""
-    return Problem(tree or Tree.of(data.clients), data.family, np.arange(data.clients.X.shape[1]), 0)
+    return Problem(Tree.of(data.clients), data.family, np.arange(data.clients.X.shape[1]), 0)
 
 
 def exact(name: str, **options: Any) -> Gridded:
@@ -138,5 +137,19 @@ def exact(name: str, **options: Any) -> Gridded:
 
     def fits(data: Data, settings: Sequence[Setting]) -> list[Floats]:
         return [run(name, data.clients, problem(data), options)[0].client for _ in settings]
+
+    return Gridded(fits)
+
+
+def exactly_in_groups(groups: Ints) -> Gridded:
+    """One model for each of some groups of a table's clients: least squares, or weakly held maximum likelihood."""
+
+    def fits(data: Data, settings: Sequence[Setting]) -> list[Floats]:
+        c = data.clients
+        there = Clients.from_arrays(c.X, c.y, c.codes, groups[c.codes])
+        fitted, _ = run("clusterwise", there, problem(replace(data, clients=there)), {})
+        out = np.empty_like(fitted.client)
+        out[np.asarray(there.labels, dtype=np.int64)] = fitted.client
+        return [out for _ in settings]
 
     return Gridded(fits)

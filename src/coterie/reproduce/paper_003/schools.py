@@ -12,8 +12,8 @@ from coterie.data.catalog import describe, fetch
 from coterie.data.reading import prepare
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
-from coterie.reproduce.paper_003.ours import Ours, on_table, remembered
-from coterie.reproduce.paper_003.rivals import by_rounds, exact, ifca, one_model
+from coterie.reproduce.paper_003.ours import CLOSE, Ours, on_table, remembered
+from coterie.reproduce.paper_003.rivals import by_rounds, exact, exactly_in_groups, ifca
 from coterie.reproduce.paper_003.study import Data, Method, Scores, Study, forest
 from coterie.reproduce.pictures import BLUE, GREEN, ORANGE, panels
 from coterie.results.networks import by_position
@@ -51,7 +51,9 @@ def study() -> Study:
     entry, schools = describe("hsb82"), fetch("mathachschool")
     clients, _ = prepare(fetch("hsb82"), entry.formula, entry.client, entry.cluster, "gaussian")
     known = schools.rename(columns={"School": "school"})[["school", *COVARIATES]]
-    about = by_position(clients, {"covariates": known.astype({"school": clients.labels.dtype})})
+    about = {"space": "covariates"} | by_position(
+        clients, {"covariates": known.astype({"school": clients.labels.dtype})}
+    )
 
     def rows(seed: int) -> tuple[Data, Data]:
         return Data(clients, "gaussian").split(seed, 0, TEST)
@@ -66,7 +68,7 @@ def methods(covariates: Mapping[str, Any]) -> dict[str, Method]:
         "models": {"space": "model"},
         "students": {"space": "data"},
     }
-    walks = {name: remembered(on_table(net, 20, 1e-4)) for name, net in networks.items()}
+    walks = {name: remembered(on_table(net, 20, 1e-4, CLOSE)) for name, net in networks.items()}
     ours: dict[str, Method] = {f"network of {name}": Ours(walk) for name, walk in walks.items()}
     rounds: dict[str, Any] = {"steps": (0.5, 1.0), "rounds": (10, 30, 100)}
     return {
@@ -78,7 +80,7 @@ def methods(covariates: Mapping[str, Any]) -> dict[str, Method]:
         **by_rounds(**rounds),
         "IFCA": ifca((2, 4, 8, 12), 1, **rounds),
         **ours,
-        "refit on merged schools": Ours(walks["covariates"], one_model(**rounds)),
+        "refit on merged schools": Ours(walks["covariates"], exactly_in_groups),
     }
 
 

@@ -14,7 +14,7 @@ from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
 from coterie.reproduce.paper_003.ours import Ours, on_table, remembered
-from coterie.reproduce.paper_003.rivals import alone, by_rounds, exact, grid, ifca, one_model
+from coterie.reproduce.paper_003.rivals import alone, by_rounds, exact, grid, ifca, in_groups, one_model
 from coterie.reproduce.paper_003.study import Data, Gridded, Method, Scores, Study, forest, groups_table
 from coterie.reproduce.pictures import BLUE, GREEN, GREY, ORANGE, panels
 
@@ -85,7 +85,7 @@ def methods(known: Ints) -> dict[str, Method]:
         **by_rounds(),
         "IFCA": ifca((2, 3, 5), 2),
         **ours,
-        "refit on merged clients": Ours(walks["models"], one_model(), known),
+        "refit on merged clients": Ours(walks["models"], partial(in_groups, base=one_model()), known),
         f"a model for each group {TOLD}": exact("clusterwise"),
         f"hierarchical {TOLD}": exact("hierarchical", covariance="isotropic"),
         f"IFCA {TOLD.replace('the groups', 'how many groups')}": ifca((2,), 6),
