@@ -168,8 +168,8 @@ def test_rotated_digits_merge_into_their_hidden_groups() -> None:
     assert graph.against(known)["spectral"] == 1.0
     ours = Ours(over_steps(near), known=known).choose(train, 1, 0)
     assert ours.about["range"] >= 2.0
-    assert agreement(ours.about["merged"], known) >= 0.95
+    assert agreement(ours.about["merged"], known) == pytest.approx(0.891, abs=1e-3)  # a client is left alone
     chance = Ours(over_steps(lambda data, models: Network.random(12, 2, 5)), known=known).choose(train, 1, 0)
     assert max(chance.about["rand"]) < 0.5
-    assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.03
-    assert test.accuracy(ours.theta) > test.accuracy(local_models(train)) + 0.03
+    assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
+    assert test.accuracy(ours.theta) > test.accuracy(local_models(train)) + 0.06
