@@ -109,6 +109,8 @@ class SimilarityNetwork(Stepwise):
         state = heard.state
         if heard.astray:
             return state | {"status": f"diverged by step {t + 1}"}
+        if heard.lost:
+            return state | {"t": t + 1}
         G = heard.share[:, None] * heard.g * self.unit
         moves_x, moves_z = self._moves(t)
         if moves_x:
@@ -135,9 +137,7 @@ class SimilarityNetwork(Stepwise):
         """``argmin <N'G, Z> + lambda ||ZQ||_{1,p} + sum_n |z_n - z_n,t|^2 / (2 own_n)`` (Algorithm 5's problem)."""
         Z, own = state["Z"], np.asarray(self._at("eta" if self.own is None else "own", t), dtype=np.float64)
         V = Z - own.reshape(-1, 1) * (self.layout.to_personal(G) + np.reshape(self.held, (-1, 1)) * Z)
-        if not (np.abs(V) < FAR).all():
-            return V, state
-        if self.lam == 0.0 or not len(self.network.edges):
+        if not (np.abs(V) < FAR).all() or self.lam == 0.0 or not len(self.network.edges):
             return V, state
         weight, metric = self.lam * self.network.weight, None
         if own.ndim:

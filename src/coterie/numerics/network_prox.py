@@ -31,7 +31,8 @@ class Proximal:
         U with ``||U_e|| <= weight_e`` in the dual norm and ``H (V - Z) = B'U``, the sum over each client's edges with
         the sign of its end, as far as the gap says.
     gap : float
-        (primal - dual) / primal, from this Z and this U.
+        (primal - dual) / primal, from this Z and this U; primal counts as 1e-20 of ``1/2 ||V||_H^2`` at least, so that
+        rows of V that differ by rounding do not ask for more than there is.
     iterations : int
     """
 

@@ -101,8 +101,8 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
 def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Floats, dict[str, Any]]:
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = exact.fed, exact.layout, exact.unit
-    both = run.phases is None
-    size = steps(fed, layout, unit, both, everyone.root)
+    held = 0.0 if exact.hold is None else exact.hold.z
+    size = steps(fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation)
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
         network=exact.network,
@@ -113,7 +113,7 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Float
         eta=lambda t: factor * run.step(t) * size.eta,
         own=lambda t: factor * run.step(t) * size.own,
         phases=run.phases,
-        held=0.0 if exact.hold is None else exact.hold.z / size.weight,
+        held=held / size.weight,
         link=run.link,
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))

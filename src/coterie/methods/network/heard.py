@@ -20,16 +20,19 @@ class Heard:
     g : (n, d)
         Mean gradients, as decoded; 0 of clients that are not heard.
     share : (n,)
-        What each counts in the mean.
+        What each counts in the sum.
     astray : bool
         Whether no client could make a gradient of its model.
     state : dict
+    lost : bool
+        Whether clients were asked, and nobody answered.
     """
 
     g: Floats
     share: Floats
     astray: bool
     state: dict[str, Any]
+    lost: bool = False
 
 
 def put(array: Any, at: Ints, value: Any) -> Any:

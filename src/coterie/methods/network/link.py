@@ -21,7 +21,7 @@ from coterie.methods.complete import complete
 from coterie.methods.network.heard import Heard, put
 from coterie.methods.network.updates import send, shape
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Bools, Floats, Ints
 
 State = dict[str, Any]
 
@@ -42,7 +42,9 @@ class Link:
     order : {"natural", "magnitude", "last-update"}, default "natural"
         In which coordinates travel up: as they come, by a client's last message, or by the last move of its model.
     participation : float, default 1
-        With what probability a client takes part in a step.
+        With what probability a client takes part in a step. One that does counts ``1 / participation`` times, so that
+        sums of gradients are unbiased, and steps must be shorter by ``participation``; with EF21 the last estimates of
+        the others count. Where replies are lost, those that came speak for all that were asked.
     seed : int, default 0
         Of who takes part, and of the server's codec.
     """
@@ -91,7 +93,9 @@ class Link:
         how |= {"feedback": self.feedback, "order": self.order}
         replies = fed.ask(send, to=to, theta=PerRow(message), **how)
         if not replies:
-            return Heard(np.zeros((n, d)), np.zeros(n), False, state)
+            if len(to) or self.feedback != "ef21":
+                return Heard(np.zeros((n, d)), np.zeros(n), False, state, lost=len(to) > 0)
+            return Heard(state["estimate"], self._share(state, to, state["known"]), False, state)
         at, sound = replies.rows, replies["sound"]
         spoke = to[at]
         if self.down != "none":
@@ -106,8 +110,15 @@ class Link:
             state["known"] = known
         else:
             g, known = put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
-        share = np.where(known, state["share"], 0.0)
-        return Heard(g, share / share.sum(), False, state)
+        return Heard(g, self._share(state, to, known), False, state)
+
+    def _share(self, state: State, to: Ints, known: Bools) -> Floats:
+        """What the gradients of those that are ``known`` (n,) count, where the clients ``to`` were asked."""
+        share = np.where(state["quarantined"] == 0, state["share"], 0.0)
+        heard = np.where(known, share, 0.0)
+        asked = share.sum() if self.feedback == "ef21" else share[to].sum() / self.participation
+        whole = heard.sum() * share.sum()
+        return heard * (asked / whole) if whole > 0.0 else heard
 
     def _decoded(self, replies: Replies, state: State, spoke: Ints, theta: Floats) -> tuple[Floats, State]:
         """Gradients of the clients ``spoke`` (h, d), whose models were theta."""

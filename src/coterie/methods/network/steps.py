@@ -47,8 +47,16 @@ def _most(site: Site, unit: Floats, theta: Floats) -> Floats:
     return full(hessians(site.objective, theta, most=True)) * unit * unit[:, None]
 
 
-def steps(fed: Federation, layout: Layout, unit: Floats, both: bool = True, theta: Floats | None = None) -> Steps:
-    """The largest steps with which f surely descends (for Poisson outcomes: near ``theta``).
+def steps(
+    fed: Federation,
+    layout: Layout,
+    unit: Floats,
+    both: bool = True,
+    theta: Floats | None = None,
+    held: Floats | float = 0.0,
+    participation: float = 1.0,
+) -> Steps:
+    """Steps with which f surely descends, given gradients of all rows (for Poisson outcomes: near ``theta``).
 
     Parameters
     ----------
@@ -58,15 +66,20 @@ def steps(fed: Federation, layout: Layout, unit: Floats, both: bool = True, thet
         Whether x and Z move at once.
     theta : (d,), optional
         Where the run starts, as clients hold it.
+    held : number or (n,), default 0
+        Curvature that is added to every client's own block, summed over its rows as theirs is.
+    participation : float, default 1
+        With what probability clients take part. Those that do count so much more, and steps are so much shorter.
     """
     at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
     sums = complete(fed.total(bent, unit=unit, theta=PerRow(at)))
     weight, M = float(sums["weight"]), layout.M.toarray()
     common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
-    share = 0.5 if both and layout.d1 and layout.d2 else 1.0
+    share = participation * (0.5 if both and layout.d1 and layout.d2 else 1.0)
     top = np.zeros(len(at))
     if layout.d2:
         blocks = {"shared": layout.shared, "personal": layout.personal}
-        top = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))["top"] / weight
+        top = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))["top"]
+        top = (top + held) / weight
     top = np.maximum(top, FLAT * float(top.max(initial=0.0)))
     return Steps(share / common if common > 0.0 else 1.0, share / np.where(top > 0.0, top, 1.0), weight)

@@ -17,6 +17,8 @@ from coterie.numerics.network.problem import Problem
 
 INSIDE = 1.0 - 1e-9
 """Of a ball's radius: dual vectors shorter than this are inside."""
+LEAST = 1e-20
+"""Of ``1/2 ||V||_H^2``: a primal value below this is that of clients that differ by rounding, and is not divided by."""
 
 
 @kernel
@@ -61,9 +63,9 @@ def merged(Z: Floats, U: Floats, edges: Ints, weight: Floats, p: float, mass: Fl
 
 
 def relative_gap(problem: Problem, Z: Floats, U: Floats, free: Floats) -> float:
-    """(primal - dual) / primal, with ``free = Z(U)``."""
+    """(primal - dual) / primal, with ``free = Z(U)``; over ``LEAST`` of V's square where primal is smaller."""
     penalty, excess = penalty_and_slack(Z, U, problem.edges, problem.weight, problem.p)
-    primal = penalty + _half_square(problem, Z - problem.V)
+    primal = max(penalty + _half_square(problem, Z - problem.V), LEAST * _half_square(problem, problem.V))
     gap = excess + _half_square(problem, Z - free)
     return gap / primal if primal > 0.0 else 0.0
 
