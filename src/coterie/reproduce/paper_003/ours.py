@@ -120,7 +120,7 @@ class Ours:
     known: Ints | None = None
 
     def choose(self, data: Data, inner: int, seed: int) -> Chosen:
-        """The lambda of the path with the lowest loss on held-out rows; of equal ones, the largest."""
+        """The lambda with the lowest loss on held-out rows; of equal ones, which make the same groups, the middle."""
         whole = self.walk(data, None)
         settings: list[Setting] = [{}] if self.refit is None else list(self.refit(whole.groups[0]).settings)
         losses = np.zeros((len(whole.lam), len(settings)))
@@ -128,8 +128,10 @@ class Ours:
             train, held = data.split(seed + 1, repeat)
             found = self.walk(train, whole.lam)
             losses += self._losses(train, held, found, settings)
-        at, how = np.unravel_index(int(np.argmin(losses)), losses.shape)
-        theta = self._models(data, whole, int(at), [settings[how]])[0]
+        how = int(np.argmin(losses.min(axis=0)))
+        equal = np.flatnonzero(losses[:, how] == losses.min())
+        at = int(equal[len(equal) // 2])
+        theta = self._models(data, whole, at, [settings[how]])[0]
         groups = [int(g.max()) + 1 for g in whole.groups]
         about: dict[str, Any] = {"lam": whole.lam, "groups": groups, "held_out": losses.min(axis=1) / inner}
         about["merged"] = whole.groups[at]
