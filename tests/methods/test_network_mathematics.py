@@ -7,6 +7,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.link import Link
+from coterie.methods.network.optimum import optimum
 from coterie.methods.network.steps import steps
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network_prox import network_prox
@@ -88,3 +89,24 @@ def test_rows_that_differ_by_rounding_need_no_iterations_to_speak_of(p, noise):
     found = network_prox(V, edges, 1.0, p, 1e-6)
     assert found.iterations < 100
     np.testing.assert_allclose(found.Z, np.tile(V.mean(axis=0), (20, 1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, Layout.of(["a", "b"]), Layout.of(["a", "b"], both=["a"], zero=["b"])])
+def test_steps_of_one_row_each_are_shorter_and_stable(layout):
+    fed = federation()
+    whole, one = steps(fed, layout, np.ones(2)), steps(fed, layout, np.ones(2), batch=1)
+    assert np.all(one.own < whole.own) and (one.eta < whole.eta or not layout.d1)
+    m = SimilarityNetwork(network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, link=Link(batch=1))
+    assert max(np.abs(state["Z"]).max() for state in m.run(fed, range(10, 500, 10))) < 8.0
+
+
+def test_steps_where_all_is_shared():
+    found = steps(federation(), Layout.of(["a", "b"], rest="shared"), np.ones(2), batch=2)
+    assert found.eta > 0.0 and np.isfinite(found.own).all()
+
+
+def test_admm_keeps_its_penalty_where_rounding_ends_progress():
+    best = optimum(federation(), PATH, 0.05, layout=LAYOUT, kkt=1e-9)
+    found = optimum(federation(), PATH, 0.05, layout=LAYOUT, kkt=1e-13, solver="admm")
+    assert np.isfinite(found.kkt) and found.kkt < 1e-6
+    assert found.value == pytest.approx(best.value, rel=1e-7)

@@ -102,7 +102,7 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Float
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = exact.fed, exact.layout, exact.unit
     held = 0.0 if exact.hold is None else exact.hold.z
-    size = steps(fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation)
+    size = steps(fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation, run.link.batch)
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
         network=exact.network,

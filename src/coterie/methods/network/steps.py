@@ -37,10 +37,11 @@ def bent(site: Site, unit: Floats, theta: Floats) -> dict[str, Any]:
 
 @work
 def own(site: Site, unit: Floats, theta: Floats, shared: Ints, personal: Ints) -> dict[str, Any]:
-    """The largest curvature of a client's own block."""
-    N = Layout(np.asarray(shared), np.asarray(personal)).N
-    A = np.stack([N.T @ (N.T @ a).T for a in _most(site, unit, theta)]) if len(site) else np.zeros((0, 1, 1))
-    return {"top": extremes(pack(A))[1]}
+    """The largest curvature of a client's own block, and the sums of its curvatures in both, as one mean row has."""
+    layout, H = Layout(np.asarray(shared), np.asarray(personal)), _most(site, unit, theta)
+    A, B = (np.array([P.T @ (P.T @ a).T for a in H]).reshape(len(H), *2 * P.shape[1:]) for P in (layout.N, layout.M))
+    top = extremes(pack(A))[1] if layout.d2 else np.zeros(len(H))
+    return {"top": top, "own": np.trace(A, axis1=1, axis2=2), "shared": np.trace(B, axis1=1, axis2=2)}
 
 
 def _most(site: Site, unit: Floats, theta: Floats) -> Floats:
@@ -55,8 +56,13 @@ def steps(
     theta: Floats | None = None,
     held: Floats | float = 0.0,
     participation: float = 1.0,
+    batch: int = 0,
 ) -> Steps:
     """Steps with which f surely descends, given gradients of all rows (for Poisson outcomes: near ``theta``).
+
+    Few rows may all point in one direction, in which their curvature is the sum of all that they have. So where
+    gradients are of ``batch`` rows, a client's curvature counts with its sum over ``batch`` added: runs stay stable,
+    unless some rows are much larger than the mean.
 
     Parameters
     ----------
@@ -76,10 +82,10 @@ def steps(
     weight, M = float(sums["weight"]), layout.M.toarray()
     common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
     share = participation * (0.5 if both and layout.d1 and layout.d2 else 1.0)
-    top = np.zeros(len(at))
-    if layout.d2:
-        blocks = {"shared": layout.shared, "personal": layout.personal}
-        top = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))["top"]
-        top = (top + held) / weight
+    blocks = {"shared": layout.shared, "personal": layout.personal}
+    each = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))
+    top = (each["top"] + held) / weight
+    if batch:
+        top, common = top + each["own"] / (batch * weight), common + float(each["shared"].max()) / (batch * weight)
     top = np.maximum(top, FLAT * float(top.max(initial=0.0)))
     return Steps(share / common if common > 0.0 else 1.0, share / np.where(top > 0.0, top, 1.0), weight)

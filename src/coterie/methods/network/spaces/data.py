@@ -2,6 +2,8 @@
 
 The squared distance of two embeddings is the maximum mean discrepancy (MMD^2) of the clients' rows [1]_ under a
 Gaussian kernel, here with random Fourier features [2]_: every client sends a few hundred numbers, means over its rows.
+It is the estimate with a bias: each client of n rows adds ``(1 - mean kernel of two of its rows) / n``, so that clients
+of few rows are far from all others.
 
 References
 ----------
