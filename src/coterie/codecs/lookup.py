@@ -41,13 +41,14 @@ def by_name(name: str | None) -> Codec:
     Parameters
     ----------
     name : str, optional
-        None is ``"none"``: float64, nothing lost.
+        None is ``"none"``: float64, nothing lost; ``"auto"`` is ``DEFAULT``.
 
     Raises
     ------
     CoterieError
         For a name or a parameter that is not known.
     """
+    name = DEFAULT if name == "auto" else name
     kind, *parameters = (name or "none").strip().lower().split(":")
     if kind not in _KNOWN:
         raise CoterieError(f"There is no codec {name!r}; there are {', '.join(_KNOWN)}.{nearest(kind, _KNOWN)}")

@@ -8,6 +8,8 @@ from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints
 
 ORDERS = ("natural", "magnitude", "last-update")
+KEPT = 0.5
+"""What a running mean of a client's messages keeps of the older ones."""
 
 
 def coordinate_order(kind: str, own: Floats | None = None, update: Floats | None = None) -> Ints | None:
@@ -36,3 +38,8 @@ def coordinate_order(kind: str, own: Floats | None = None, update: Floats | None
         raise CoterieError(f"There is no order {kind!r} of coordinates: there are {', '.join(ORDERS)}.")
     known = {"natural": None, "magnitude": own, "last-update": update}[kind]
     return None if known is None else np.argsort(known, axis=-1, kind="stable")
+
+
+def blend(own: Floats, said: Floats, feedback: str) -> Floats:
+    """What "magnitude" goes by after a message ``said`` (m, d): under EF21 the estimate itself, else a running mean."""
+    return said if feedback == "ef21" else KEPT * own + (1.0 - KEPT) * said

@@ -92,8 +92,8 @@ def network_prox(
     """
     if method not in ("auto", "admm"):
         raise CoterieError(f"method must be 'auto' or 'admm', not {method!r}.")
-    if not 0.0 < gap < np.inf or iterations < 1:
-        raise CoterieError(f"gap must be positive and iterations 1 or more, not {gap!r} and {iterations!r}.")
+    if not 0.0 <= gap < np.inf or iterations < 1:
+        raise CoterieError(f"gap must be 0 or more and iterations 1 or more, not {gap!r} and {iterations!r}.")
     if rho is not None and not 0.0 < rho < np.inf:
         raise CoterieError(f"rho must be positive and finite, not {rho!r}.")
     problem = Problem.of(V, edges, weight, p, metric)

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import ORDERS, coordinate_order
+from coterie.codecs.orders import ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Replies
 from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
@@ -40,7 +40,7 @@ class Link:
         What happens to what ``up`` loses: it is added to the next gradient (error feedback), or differences to the last
         estimate are sent (EF21). Models always go as differences.
     order : {"natural", "magnitude", "last-update"}, default "natural"
-        In which coordinates travel up: as they come, by a client's last message, or by the last move of its model.
+        In which coordinates travel up: as they come, by a client's last messages, or by the last move of its model.
     participation : float, default 1
         With what probability a client takes part in a step. One that does counts ``1 / participation`` times, so that
         sums of gradients are unbiased, and steps must be shorter by ``participation``; with EF21 the last estimates of
@@ -131,7 +131,8 @@ class Link:
         if self.feedback == "ef21":
             g = state["estimate"][spoke] + g
         if order is not None:
-            state = state | {"said": put(state["said"], spoke, g), "at": put(state["at"], spoke, theta)}
+            said = blend(state["said"][spoke], g, self.feedback)
+            state = state | {"said": put(state["said"], spoke, said), "at": put(state["at"], spoke, theta)}
         return g, state
 
     def _delivered(self, fed: Federation, state: State, theta: Floats, to: Ints) -> tuple[Any, Floats]:

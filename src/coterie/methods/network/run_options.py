@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.codecs import by_name
+from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
 from coterie.codecs.feedback import FEEDBACKS
 from coterie.codecs.orders import ORDERS
 from coterie.errors import CoterieError
@@ -39,13 +39,13 @@ class Run:
     phases : two ints, optional
         IV-C: so many steps on x, then so many on Z, in turn; by default both at once.
     codec : str, default "none"
-        Of updates: see ``coterie.codecs.by_name``.
+        Of updates: see ``coterie.codecs.by_name``; "auto" is the one that needs the fewest bytes, ``codecs.DEFAULT``.
     bytes_per_update : int, optional
         The paper's codec, with as much compression as this needs.
     feedback : {"auto", "none", "ef", "ef21"}, default "auto"
         What happens to what a codec loses; auto is "ef" for biased codecs.
-    order : {"natural", "magnitude", "last-update"}, default "natural"
-        In which coordinates travel.
+    order : {"auto", "natural", "magnitude", "last-update"}, default "auto"
+        In which coordinates travel; auto is "magnitude" for codecs that go by runs, else "natural".
     down : str, optional
         Codec of models; by default "none", or "float16" where updates travel in one.
     participation : number, default 1
@@ -62,7 +62,7 @@ class Run:
     codec: str = "none"
     bytes_per_update: int | None = None
     feedback: str = "auto"
-    order: str = "natural"
+    order: str = "auto"
     down: str | None = None
     participation: float = 1.0
     seed: int = 0
@@ -75,7 +75,7 @@ class Run:
 
     def __post_init__(self) -> None:
         need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": 1, "seed": 0}, ("steps", "bytes_per_update"))
-        need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ORDERS})
+        need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ("auto", *ORDERS)})
         need_positive(self, {"eta": np.inf, "participation": 1.0}, {"eta": ("auto",)})
         need_phases(self.phases)
         need_codec("codec", self.codec)
@@ -98,12 +98,16 @@ class Run:
     def link(self) -> Link:
         """How updates and models travel."""
         up = (self.codec or "none") if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
+        up = DEFAULT if up == "auto" else up
+        order = self.order
+        if order == "auto":
+            order = DEFAULT_ORDER if up.startswith("tv") else "natural"
         down = self.down or ("none" if up == "none" else MODELS)
         feedback = self.feedback
         if feedback == "auto":
-            feedback = "none" if up == "none" or by_name(up).unbiased else "ef"
+            feedback = "none" if up == "none" or by_name(up).unbiased else DEFAULT_FEEDBACK
         taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
-        return Link(int(self.batch), up, down, feedback, self.order, **taking)
+        return Link(int(self.batch), up, down, feedback, order, **taking)
 
     def step(self, t: int) -> float:
         """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import coordinate_order
+from coterie.codecs.orders import blend, coordinate_order
 from coterie.federation import Site, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
@@ -67,5 +67,6 @@ def packed(site: Site, g: Floats, t: int, up: str, feedback: str, order: Ints | 
     sent = FEEDBACKS[feedback](site.state.get("memory", np.zeros(g.shape)), g, by_name(up), keys, t, order)
     site.state["memory"] = sent.memory
     if order is not None:
-        site.state["said"] = sent.estimate
+        own = site.state.get("said", np.zeros(g.shape))
+        site.state["said"] = blend(own, sent.estimate, feedback)
     return {"payload": sent.payload}

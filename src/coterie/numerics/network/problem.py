@@ -48,7 +48,7 @@ class Problem:
         far = ~(np.abs(V) < LARGEST).all(axis=1)
         if far.any():
             raise CoterieError(
-                f"Row {int(np.argmax(far))} of V has numbers that are not finite, or from 1e140 on: leave that client out."
+                f"Row {int(np.argmax(far))} of V has numbers that are not finite, or above 1e140: leave it out."
             )
         if p not in (1, 2, INF):
             raise CoterieError(f"p must be 1, 2 or inf, not {p!r}.")
