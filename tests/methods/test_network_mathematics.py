@@ -110,3 +110,9 @@ def test_admm_keeps_its_penalty_where_rounding_ends_progress():
     found = optimum(federation(), PATH, 0.05, layout=LAYOUT, kkt=1e-13, solver="admm")
     assert np.isfinite(found.kkt) and found.kkt < 1e-6
     assert found.value == pytest.approx(best.value, rel=1e-7)
+
+
+def test_split_is_exact_where_an_entry_of_x_is_read_alone_and_in_a_sum():
+    layout = Layout(np.array([0, 0, 1, -1]), np.array([-1, 0, -1, 1]))
+    theta = layout.theta(np.array([1.0, -2.0]), np.arange(6.0).reshape(3, 2))
+    np.testing.assert_allclose(layout.theta(*layout.split(theta)), theta, rtol=1e-14)

@@ -161,9 +161,14 @@ class Layout:
     def split(self, theta: Floats) -> tuple[Floats, Floats]:
         """x (d1,) and Z (n, d2) nearest to parameters (n, d).
 
-        Where a parameter is the sum of both, x is its mean over clients and z_n what is left.
+        Where only sums of both read an entry of x, it is their mean over clients; z_n is what is left. (Near only, where
+        an entry of z_n is read alone and also in a sum.)
         """
-        x = self.to_shared(theta.mean(axis=0)) / np.maximum(np.bincount(self.shared[self.shared >= 0]), 1)
+        reads, alone = self.shared >= 0, self.personal < 0
+        surely = np.append(np.bincount(self.shared[reads & alone], minlength=self.d1), 0)[self.shared] > 0
+        tells = reads & (alone | ~surely)
+        at = self.shared[tells]
+        x = np.bincount(at, theta.mean(axis=0)[tells], self.d1) / np.bincount(at, minlength=self.d1)
         own = theta - np.concatenate([x, [0.0]])[self.shared]
         return x, self.to_personal(own) / np.maximum(np.bincount(self.personal[self.personal >= 0]), 1)
 
