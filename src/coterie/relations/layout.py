@@ -161,8 +161,8 @@ class Layout:
     def split(self, theta: Floats) -> tuple[Floats, Floats]:
         """x (d1,) and Z (n, d2) nearest to parameters (n, d).
 
-        Where only sums of both read an entry of x, it is their mean over clients; z_n is what is left. (Near only, where
-        an entry of z_n is read alone and also in a sum.)
+        Where only sums of both read an entry of x, it is their mean over clients; z_n is what is left. (Near
+        only, where an entry of z_n is read alone and also in a sum.)
         """
         reads, alone = self.shared >= 0, self.personal < 0
         surely = np.append(np.bincount(self.shared[reads & alone], minlength=self.d1), 0)[self.shared] > 0
