@@ -140,6 +140,24 @@ def test_a_client_with_nan_is_quarantined_by_name_and_keeps_a_model_from_its_nei
     np.testing.assert_allclose(state["Z"][5], state["Z"][[4, 6, 7]].mean(axis=0), atol=0.2)
 
 
+def broken_at(*which: int) -> GLM:
+    objective = clients()
+    y = objective.y.copy()
+    for i in which:
+        y[objective.starts[i] : objective.stops[i]] = np.nan
+    return GLM(objective.X, y, objective.offset, objective.weights, objective.starts, objective.stops)
+
+
+def test_clients_with_nan_are_quarantined_also_where_they_take_part_alone():
+    state = run(federation(broken_at(2, 7)), 300, link=Link(participation=0.1, seed=3))
+    assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2, 7]
+
+
+def test_a_run_ends_where_all_clients_have_nan():
+    state = run(federation(broken_at(*range(N))), 10)
+    assert state["status"] == "ended by step 1: every client is quarantined"
+
+
 def test_lost_replies_change_nothing_in_the_end():
     objective = clients()
     lossy = Loopback(

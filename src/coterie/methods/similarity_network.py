@@ -109,12 +109,13 @@ class SimilarityNetwork(Stepwise):
         state = heard.state
         if heard.astray:
             return state | {"status": f"diverged by step {t + 1}"}
+        if (state["quarantined"] > 0).all():
+            return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
         if heard.lost:
             return state | {"t": t + 1}
         G = heard.share[:, None] * heard.g * self.unit
         moves_x, moves_z = self._moves(t)
-        if moves_x:
-            x = x - self._at("eta", t) * self.layout.to_shared(G.sum(axis=0))
+        x = x - self._at("eta", t) * self.layout.to_shared(G.sum(axis=0)) if moves_x else x
         if moves_z:
             Z, state = self._pull(state, G, t)
         if not (np.abs(x) < FAR).all() or not (np.abs(Z) < FAR).all():

@@ -22,7 +22,7 @@ class Heard:
     share : (n,)
         What each counts in the sum.
     astray : bool
-        Whether no client could make a gradient of its model.
+        Whether some client's model has gone so far that it has no gradient.
     state : dict
     lost : bool
         Whether clients were asked, and nobody answered.

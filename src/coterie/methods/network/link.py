@@ -100,7 +100,7 @@ class Link:
         spoke = to[at]
         if self.down != "none":
             state = state | {"held": put(state["held"], spoke, held[at])}
-        if not sound.any():
+        if (~sound & ~replies["broken"]).any():
             return Heard(np.zeros((n, d)), np.zeros(n), True, state)
         g, state = self._decoded(replies, state, spoke, held[at])
         state = state | {"quarantined": put(state["quarantined"], spoke[~sound], t + 1)}

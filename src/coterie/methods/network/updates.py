@@ -28,15 +28,26 @@ def shape(site: Site) -> Reply:
 
 @work
 def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str, order: str) -> Reply:
-    """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none)."""
+    """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none).
+
+    Where there is none, ``broken`` says whose fault that is: the rows', which give none at zero either, or the model's.
+    """
     theta = received(site, theta, d, down)
     by = ordered(site, theta, order)
     draws = Draws(keyed.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
     site.count(len(site))
-    with np.errstate(over="ignore", invalid="ignore"):
-        g = np.asarray(gradient(site.objective, theta, draws), dtype=np.float64)
+    g = at(site.objective, theta, draws)
     sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
-    return {"sound": sound} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback, by)
+    broken = ~sound
+    if broken.any():
+        broken &= ~np.all(np.abs(at(site.objective, np.zeros(theta.shape), draws)) < LARGEST, axis=1)
+    return {"sound": sound, "broken": broken} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback, by)
+
+
+def at(objective: Any, theta: Floats, draws: Draws) -> Floats:
+    """Mean gradients (m, d) over the rows drawn, whatever numbers they have."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(gradient(objective, theta, draws), dtype=np.float64)
 
 
 def received(site: Site, theta: Any, d: int, down: str) -> Floats:
