@@ -53,8 +53,8 @@ _EXPERIMENTS = (
     Experiment(
         "003/schools", f"{_STUDY} students of schools, tied by the schools' covariates", "2 min", "paper_003.schools"
     ),
-    Experiment("003/spambase", f"{_STUDY} mail mislabelled by hidden groups", "2 min", "paper_003.spambase"),
-    Experiment("003/digits", f"{_STUDY} digits rotated by hidden groups", "2 min", "paper_003.digits"),
+    Experiment("003/spambase", f"{_STUDY} mail mislabelled by hidden groups", "3 min", "paper_003.spambase"),
+    Experiment("003/digits", f"{_STUDY} digits rotated by hidden groups", "3 min", "paper_003.digits"),
     Experiment("004/figure1", f"{_NOISY} alone, WGA, BC", "10 s", "paper_004.figure1"),
     Experiment("004/figure2", f"{_NOISY} bias and BC", "15 s", "paper_004.figure2"),
     Experiment("004/figure3", f"{_NOISY} bias and WGA", "5 s", "paper_004.figure3"),

@@ -53,6 +53,9 @@ def highest(fed: Federation, method: SimilarityNetwork, x: Floats, Z: Floats) ->
     G = method.layout.to_personal(found["g"] * method.unit) / found["weight"].sum()
     if not len(method.network.edges) or not G.size:
         return 0.0
+    if method.p == 2 and G.shape[1] > len(G):  # lengths are the same in the space that the clients span
+        left, values, _ = np.linalg.svd(G, full_matrices=False)
+        G = left * values
     size = np.linalg.norm(flow(method.network, -G), DUAL[method.p], axis=1)
     return float((size / method.network.weight).max())
 
