@@ -24,7 +24,7 @@ demo: $(VENV)/.data
 	@echo "The model is in build/demo, the report is build/demo/report.html"
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise .

@@ -87,7 +87,7 @@ def test_simulated_errors_are_the_exact_ones(schedules):
     assert np.abs((found - exact) / se).max() < 3.0, ((found - exact) / se).round(2)
 
 
-@pytest.mark.parametrize("schedules", [SCHEDULES[k] for k in SCHEDULES if "step" not in k], ids=str)
+@pytest.mark.parametrize("schedules", [pytest.param(v, id=k) for k, v in SCHEDULES.items() if "step" not in k])
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_the_exact_errors_are_those_of_a_weighted_sum(setting, schedules):
     setting = replace(setting, **schedules)
