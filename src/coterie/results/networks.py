@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INNER = 3
 """Splits of the training rows at most, with which a strength is chosen."""
-STEPS, SPAN = 16, 1e-3
+STEPS, SPAN = 20, 1e-4
 """Candidates for it: so many, down to this share of the largest."""
 DRAWN = 1000
 """Clients at most whose merging is followed for its picture."""

@@ -19,7 +19,7 @@ from coterie.numerics.kernels import Floats
 from coterie.relations.neighbours import Distance
 from coterie.relations.network import Network
 
-NEIGHBOURS = 10
+NEIGHBOURS = 5
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Similarity:
     ----------
     space : {"model", "data", "feature", "covariates"}, default "model"
     k : int or "auto", default "auto"
-        Neighbours of a client; auto takes 10, or all others where they are fewer.
+        Neighbours of a client; auto takes 5, or all others where they are fewer.
     weighted, mutual : bool, default False
     connected : bool, default True
         As for :meth:`coterie.relations.network.Network.nearest`.
