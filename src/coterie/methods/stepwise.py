@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,16 +16,16 @@ LOOKS = 20
 """How often a run is looked at, for its trace."""
 
 
-class Stepwise:
+class Stepwise(ABC):
     """A method with ``init(fed) -> state`` and ``step(fed, state) -> state``; states have ``t`` and ``status``."""
 
+    @abstractmethod
     def init(self, fed: Federation) -> State:
         """The state before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, fed: Federation, state: State) -> State:
         """One step; a status other than "running" ends the run."""
-        raise NotImplementedError
 
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
         """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence but the one found."""

@@ -16,7 +16,8 @@ from coterie.objectives.steps import Draws, Sampled, add_row, full_gradient
 
 
 @kernel
-def _sizes(weights: Floats, starts: Ints, stops: Ints) -> Floats:
+def totals(weights: Floats, starts: Ints, stops: Ints) -> Floats:
+    """Sums (m,) of the weights of every client's rows."""
     out = np.zeros(starts.shape[0])
     for i in range(starts.shape[0]):
         for r in range(starts[i], stops[i]):
@@ -27,7 +28,7 @@ def _sizes(weights: Floats, starts: Ints, stops: Ints) -> Floats:
 def sizes(objective: Any) -> Floats:
     """The weight of every client's rows (m,), by which its loss is divided; 1 where there are no rows."""
     if isinstance(objective, GLM):
-        return _sizes(objective.weights, objective.starts, objective.stops)
+        return totals(objective.weights, objective.starts, objective.stops)
     if isinstance(objective, Sampled):
         return objective.sizes()
     return np.ones(len(objective))

@@ -16,6 +16,7 @@ from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import BLOCK, extremes
 from coterie.objectives.glm import GLM
+from coterie.objectives.mean_loss import totals
 from coterie.objectives.steps import Draws
 
 Data = tuple[Floats, Ints, Floats, Ints, Ints, int, float]
@@ -146,15 +147,6 @@ def _predict(data: Data, theta: Floats, hits: Floats) -> Ints:
     return out
 
 
-@kernel
-def _sizes(weights: Floats, starts: Ints, stops: Ints) -> Floats:
-    out = np.zeros(starts.shape[0])
-    for i in range(starts.shape[0]):
-        for r in range(starts[i], stops[i]):
-            out[i] += weights[r]
-    return out
-
-
 @dataclass(frozen=True)
 class Softmax:
     """``f_i(theta) = sum_r w_r (-log p_r(y_r) + ridge |theta|^2 / 2)`` over client i's rows r.
@@ -238,7 +230,7 @@ class Softmax:
 
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""
-        return _sizes(self.weights, self.starts, self.stops)
+        return totals(self.weights, self.starts, self.stops)
 
     def _each(self, theta: npt.ArrayLike) -> Floats:
         return np.ascontiguousarray(np.broadcast_to(np.asarray(theta, dtype=np.float64), (len(self), self.dim)))

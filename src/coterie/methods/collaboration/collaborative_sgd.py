@@ -6,7 +6,7 @@ of them: ``weighted_averaging`` and ``bias_correction``. All main clients go at 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +52,7 @@ def within(name: str, values: npt.ArrayLike, low: float, high: float, open_below
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollaborativeSGD(Stepwise, ABC):
+class CollaborativeSGD(Stepwise):
     """Algorithm 1 with the paper's symbols; x, g and c are in the units of ``exchange.metric``.
 
     Attributes

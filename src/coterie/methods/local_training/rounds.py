@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining(Stepwise, ABC):
+class LocalTraining(Stepwise):
     """Hyper-parameters that all of these methods have.
 
     Attributes

@@ -5,44 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.network.edges import norm
+from coterie.numerics.network.edges import l1_level, norm, project
 
 Graph = tuple[Ints, Floats, float]
 """Edges (M, 2), the radius of each one's dual ball (M,), and p."""
 DUAL = {1: np.inf, 2: 2, np.inf: 1}
 """The dual norm of each."""
-
-
-@kernel
-def level(y: Floats, radius: float) -> float:
-    """What the absolute values of y, ``||y||_1 > radius``, come down by on the way to that ball (Michelot's iteration).
-
-    It ends where as many values stay above as before: rounding may let their number rise again.
-    """
-    at, kept = 0.0, y.shape[0] + 1
-    while True:
-        total, count = -radius, 0
-        for k in range(y.shape[0]):
-            if abs(y[k]) > at:
-                total += abs(y[k])
-                count += 1
-        if count >= kept or count == 0:
-            return at
-        at, kept = total / count, count
-
-
-@kernel
-def to_ball(y: Floats, radius: float, p: float) -> None:
-    """y becomes the nearest point whose dual norm is at most the radius."""
-    if p == 1.0:
-        for k in range(y.shape[0]):
-            y[k] = min(max(y[k], -radius), radius)
-    elif p == 2.0:
-        y *= min(1.0, radius / max(norm(y, 2.0), 1e-300))
-    elif norm(y, 1.0) > radius:
-        down = level(y, radius)
-        for k in range(y.shape[0]):
-            y[k] = np.sign(y[k]) * max(abs(y[k]) - down, 0.0)
 
 
 @kernel
@@ -53,7 +21,7 @@ def multipliers(Z: Floats, U: Floats, sigma: float, graph: Graph, P: Floats, G: 
         i, j = edges[e, 0], edges[e, 1]
         for k in range(Z.shape[1]):
             P[e, k] = U[e, k] + sigma * (Z[i, k] - Z[j, k])
-        to_ball(P[e], radius[e], p)
+        project(P[e], p, radius[e], 0.0)
         for k in range(Z.shape[1]):
             G[i, k] += P[e, k]
             G[j, k] -= P[e, k]
@@ -74,8 +42,10 @@ def slopes(Z: Floats, U: Floats, sigma: float, graph: Graph) -> tuple[Floats, Fl
         elif p == 1.0:
             for k in range(y.shape[0]):
                 a[e, k] = 1.0 if abs(y[k]) <= radius[e] else 0.0
+        elif radius[e] == 0.0:
+            a[e] = 0.0
         elif norm(y, 1.0) > radius[e]:
-            down, count = level(y, radius[e]), 0
+            down, count = l1_level(y, radius[e], 0.0), 0
             for k in range(y.shape[0]):
                 a[e, k] = 1.0 if abs(y[k]) > down else 0.0
                 b[e, k] = a[e, k] * np.sign(y[k])
