@@ -9,11 +9,12 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.rotated import rotated_digits
+from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.agreement import agreement
 from coterie.relations.network import Network
 from coterie.reproduce.outcome import Outcome, Settings
-from coterie.reproduce.paper_003.ours import NEIGHBOURS, STEP, Ours, local_models, over_steps, remembered
+from coterie.reproduce.paper_003.ours import STEP, Ours, local_models, over_steps, remembered
 from coterie.reproduce.paper_003.rivals import alone, by_rounds, grid, ifca, in_groups, one_model
 from coterie.reproduce.paper_003.study import Data, Gridded, Method, Scores, Study, forest, groups_table
 from coterie.reproduce.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, panels

@@ -22,7 +22,6 @@ from coterie.relations.network import Network
 from coterie.reproduce.paper_003.rivals import problem
 from coterie.reproduce.paper_003.study import Chosen, Data, Gridded, Setting
 
-NEIGHBOURS = 5
 CLOSE, EXACT = 1e-4, 1e-6
 """KKT residuals of exact paths: where losses are compared, and where it is said which clients are one."""
 STEP = 5.0
@@ -47,7 +46,7 @@ Walk = Callable[[Data, Floats | None], Walked]
 
 def on_table(network: Mapping[str, Any], steps: int = 16, span: float = 1e-3, kkt: float = EXACT) -> Walk:
     """Exact minimisers for a table; the network is drawn anew from the rows that are given."""
-    asked = Similarity.of({"k": NEIGHBOURS} | dict(network))
+    asked = Similarity.of(network)
 
     def walk(data: Data, lam: Floats | None) -> Walked:
         fed, about = data.fed(), problem(data)
