@@ -7,58 +7,17 @@ of the seed and of the row's or client's number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.dealing import Dealt, Part, whole
+from coterie.data.partition import rotated, tested
 from coterie.errors import CoterieError
 from coterie.numerics.keyed import uniform
 
 F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows sorted by client.
-
-    Attributes
-    ----------
-    X : (n, p) float64
-    y : (n,) int64
-        Classes 0, ..., K - 1.
-    starts, stops : (m,) int64
-        Row range of every client.
-    """
-
-    X: F64
-    y: I64
-    starts: I64
-    stops: I64
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """What clients got.
-
-    Attributes
-    ----------
-    train, test : Part
-        Rows to train on and held-out rows of the same clients.
-    group : (m,) int64
-        Hidden group of every client.
-    row : (n,) int64
-        Which row of the table each is, those of ``train`` first.
-    classes : int
-    """
-
-    train: Part
-    test: Part
-    group: I64
-    row: I64
-    classes: int
 
 
 def rotated_digits(
@@ -92,16 +51,15 @@ def rotated_digits(
     """
     from sklearn.datasets import load_digits
 
-    angles = np.atleast_1d(np.asarray(rotations, dtype=np.float64))
-    if not angles.size or not np.isfinite(angles).all():
-        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
     digits = load_digits()
-    images, labels = digits.images / 16.0, digits.target.astype(np.int64)
-    dealt = _deal(len(images), clients, len(angles), seed, test_fraction)
-    turned = np.stack([_turn(images, angle) for angle in angles])
-    pixels = turned[dealt.group[dealt.client], dealt.row].reshape(len(images), -1)
-    X = np.concatenate([np.ones((len(images), 1)), pixels], axis=1)
-    return dealt.parts(X, labels[dealt.row], 10)
+    dealt = rotated(digits.images / 16.0, digits.target, clients, rotations, seed, test_fraction)
+    return replace(dealt, train=_columns(dealt.train), test=_columns(dealt.test))
+
+
+def _columns(part: Part) -> Part:
+    """A constant and the pixels."""
+    n = len(part.X)
+    return replace(part, X=np.concatenate([np.ones((n, 1)), part.X.reshape(n, -1)], axis=1))
 
 
 def noisy_labels(
@@ -150,7 +108,7 @@ def noisy_labels(
         raise CoterieError("Classes must be whole numbers from 0, and channels (groups, classes, classes).")
     if not (np.isfinite(T).all() and (T >= 0.0).all() and np.allclose(T.sum(axis=2), 1.0)):
         raise CoterieError("Channels must be probabilities: every row of each adds up to 1.")
-    dealt = _deal(len(X), clients, len(T), seed, test_fraction)
+    dealt = tested(len(X), clients, len(T), seed, test_fraction)
     upto = np.cumsum(T, axis=2)[dealt.group[dealt.client], codes[dealt.row]]
     u = uniform(seed, "labels", dealt.row.astype(np.uint64), 0, 1)
     read = np.minimum((u >= upto).sum(axis=1), T.shape[1] - 1).astype(np.int64)
@@ -162,7 +120,7 @@ def rotated_channels(classes: int, noise: float = 0.1, groups: int | None = None
 
     With two classes and two groups, one calls spam what the other calls mail. (G, K, K), by default with G = K.
     """
-    K, G = _whole("classes", classes), _whole("groups", classes if groups is None else groups)
+    K, G = whole("classes", classes), whole("groups", classes if groups is None else groups)
     if not 0.0 <= noise <= 1.0 or G > K:
         raise CoterieError(f"noise must lie between 0 and 1, and there are {K} rotations of {K} classes at most.")
     plain = np.full((K, K), noise / max(K - 1, 1))
@@ -175,7 +133,7 @@ def tilted_channels(classes: int, noise: float = 0.4) -> F64:
 
     The noise rotates over the classes: with two, one group misses spam and the other one mail.
     """
-    K = _whole("classes", classes)
+    K = whole("classes", classes)
     if not 0.0 <= noise <= 1.0:
         raise CoterieError(f"noise must lie between 0 and 1, not {noise:g}.")
     T = np.tile(np.eye(K), (K, 1, 1))
@@ -183,57 +141,3 @@ def tilted_channels(classes: int, noise: float = 0.4) -> F64:
         T[g, g, g] -= noise
         T[g, g, (g + 1) % K] += noise
     return T
-
-
-@dataclass(frozen=True)
-class _Deal:
-    """Rows in the order train, test, each sorted by client; the client and the row of each."""
-
-    group: I64
-    client: I64
-    row: I64
-    trained: int
-
-    def parts(self, X: F64, y: I64, classes: int) -> Dealt:
-        """What everybody got, with columns and labels in this order."""
-        train, test = (self._part(X, y, s) for s in (slice(0, self.trained), slice(self.trained, len(y))))
-        return Dealt(train, test, self.group, self.row, classes)
-
-    def _part(self, X: F64, y: I64, rows: slice) -> Part:
-        stops = np.cumsum(np.bincount(self.client[rows], minlength=len(self.group)))
-        starts = np.concatenate([[0], stops[:-1]])
-        return Part(np.ascontiguousarray(X[rows]), y[rows], starts.astype(np.int64), stops.astype(np.int64))
-
-
-def _deal(n: int, clients: int, groups: int, seed: int, fraction: float) -> _Deal:
-    """Deal n rows out evenly, and groups too; hold a share of every client's rows out."""
-    m = _whole("clients", clients)
-    if 2 * m > n:
-        raise CoterieError(f"{n} rows are not enough for {m} clients: each needs one to train on and one to test on.")
-    if not 0.0 < fraction < 1.0:
-        raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
-    order = np.argsort(uniform(seed, "deal", np.arange(n, dtype=np.uint64), 0, 1)[:, 0], kind="stable")
-    client = np.arange(n, dtype=np.int64) % m
-    ids = np.arange(m, dtype=np.uint64)
-    group = np.empty(m, dtype=np.int64)
-    group[np.argsort(uniform(seed, "hidden group", ids, 0, 1)[:, 0], kind="stable")] = np.arange(m) % groups
-    counts = np.bincount(client, minlength=m)
-    take = np.floor(counts * fraction + uniform(seed, "held out", ids, 0, 1)[:, 0]).astype(np.int64)
-    test = np.arange(n) // m < np.clip(take, 1, counts - 1)[client]
-    sort = np.lexsort((client, test))
-    return _Deal(group, client[sort], order[sort].astype(np.int64), int(np.sum(~test)))
-
-
-def _turn(images: F64, angle: float) -> F64:
-    """Images (n, h, w) turned counter-clockwise."""
-    if angle % 90.0 == 0.0:
-        return np.rot90(images, int(angle // 90.0) % 4, axes=(1, 2))
-    from scipy.ndimage import rotate
-
-    return np.asarray(rotate(images, angle, axes=(2, 1), reshape=False, order=1), dtype=np.float64)
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise CoterieError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    return int(value)

@@ -1,0 +1,112 @@
+"""Partitions do what their names promise, and say in one sentence what they cannot do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import beta, kstest
+
+from coterie.data.partition import _shares, by_column, dirichlet, iid, rotated, shards
+from coterie.errors import CoterieError
+
+Y = np.arange(600) % 10
+
+
+def by_class(deal, y):
+    """Rows of each class at each client (m, K)."""
+    out = np.zeros((len(deal.group), y.max() + 1), dtype=int)
+    np.add.at(out, (deal.client, y[deal.row]), 1)
+    return out
+
+
+def test_shares_of_a_class_are_dirichlet():
+    """A share of Dir(a, ..., a) over m clients is Beta(a, (m - 1) a)."""
+    for alpha in (0.3, 1.0, 10.0):
+        share = _shares(0, 5, 4000, alpha, np.full(4000, 10**9), 0)[:, 0] / 1e9
+        assert kstest(share, beta(alpha, 4 * alpha).cdf).pvalue > 0.01
+
+
+def test_a_small_alpha_makes_clients_of_few_classes_and_a_large_one_alike():
+    few, even = (by_class(dirichlet(Y, 10, alpha), Y) for alpha in (1e-3, 1e6))
+    assert (few > 0).sum(axis=1).mean() < 3
+    assert even.min() >= 5 and even.max() <= 7
+
+
+def test_a_least_number_that_shares_never_give_is_reached_by_moving_rows():
+    deal = dirichlet(Y, 60, 1e-300, least=10)  # each class goes to one client, and 50 of 60 have no class
+    assert (np.bincount(deal.client) == 10).all()
+    counts = np.bincount(dirichlet(Y, 60, 1e-300, least=2).client)
+    assert counts.min() == 2 and np.sum(counts > 2) <= 10  # what is moved comes from those that have most
+
+
+def test_labels_may_have_gaps_and_any_whole_type():
+    for y in ([0, 10**12, 10**12, 0], np.array([0, 1, 1, 0], dtype=np.uint8), [0.0, 2.0, 2.0, 0.0]):
+        assert dirichlet(y, 2, 1.0).row.shape == (4,)
+
+
+def test_shards_are_cut_from_rows_sorted_by_class():
+    found = by_class(shards(Y, 30, 2), Y)  # 60 shards of 10 rows, 6 to a class
+    assert (found % 10 == 0).all() and (found.sum(axis=1) == 20).all()
+
+
+def test_a_single_row_is_trained_on():
+    dealt = by_column(["a", "b", "b"], test_fraction=0.9).of(np.arange(3.0), np.arange(3.0))
+    assert (dealt.train.stops - dealt.train.starts).tolist() == [1, 1]
+    assert (dealt.test.stops - dealt.test.starts).tolist() == [0, 1]
+    assert dealt.classes == 0 and dealt.names == ("a", "b")
+
+
+def test_outcomes_that_are_images_are_no_classes():
+    dealt = iid(6, 2).of(np.zeros((6, 2, 2), dtype=np.uint8), np.ones((6, 2, 2), dtype=np.uint8))
+    assert dealt.classes == 0 and dealt.train.y.dtype == np.uint8 and dealt.train.X.shape == (4, 2, 2)
+
+
+def test_groups_see_images_at_their_angles():
+    images = np.random.default_rng(0).integers(0, 255, (40, 5, 5), dtype=np.uint8)
+    dealt = rotated(images, np.arange(40) % 4, 8, (0, 90))
+    client = np.concatenate([np.repeat(np.arange(8), p.stops - p.starts) for p in (dealt.train, dealt.test)])
+    for r, image in enumerate(np.concatenate([dealt.train.X, dealt.test.X])):
+        np.testing.assert_array_equal(image, np.rot90(images[dealt.row[r]], dealt.group[client[r]]))
+    assert dealt.classes == 4 and dealt.train.X.dtype == np.uint8
+
+
+BAD = [
+    (lambda: dirichlet(Y, 5, -0.1), "alpha must be a number above 0, not -0.1"),
+    (lambda: dirichlet(Y, 5, 0), "alpha must be a number above 0"),
+    (lambda: dirichlet(Y, 5, np.nan), "alpha must be a number above 0, not nan"),
+    (lambda: dirichlet(Y, 5, np.inf), "alpha must be a number above 0"),
+    (lambda: dirichlet(Y, 5, "0.1"), "alpha must be a number above 0"),
+    (lambda: dirichlet(Y, 601, 1.0), "600 rows are not enough for 601 clients with 1 each: ask for 600 clients"),
+    (lambda: dirichlet(Y, 5, 1.0, least=121), "600 rows are not enough for 5 clients with 121 each: .* 4 clients or f"),
+    (lambda: dirichlet(Y, 5, 1.0, least=0), "least must be a whole number of at least 1"),
+    (lambda: dirichlet(["a", "b"], 1, 1.0), "whole numbers from 0, unlike a in row 1: code classes"),
+    (lambda: dirichlet([0, 0.5], 1, 1.0), "whole numbers from 0, unlike 0.5 in row 2"),
+    (lambda: dirichlet([0, np.nan], 1, 1.0), "whole numbers from 0, unlike nan in row 2"),
+    (lambda: dirichlet([0, -1], 1, 1.0), "whole numbers from 0, unlike -1 in row 2"),
+    (lambda: dirichlet([[0, 1]], 1, 1.0), "one whole number for each row"),
+    (lambda: dirichlet([], 1, 1.0), "one whole number for each row"),
+    (lambda: shards(Y, 301, 2), "600 rows are not enough for 301 clients with 2 each"),
+    (lambda: iid(3, 4), "3 rows are not enough for 4 clients"),
+    (lambda: iid(3, 0), "clients must be a whole number of at least 1"),
+    (lambda: iid(3, True), "clients must be a whole number of at least 1"),
+    (lambda: iid(3, 1, test_fraction=1.0), "test fraction must be from 0 to below 1, not 1"),
+    (lambda: iid(3, 1, test_fraction=-0.1), "test fraction must be from 0 to below 1"),
+    (lambda: by_column([]), "column of clients has no rows"),
+    (lambda: by_column(["a", None]), "column of clients is empty in 1 row \\(row 2\\)"),
+    (
+        lambda: iid(2, 1).of(np.array([[0.0], [np.nan]]), [0, 1]),
+        "X has values that are not finite in 1 row \\(row 2\\)",
+    ),
+    (lambda: iid(2, 1).of(np.zeros((2, 1)), [0, np.inf]), "y has values that are not finite in 1 row \\(row 2\\)"),
+    (lambda: iid(2, 1).of(np.zeros((3, 1)), [0, 1]), "X has 3 rows; 2 were dealt out"),
+    (lambda: rotated(np.zeros((4, 2, 3)), [0, 1, 0, 1], 2), "must be square"),
+    (lambda: rotated(np.full((4, 2, 2), np.nan), [0, 1, 0, 1], 2), "not finite in 4 rows"),
+    (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 2, ()), "rotations must be angles"),
+    (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 3), "each needs one to train on and one to test on"),
+]
+
+
+@pytest.mark.parametrize(("call", "sentence"), BAD)
+def test_what_cannot_be_dealt_is_said(call, sentence):
+    with pytest.raises(CoterieError, match=sentence):
+        call()
