@@ -1,0 +1,207 @@
+"""A torch module whose parameters are one flat row: where each layer lies in it, and how losses come of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from coterie.errors import CoterieError, nearest
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Make = Callable[[], nn.Module]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Losses (rows,) of class scores (rows, K), or (rows, K, ...) with their mean over what is left."""
+    each = F.cross_entropy(outputs, targets.long(), reduction="none")
+    return each.flatten(1).mean(1) if each.ndim > 1 else each
+
+
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared errors (rows,)."""
+    return (
+        (outputs.reshape(targets.shape) - targets)
+        .square()
+        .flatten(1 if targets.ndim > 1 else 0)
+        .reshape(len(targets), -1)
+        .mean(1)
+    )
+
+
+def bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean losses (rows,) of the log odds of two classes."""
+    targets = targets.to(outputs.dtype)
+    each = F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets, reduction="none")
+    return each.reshape(len(targets), -1).mean(1)
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    hit = outputs.argmax(1) == targets
+    return hit.double().reshape(len(targets), -1).mean(1)
+
+
+def _side(outputs: Tensor, targets: Tensor) -> Tensor:
+    hit = (outputs.reshape(targets.shape) > 0.0) == (targets > 0.5)
+    return hit.double().reshape(len(targets), -1).mean(1)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "bce": bce}
+SCORES: dict[str, Loss] = {"cross_entropy": _right, "bce": _side}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+BUFFERS = ("personal", "averaged", "refused")
+MOVING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layer lies in the flat row."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class Architecture:
+    """What all clients of an objective have in common: the module, its loss, its number type and where it runs.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        The module, or a function without arguments that makes one. It is copied, never changed.
+    loss, score : str or callable
+        ``function(outputs, targets) -> (rows,)``, the loss of every row and how good its output is.
+    dtype : {"float32", "float64", "bfloat16"}
+        Of parameters and inputs; with bfloat16 parameters are float32, and what a layer computes is bfloat16.
+    device : str
+    buffers : {"personal", "averaged", "refused"}
+        What becomes of buffers such as BatchNorm's running statistics.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Make,
+        loss: str | Loss = "cross_entropy",
+        score: Loss | None = None,
+        dtype: str = "float32",
+        device: str = "cpu",
+        buffers: str = "personal",
+    ) -> None:
+        self.make: Make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        self.anew = not isinstance(model, nn.Module)
+        self.loss, self.score = _named(loss, LOSSES, "loss"), score or SCORES.get(loss if isinstance(loss, str) else "")
+        self.labels = loss == "cross_entropy"
+        self.dtype, self.half = _chosen(dtype, DTYPES, "dtype"), dtype == "bfloat16"
+        self.device = _device(device)
+        module = self.module()
+        self.parameters = _places(module.named_parameters(), 0)
+        self.p = self.parameters[-1].stop if self.parameters else 0
+        if not self.p:
+            raise CoterieError("The model has no parameters, so there is nothing to train.")
+        floating = ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
+        self.buffers = _places(floating, self.p)
+        self.d = self.buffers[-1].stop if self.buffers else self.p
+        if buffers not in BUFFERS:
+            raise CoterieError(f"buffers must be one of {', '.join(BUFFERS)}, not {buffers!r}.")
+        if buffers == "refused" and self.buffers:
+            raise CoterieError(
+                f"The model has buffers ({', '.join(b.name for b in self.buffers)}) and they are refused: leave the "
+                'layers out, or say buffers="personal" or buffers="averaged".'
+            )
+        self.kept = tuple(b.name for b in self.buffers) if buffers == "personal" else ()
+        self.moving = any(isinstance(m, MOVING) and bool(m.track_running_stats) for m in module.modules())
+        self.random = any(isinstance(m, RANDOM) for m in module.modules())
+        self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+
+    @property
+    def names(self) -> dict[str, int]:
+        """How many numbers each layer has, in the order of the flat row."""
+        return {place.name: place.stop - place.start for place in (*self.parameters, *self.buffers)}
+
+    def module(self) -> nn.Module:
+        """A new copy of the module, of the right type and place."""
+        module = self.make()
+        if not isinstance(module, nn.Module):
+            raise CoterieError(
+                f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
+            )
+        return module.to(device=self.device, dtype=self.dtype)
+
+    def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
+        """First parameters (d,): what the layers' own initialisation makes with this seed.
+
+        Layers that cannot initialise themselves (no ``reset_parameters``) keep the module's numbers, unless ``model``
+        was a function that makes a module.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.module()
+            if not self.anew:
+                for layer in module.modules():
+                    if callable(reset := getattr(layer, "reset_parameters", None)):
+                        reset()
+        flat = torch.empty(self.d, dtype=self.dtype)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for place in (*self.parameters, *self.buffers):
+            flat[place.start : place.stop] = tensors[place.name].detach().flatten().cpu()
+        return np.asarray(flat.numpy())
+
+    def views(self, theta: Tensor) -> dict[str, Tensor]:
+        """The layers as views of flat rows (..., d)."""
+        lead = theta.shape[:-1]
+        every = (*self.parameters, *self.buffers)
+        return {place.name: theta[..., place.start : place.stop].view(*lead, *place.shape) for place in every}
+
+    def tensor(self, theta: Any) -> Tensor:
+        """Numbers of numpy as a tensor of its own here."""
+        array = np.array(theta, dtype=np.float64 if self.dtype is torch.float64 else np.float32)
+        return torch.from_numpy(array).to(self.device)
+
+    def autocast(self) -> Any:
+        """A context in which layers compute in half precision, where that was asked for."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+
+def _places(named: Any, at: int) -> list[Place]:
+    out = []
+    for name, tensor in named:
+        out.append(Place(name, at, at + tensor.numel(), tuple(tensor.shape)))
+        at += tensor.numel()
+    return out
+
+
+def _named(given: str | Loss, known: dict[str, Loss], what: str) -> Loss:
+    if callable(given):
+        return given
+    if given not in known:
+        raise CoterieError(
+            f"There is no {what} {given!r}.{nearest(str(given), list(known))} There are "
+            f"{', '.join(known)}, or give a function of outputs and targets."
+        )
+    return known[given]
+
+
+def _chosen(given: str, known: dict[str, Any], what: str) -> Any:
+    if given not in known:
+        raise CoterieError(f"{what} must be one of {', '.join(known)}, not {given!r}.")
+    return known[given]
+
+
+def _device(given: str) -> torch.device:
+    try:
+        device = torch.device(given)
+    except RuntimeError:
+        raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CoterieError(f'The device {given!r} was asked for and CUDA is not there: say device="cpu".')
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise CoterieError(f"There are {torch.cuda.device_count()} CUDA devices, numbered from 0, so no {given!r}.")
+    return device

@@ -1,0 +1,55 @@
+"""Whether a model, its loss and its rows fit together, tried on one row before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import CoterieError
+from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.rows import Rows, Tensors
+
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+
+
+def tried(of: Architecture, rows: Rows) -> None:
+    """Raise a CoterieError that says what does not fit."""
+    if not len(rows):
+        return
+    x, y = rows.gather(np.zeros(1, dtype=np.int64))
+    try:
+        with torch.no_grad(), of.autocast():
+            outputs = of.module().eval()(x)
+    except MISFITS as problem:
+        shape = tuple(getattr(x, "shape", ())[1:])
+        raise CoterieError(f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.") from problem
+    if of.labels and isinstance(rows, Tensors):
+        _known(outputs, rows.y)
+    try:
+        losses = of.loss(outputs.to(of.dtype), y)
+    except MISFITS as problem:
+        raise CoterieError(
+            f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
+            f"{tuple(y.shape[1:])}: {_short(problem)}."
+        ) from problem
+    if tuple(losses.shape) != (1,):
+        raise CoterieError('The loss must give one number for each row, not their mean: use reduction="none".')
+
+
+def _known(outputs: Tensor, y: Tensor) -> None:
+    K = int(outputs.shape[1]) if outputs.ndim > 1 else 0
+    if y.is_floating_point() and bool((y != y.round()).any()):
+        raise CoterieError("Classes must be whole numbers: code them as 0, 1, ... alike at all clients first.")
+    if K == 0 or int(y.min()) < 0 or int(y.max()) >= K:
+        raise CoterieError(
+            f"The model has {K} classes and targets go from {int(y.min())} to {int(y.max())}: code classes as "
+            f"0, ..., {max(K - 1, 0)} alike at all clients, or give the model more outputs."
+        )
+
+
+def _short(problem: Exception) -> Any:
+    """The first line of what torch says."""
+    return (str(problem).splitlines() or [type(problem).__name__])[0].rstrip(".")

@@ -1,0 +1,377 @@
+"""Any torch model and loss as the objective of many clients, over flat parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.objectives.deep.alone import Alone
+from coterie.objectives.deep.architecture import Architecture, Loss, Make
+from coterie.objectives.deep.checks import tried
+from coterie.objectives.deep.draws import batch, padded
+from coterie.objectives.deep.rows import Rows, Sets, Tensors
+from coterie.objectives.deep.stepper import Going, Training
+from coterie.objectives.deep.together import Together, blocks
+from coterie.objectives.mean_loss import totals
+from coterie.objectives.steps import Draws
+
+LOOK = 2048
+"""Rows of one forward pass where no gradient is needed."""
+SMALL = 100_000
+"""Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
+
+
+@dataclass(frozen=True)
+class Deep:
+    """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
+
+    theta is one flat row: parameters in the module's order, then its floating buffers (BatchNorm's statistics), which
+    have no gradient and move with forward passes while a client trains. Several clients of one call run batched
+    (``batched``), or one after another.
+
+    Parameters
+    ----------
+    of : Architecture
+        The module, its loss and its number type.
+    rows : Rows
+        Inputs and targets, client after client.
+    weights : (n,) float64
+    starts, stops : (m,) int64
+        Row range of every client.
+    training : Training
+    batched : bool
+    together : Together
+        What works on several clients at once.
+    alone : Alone
+        What works on one after another.
+
+    Notes
+    -----
+    :meth:`of` and :meth:`of_clients` check a caller's rows and model; this class does not.
+    """
+
+    architecture: Architecture
+    rows: Rows
+    weights: Floats
+    starts: Ints
+    stops: Ints
+    training: Training
+    batched: bool
+    together: Together
+    alone: Alone
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module | Make,
+        X: Any,
+        y: Any,
+        starts: npt.ArrayLike,
+        stops: npt.ArrayLike,
+        *,
+        loss: str | Loss = "cross_entropy",
+        score: Loss | None = None,
+        weights: npt.ArrayLike | None = None,
+        dtype: str = "float32",
+        device: str = "cpu",
+        buffers: str = "personal",
+        clip: float | None = None,
+        ridge: float = 0.0,
+        momentum: float = 0.0,
+        batched: bool | None = None,
+    ) -> Deep:
+        """From rows that lie in memory, sorted by client.
+
+        Parameters
+        ----------
+        model : torch.nn.Module, or callable
+            The module, or a function without arguments that makes one; it is copied, never changed.
+        X : (n, ...) array or tensor
+            Inputs. Floating numbers take the model's type; whole numbers are handed on as they are.
+        y : (n, ...) array or tensor
+            Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients.
+        starts, stops : (m,) int
+            Row range of every client.
+        loss : {"cross_entropy", "mse", "bce"} or callable, default "cross_entropy"
+            ``function(outputs, targets) -> (rows,)``: the loss of every row.
+        score : callable, optional
+            ``function(outputs, targets) -> (rows,)``: how good outputs are, for :meth:`accuracy`; by default the share
+            of right classes.
+        weights : (n,) float, optional
+            By default 1.
+        dtype : {"float32", "float64", "bfloat16"}, default "float32"
+            With bfloat16, layers compute in it and parameters stay float32.
+        device : str, default "cpu"
+            Or "cuda", "cuda:1", ...
+        buffers : {"personal", "averaged", "refused"}, default "personal"
+            Whether BatchNorm's statistics stay at home, are averaged like parameters, or are an error.
+        clip, ridge, momentum
+            See :class:`Training`.
+        batched : bool, optional
+            Whether several clients run as one batch; by default where the model is small and has no convolutions.
+
+        Raises
+        ------
+        CoterieError
+            For rows that the model cannot take, classes that it does not have, or a device that is not there.
+        """
+        architecture = Architecture(model, loss, score, dtype, device, buffers)
+        rows = Tensors(X, y, architecture.dtype, architecture.device)
+        return cls._made(architecture, rows, starts, stops, weights, Training(clip, ridge, momentum), batched)
+
+    @classmethod
+    def of_clients(
+        cls,
+        model: nn.Module | Make,
+        clients: Sequence[Any],
+        *,
+        loss: str | Loss = "cross_entropy",
+        score: Loss | None = None,
+        dtype: str = "float32",
+        device: str = "cpu",
+        buffers: str = "personal",
+        clip: float | None = None,
+        ridge: float = 0.0,
+        momentum: float = 0.0,
+    ) -> Deep:
+        """From one Dataset, DataLoader or pair (X, y) for each client; see :meth:`of` for the rest.
+
+        Of a DataLoader its Dataset and its ``collate_fn`` are used: which rows a step sees is drawn by key, so its
+        sampler and batch size are not. Items are loaded when they are needed.
+        """
+        architecture = Architecture(model, loss, score, dtype, device, buffers)
+        if not len(clients):
+            raise CoterieError("There are no clients: give the data of one at least.")
+        where = architecture.dtype, architecture.device
+        if all(isinstance(c, tuple) for c in clients):
+            parts = [Tensors(X, y, *where) for X, y in clients]
+            rows: Any = Tensors(torch.cat([p.X for p in parts]), torch.cat([p.y for p in parts]), *where)
+            stops = np.cumsum([len(p) for p in parts], dtype=np.int64)
+        else:
+            rows = Sets(clients, *where)
+            stops = rows.stops
+        starts = np.concatenate([[0], stops[:-1]])
+        training = Training(clip, ridge, momentum)
+        return cls._made(architecture, rows, starts, stops, None, training, False if isinstance(rows, Sets) else None)
+
+    @classmethod
+    def _made(
+        cls,
+        of: Architecture,
+        rows: Rows,
+        starts: npt.ArrayLike,
+        stops: npt.ArrayLike,
+        weights: npt.ArrayLike | None,
+        training: Training,
+        batched: bool | None,
+    ) -> Deep:
+        n = len(rows)
+        w = np.ones(n) if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+        if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
+            raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
+        lo, hi = (np.ascontiguousarray(a, dtype=np.int64) for a in (starts, stops))
+        if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
+            raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
+        if batched is None:
+            batched = (of.p < SMALL and not of.convolves and of.device.type == "cpu") or of.device.type != "cpu"
+        batched = bool(batched) and not of.moving and not of.random
+        tried(of, rows)
+        return cls(of, rows, w, lo, hi, training, batched, Together(of, training.ridge), Alone(of, training.ridge))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def dim(self) -> int:
+        """Numbers of a model: parameters and buffers."""
+        return self.architecture.d
+
+    @property
+    def names(self) -> dict[str, int]:
+        """How many numbers each layer has, in the order of theta."""
+        return self.architecture.names
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Layers that stay at home unless told otherwise: buffers under the policy "personal"."""
+        return self.architecture.kept
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of parameters."""
+        return np.dtype(np.float64 if self.architecture.dtype is torch.float64 else np.float32)
+
+    def start(self, seed: int) -> Floats:
+        """First parameters (d,): see :meth:`Architecture.start`."""
+        return self.architecture.start(seed)
+
+    @property
+    def counts(self) -> Ints:
+        """Rows of every client."""
+        return self.stops - self.starts
+
+    def take(self, rows: slice | Ints) -> Deep:
+        """The same rows seen as other clients: any order, repeats allowed, nothing copied but the row ranges."""
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
+
+    def sizes(self) -> Floats:
+        """The weight of every client's rows (m,)."""
+        return totals(self.weights, self.starts, self.stops)
+
+    def sound(self) -> Bools:
+        """Whose rows hold finite numbers only (m,)."""
+        bad = np.concatenate([[0], np.cumsum(~self.rows.sound)])
+        return np.asarray(bad[self.stops] == bad[self.starts])
+
+    def _theta(self, theta: npt.ArrayLike) -> Tensor:
+        """Models (m, d) as a tensor that may be written."""
+        return self.architecture.tensor(np.broadcast_to(np.asarray(theta), (len(self), self.dim)))
+
+    def _batch(self, rows: Ints, keys: npt.NDArray[np.uint64], size: int, total: Floats) -> Any:
+        """What the steps of the clients ``rows`` look at: ``batch(k first of them, step of each)``."""
+        starts, stops, keys, total = self.starts[rows], self.stops[rows], keys[rows], total[rows]
+
+        def drawn(some: Ints, step: Ints) -> tuple[Any, Tensor, Tensor]:
+            index, scale = batch(keys[some], step, size, starts[some], stops[some], self.weights, total[some])
+            return *self.rows.gather(index), self.architecture.tensor(scale)
+
+        return drawn
+
+    def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
+        """Gradients (m, d) of the mean losses over the rows drawn; zero where no row weighs, and for buffers.
+
+        A CoterieError for models with moving statistics, which only local steps (:meth:`walk`) can follow.
+        """
+        if self.architecture.moving:
+            raise CoterieError(
+                "This method sends gradients, which say nothing of BatchNorm's statistics: use a method that takes "
+                "steps at home (fedavg, ditto, ...), or a model with GroupNorm."
+            )
+        out, total, every = self._theta(theta), self.sizes(), np.arange(len(self))
+        size = np.full(len(self), draws.size) if draws.size else self.counts
+        if self.batched:
+            for some in blocks(size, self.dim):
+                rows = self._batch(some, draws.keys, draws.size, total)(np.arange(len(some)), draws.first[some])
+                out[some] = self.together.gradient(out[some], rows)
+        else:
+            out = self.alone.gradient(out, draws.keys, draws.first, self._batch(every, draws.keys, draws.size, total))
+        return self._numbers(out)
+
+    def gradient(self, theta: npt.ArrayLike) -> Floats:
+        """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
+        m = len(self)
+        all_rows = Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
+        size = self.sizes()[:, None].astype(self.dtype)
+        return np.asarray(size * self.mean_gradient(np.asarray(theta), all_rows))
+
+    def walk(
+        self,
+        theta: Floats,
+        anchor: Floats,
+        eta: Floats,
+        pull: float,
+        steps: Ints,
+        draws: Draws,
+        fresh: bool,
+        shift: Floats | None = None,
+        on: npt.ArrayLike | None = None,
+    ) -> Floats:
+        """Local steps on the mean losses: see ``mean_loss.walk``."""
+        out, total = self._theta(theta), self.sizes()
+        to = np.broadcast_to(anchor, theta.shape)
+        going = Going(np.asarray(eta), steps, float(pull), to, shift, None if on is None else np.asarray(on), fresh)
+        size = np.full(len(self), draws.size) if draws.size else self.counts
+        how = self.training.clip, self.training.momentum
+        if self.batched:
+            for block in blocks(size, self.dim):
+                some = block[np.argsort(-steps[block], kind="stable")]
+                rows = self._batch(some, draws.keys, draws.size, total)
+                part = out[some]
+                self.together.walk(part, going.take(some), draws.first[some], rows, *how)
+                out[some] = part
+        else:
+            rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
+            self.alone.walk(out, going, draws.keys, draws.first, rows, *how)
+        return self._numbers(out)
+
+    def _numbers(self, out: Tensor) -> Floats:
+        return np.asarray(out.cpu().numpy())
+
+    def _per_row(self, theta: npt.ArrayLike, what: Callable[[Tensor, Tensor], Tensor]) -> Any:
+        """What ``what(outputs, targets)`` says of every row, client after client (sum of counts, ...)."""
+        counts, models = self.counts, np.asarray(theta)
+        stops = np.cumsum(counts)
+        if not stops[-1:].sum():
+            return np.zeros(0)
+        one = len(self) == 1 or models.ndim == 1 or models.strides[0] == 0
+        rows = np.arange(stops[-1]) - np.repeat(stops - counts - self.starts, counts)
+        out: Any = None
+        for at, found in self._found(self._theta(theta), what, rows, stops, one):
+            if out is None:
+                out = np.empty((len(rows), *found.shape[1:]), found.dtype)
+            out[at] = found
+        return out
+
+    def _found(
+        self, theta: Tensor, what: Callable[[Tensor, Tensor], Tensor], rows: Ints, stops: Ints, one: bool
+    ) -> Iterator[tuple[Any, Any]]:
+        """Where in the answer some rows stand, and what is said of them."""
+        counts, dtype = self.counts, self.architecture.dtype
+        if self.batched and not one:
+            for some in blocks(counts, self.dim):
+                index = padded(self.starts[some], self.stops[some])
+                x, y = self.rows.gather(index)
+                outputs = self.together.outputs(theta[torch.from_numpy(some)], x)
+                there = np.arange(index.shape[1]) < counts[some][:, None]
+                at = (stops - counts)[some][:, None] + np.arange(index.shape[1])
+                mask = torch.from_numpy(there).to(outputs.device)
+                yield at[there], what(outputs[mask], y[mask]).cpu().numpy()
+            return
+        whole = np.array([0, len(rows)]) if one else np.concatenate([[0], stops])
+        for i in range(len(whole) - 1):
+            for lo in range(int(whole[i]), int(whole[i + 1]), LOOK):
+                hi = min(lo + LOOK, int(whole[i + 1]))
+                x, y = self.rows.gather(rows[lo:hi])
+                yield slice(lo, hi), what(self.alone.outputs(theta, i, x).to(dtype), y).cpu().numpy()
+
+    def row_losses(self, theta: npt.ArrayLike) -> Floats:
+        """The loss of every row, client after client (sum of counts,), without weights or ridge."""
+        return np.asarray(self._per_row(theta, self.architecture.loss), dtype=np.float64)
+
+    def _weighted(self, per_row: Floats) -> Floats:
+        """Sums (m,) of weights times numbers of rows."""
+        counts = self.counts
+        owner = np.repeat(np.arange(len(self)), counts)
+        rows = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - self.starts, counts)
+        return np.asarray(np.bincount(owner, self.weights[rows] * per_row, len(self)), dtype=np.float64)
+
+    def value(self, theta: npt.ArrayLike) -> Floats:
+        """Losses (m,) at one theta (d,) or at one for each client (m, d), in evaluation mode."""
+        out = self._weighted(self.row_losses(theta))
+        if self.training.ridge:
+            layers = np.asarray(theta, dtype=np.float64)[..., : self.architecture.p]
+            out = out + 0.5 * self.training.ridge * self.sizes() * np.square(layers).sum(-1)
+        return out
+
+    def predict(self, theta: npt.ArrayLike) -> Any:
+        """The likeliest class of every row, or the outputs where there are no classes, client after client."""
+        labels = self.architecture.labels
+        return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
+
+    def accuracy(self, theta: npt.ArrayLike) -> Floats:
+        """Weighted mean score of every client's rows (m,), by default the share of right ones; NaN where none weighs.
+
+        A CoterieError for a loss of one's own without a ``score``.
+        """
+        if self.architecture.score is None:
+            raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
+        hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
+        return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)

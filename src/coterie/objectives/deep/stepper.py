@@ -1,0 +1,134 @@
+"""One gradient step of several clients at once, on the layers of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Training:
+    """How clients take steps, beside their size.
+
+    Attributes
+    ----------
+    clip : float, optional
+        Longest gradient of a step; longer ones are shortened to it.
+    ridge : float, default 0
+        ``ridge |theta|^2 / 2`` is added to every row's loss (weight decay).
+    momentum : float, default 0
+        Heavy ball, from rest in every run of local steps.
+    """
+
+    clip: float | None = None
+    ridge: float = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0.0 < self.clip < np.inf:
+            raise CoterieError(f"clip must be a number above 0, or None for no clipping, not {self.clip!r}.")
+        if not 0.0 <= self.ridge < np.inf:
+            raise CoterieError(f"ridge must be a number from 0, not {self.ridge!r}.")
+        if not 0.0 <= self.momentum < 1.0:
+            raise CoterieError(f"momentum must be a number from 0 and below 1, not {self.momentum!r}.")
+
+
+@dataclass(frozen=True)
+class Going:
+    """Where local steps of m clients go: ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``.
+
+    Attributes
+    ----------
+    eta : (m,)
+    steps : (m,) int64
+    pull : float
+    anchor, shift : (m, d) or None
+    on : (d,) or None
+    fresh : bool
+        Whether every step draws rows anew.
+    """
+
+    eta: Floats
+    steps: Ints
+    pull: float = 0.0
+    anchor: Any = None
+    shift: Any = None
+    on: Any = None
+    fresh: bool = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is ``eta g`` and no more."""
+        return not self.pull and self.shift is None and self.on is None
+
+    def take(self, rows: Ints) -> Going:
+        """Of some clients."""
+        anchor, shift = (None if a is None else a[rows] for a in (self.anchor if self.pull else None, self.shift))
+        return Going(self.eta[rows], self.steps[rows], self.pull, anchor, shift, self.on, self.fresh)
+
+
+@dataclass
+class Stepper:
+    """The same on layers, with clipped gradients and momentum where asked.
+
+    Attributes
+    ----------
+    layers : list of (m, ...) tensors
+        What moves, in place.
+    eta : (m,) tensor
+    pull : float
+    anchor, shift, on : list of tensors, or None
+        As the layers; ``on`` without the client axis.
+    clip : float or None
+        Longest gradient of a client, over all layers.
+    momentum : float
+        Steps go along ``v <- momentum v + g``, from v = 0.
+    """
+
+    layers: Sequence[Tensor]
+    eta: Tensor
+    pull: float
+    anchor: Sequence[Tensor] | None
+    shift: Sequence[Tensor] | None
+    on: Sequence[Tensor] | None
+    clip: float | None
+    momentum: float
+    _velocity: list[Tensor] = field(default_factory=list)
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """One step of the first k clients, from their gradients (k, ...)."""
+        k = len(grads[0])
+        scale = None if self.clip is None else self._within(grads, self.clip)
+        for j, (layer, g) in enumerate(zip(self.layers, grads, strict=True)):
+            wide = (k,) + (1,) * (g.ndim - 1)
+            if scale is not None:
+                g = g * scale.view(wide)
+            if self.anchor is not None:
+                g = g + self.pull * (layer[:k] - self.anchor[j][:k])
+            if self.shift is not None:
+                g = g + self.shift[j][:k]
+            if self.momentum:
+                g = self._heavy(j, g)
+            if self.on is not None:
+                g = g * self.on[j]
+            layer[:k].addcmul_(g, self.eta[:k].view(wide), value=-1.0)
+
+    def _within(self, grads: Sequence[Tensor], clip: float) -> Tensor:
+        """What brings the gradients within the clip (k,)."""
+        square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in grads]).sum(0)
+        return torch.clamp(clip / (square.sqrt() + 1e-30), max=1.0)
+
+    def _heavy(self, j: int, g: Tensor) -> Tensor:
+        if len(self._velocity) == j:
+            self._velocity.append(torch.zeros_like(self.layers[j]))
+        v = self._velocity[j][: len(g)]
+        return v.mul_(self.momentum).add_(g)

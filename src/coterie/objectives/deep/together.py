@@ -1,0 +1,94 @@
+"""Small models of many clients, batched: one call works on all of them (``torch.func.vmap``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from coterie.numerics.kernels import Ints
+from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.stepper import Going, Stepper
+
+NUMBERS = 1 << 24
+"""About how many numbers of models and of rows are worked on at a time."""
+
+Batch = Callable[[Ints, Ints], tuple[Any, Tensor, Tensor]]
+"""``batch(clients, step) -> inputs (k, b, ...), targets (k, b, ...), scale (k, b)``."""
+
+
+def blocks(size: Ints, d: int) -> Iterator[Ints]:
+    """Clients in order of falling ``size`` (m,), so many at a time that their models and rows fit into NUMBERS."""
+    order, at = np.argsort(-size, kind="stable"), 0
+    while at < len(order):
+        many = max(NUMBERS // (d + 64 * int(size[order[at]]) + 1), 1)
+        yield order[at : at + many]
+        at += many
+
+
+class Together:
+    """Clients' own models, flat rows (k, d), on rows of their own (k, b)."""
+
+    def __init__(self, of: Architecture, ridge: float) -> None:
+        self.of, self.ridge = of, ridge
+        self.module = of.module()
+        self.layers = [place.name for place in of.parameters]
+        self.fixed = [place.name for place in of.buffers]
+
+    def _forward(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any) -> Tensor:
+        with self.of.autocast():
+            outputs: Tensor = functional_call(self.module, (layers, fixed), (x,))
+        return outputs.to(self.of.dtype) if self.of.half else outputs
+
+    def _mean(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
+        loss: Tensor = (self.of.loss(self._forward(layers, fixed, x), y) * scale).sum()
+        if self.ridge:
+            square = torch.stack([layer.square().sum() for layer in layers.values()]).sum()
+            loss = loss + 0.5 * self.ridge * scale.sum() * square
+        return loss
+
+    @cached_property
+    def _gradient(self) -> Callable[..., dict[str, Tensor]]:
+        return vmap(grad(self._mean))
+
+    @cached_property
+    def _outputs(self) -> Callable[..., Tensor]:
+        return vmap(self._forward)
+
+    def _cut(self, theta: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        views = self.of.views(theta)
+        return {n: views[n] for n in self.layers}, {n: views[n] for n in self.fixed}
+
+    def _layers(self, numbers: Any) -> list[Tensor] | None:
+        """The layers of flat rows that numpy holds."""
+        return None if numbers is None else list(self._cut(self.of.tensor(numbers))[0].values())
+
+    def gradient(self, theta: Tensor, batch: tuple[Any, Tensor, Tensor]) -> Tensor:
+        """Gradients (k, d); nothing for buffers."""
+        g = self._gradient(*self._cut(theta), *batch)
+        out = torch.zeros_like(theta)
+        for place in self.of.parameters:
+            out[:, place.start : place.stop] = g[place.name].flatten(1)
+        return out
+
+    def walk(self, theta: Tensor, going: Going, first: Ints, batch: Batch, clip: float | None, momentum: float) -> None:
+        """Move theta (k, d), in place, where local steps lead; ``going.steps`` must not rise from client to client."""
+        layers, fixed = self._cut(theta)
+        eta, pull = self.of.tensor(going.eta), going.pull
+        to, shift, on = (self._layers(a) for a in (going.anchor if pull else None, going.shift, going.on))
+        stepper = Stepper(list(layers.values()), eta, pull, to, shift, on, clip, momentum)
+        for s in range(int(going.steps.max(initial=0))):
+            k = int(np.searchsorted(-going.steps, -s, side="left"))
+            rows = batch(np.arange(k), first[:k] + (s if going.fresh else 0))
+            here = ({n: v[:k] for n, v in part.items()} for part in (layers, fixed))
+            stepper.step(list(self._gradient(*here, *rows).values()))
+
+    @torch.no_grad()
+    def outputs(self, theta: Tensor, x: Any) -> Tensor:
+        """What the models make of inputs (k, b, ...)."""
+        return self._outputs(*self._cut(theta), x)
