@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from coterie.errors import CoterieError
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.rounds import participants
+from coterie.methods.local_training.at_home import BROKEN, FAR, GOOD
+from coterie.methods.local_training.who import participants
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics import keyed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
@@ -57,6 +60,7 @@ def test_a_client_with_broken_data_is_named_and_left_out(method):
     state = last(method, fed, 10)
     assert state["status"] == "running" and state["t"] == 10
     np.testing.assert_array_equal(state["quarantined"], np.where(np.arange(M) == 3, 1, 0))
+    np.testing.assert_array_equal(state["why"], np.where(np.arange(M) == 3, BROKEN, GOOD))
     models = method.models(fed, state)
     assert np.isfinite(models).all()
     rest = without(o, 3)
@@ -65,6 +69,27 @@ def test_a_client_with_broken_data_is_named_and_left_out(method):
     expected = last(method, alone, 10)
     np.testing.assert_allclose(state["w"], expected["w"], rtol=1e-12)
     np.testing.assert_allclose(models[rest], method.models(alone, expected), rtol=1e-12)
+
+
+@every
+def test_broken_data_end_a_strict_run(method):
+    o = quadratic()
+    b = o.b.copy()
+    b[3, 1] = np.nan
+    fed, method = InProcess(Quadratic(o.A, b)), replace(method, strict=True)
+    state = last(method, fed, 10)
+    assert state["status"] == "ended by step 1: the data of some clients give no gradient" and state["t"] == 0
+    np.testing.assert_array_equal(state["gone"], [3])
+
+
+@every
+def test_where_most_diverge_the_run_ends(method):
+    o = quadratic()
+    many = np.arange(M) < 5
+    fed = InProcess(Quadratic(o.A * np.where(many, 1e90, 1.0)[:, None, None], o.b))
+    state = last(method, fed, 10)
+    assert state["status"] == f"diverged by step {state['t'] + 1}"
+    np.testing.assert_array_equal(state["gone"], np.flatnonzero(many))
 
 
 @every
@@ -81,15 +106,21 @@ def test_nobody_is_left(method):
     [
         FedAvg(eta=2.0),
         Ditto(eta=2.0, lam=0.5),
-        PFedMe(eta=0.5, lam=2.0, alpha=50.0, K=20),
+        PFedMe(eta=0.5, lam=2.0, alpha=0.5, K=20),
         IFCA(eta=2.0, k=2, tau=4),
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_a_divergence_ends_the_run_and_says_whose_it_is(method):
+def test_who_diverges_is_left_out_or_ends_the_run(method):
     o = quadratic()
     steep = Quadratic(o.A * np.where(np.arange(M) == 5, 40.0, 0.1)[:, None, None], o.b)
     fed = InProcess(steep)
+    state = last(method, fed, 1000)
+    assert state["status"] == "running" and state["t"] == 1000
+    np.testing.assert_array_equal(np.flatnonzero(state["quarantined"]), [5])
+    np.testing.assert_array_equal(state["why"], np.where(np.arange(M) == 5, FAR, GOOD))
+    assert np.isfinite(state["w"]).all() and np.isfinite(method.models(fed, state)).all()
+    method, fed = replace(method, strict=True), InProcess(steep)
     state = last(method, fed, 1000)
     assert state["status"] == f"diverged by step {state['t'] + 1}" and 5 in state["gone"]
     assert not state["quarantined"].any() and np.isfinite(state["w"]).all()

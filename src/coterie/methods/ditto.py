@@ -12,20 +12,21 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.at_home import Reply, each, epochs, finite, personal, sent, train, weight
 from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.rounds import LocalTraining, State, average, models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, eta: float, E: int, B: int, t: int, lam: float, s: int) -> Reply:
+def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, lam: float, s: int) -> Reply:
     """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
-    steps, own, start = epochs(site, E, B), np.full(len(site), s, dtype=np.int64), each(site, w)
+    steps, own, start = epochs(site, E, B), np.full(len(site), s, dtype=np.int64), each(site, w, link)
     theta = train(site, start, eta, steps, t * steps, B)
     v = site.state.get("theta", start)
     new = train(site, v, eta, own, t * own, B, "own rows", start, lam)
     good = finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
-    return sent(site, theta, weight(site), good)
+    return sent(site, theta, weight(site), good, link)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,9 @@ class Ditto(LocalTraining):
         """Lines 3 to 8; a client's first v_k is the first w that it is sent."""
         t, w = state["t"], state["w"]
         over: State = {"E": self.E, "B": self.B, "lam": self.lam, "s": self.s}
-        sums = fed.total(update, to=to, w=w, eta=self.rate(t), t=t, **over)
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
         return sums, {"w": average(sums, w)}
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's v_k (m, d); w for those that never took part."""
-        return models(fed, personal, state["w"], w=state["w"])
+        return models(fed, state, personal, w=state["w"], link=self.link)

@@ -13,24 +13,25 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
 from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.rounds import LocalTraining, State, average, models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int) -> Reply:
     """ClientUpdate(k, w): E epochs of steps from w."""
     steps = epochs(site, E, B)
-    theta = train(site, each(site, w), eta, steps, t * steps, B)
-    return sent(site, theta, weight(site), finite(theta))
+    theta = train(site, each(site, w, link), eta, steps, t * steps, B)
+    return sent(site, theta, weight(site), finite(theta), link)
 
 
 @work
-def finetune(site: Site, w: Floats, eta: float, steps: int, B: int) -> Reply:
+def finetune(site: Site, w: Floats, link: Link, eta: float, steps: int, B: int) -> Reply:
     """The personal model: some steps from w that nobody averages; w itself where they diverge."""
-    many = np.full(len(site), steps, dtype=np.int64)
-    theta = train(site, each(site, w), eta, many, np.zeros_like(many), B, "finetune rows")
-    return {"theta": np.where(finite(theta)[:, None], theta, w)}
+    many, start = np.full(len(site), steps, dtype=np.int64), each(site, w, link)
+    theta = train(site, start, eta, many, np.zeros_like(many), B, "finetune rows")
+    return {"theta": np.where(finite(theta)[:, None], theta, start)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,11 @@ class FedAvg(LocalTraining):
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """``w_{t+1} = sum_k n_k w_{t+1}^k / m_t`` over the clients that answered."""
         t, w = state["t"], state["w"]
-        sums = fed.total(update, to=to, w=w, eta=self.rate(t), E=self.E, B=self.B, t=t)
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), E=self.E, B=self.B, t=t)
         return sums, {"w": average(sums, w)}
 
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d) after fine-tuning."""
-        w, eta = state["w"], self.rate(state["t"])
-        return models(fed, finetune, w, w=w, eta=eta, steps=self.finetune, B=self.B)
+        over: State = {"eta": self.rate(state["t"]), "steps": self.finetune, "B": self.B}
+        return models(fed, state, finetune, w=state["w"], link=self.link, **over)

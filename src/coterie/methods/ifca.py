@@ -14,29 +14,31 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.at_home import Reply, finite, sent, train, weight
 from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link, joined
 from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.local_training.start import Start
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import value
 
 
 @work
-def choose(site: Site, w: Floats) -> Reply:
+def choose(site: Site, w: Floats, link: Link) -> Reply:
     """Line 6, ``argmin_j F_i(theta_j)``, the first of equal ones; the model is kept, to be trained next."""
-    losses = [value(site.objective, np.tile(model, (len(site), 1))) for model in w]
+    losses = [value(site.objective, joined(site, model, link)) for model in w]
     group = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
-    site.state["theta"] = w[group]
-    return {"group": group, "theta": w[group]}
+    site.state["theta"] = theta = joined(site, w[group], link)
+    return {"group": group, "theta": theta}
 
 
 @work
-def update(site: Site, eta: float, tau: int, B: int, t: int) -> Reply:
+def update(site: Site, link: Link, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
     steps, start = np.full(len(site), tau, dtype=np.int64), site.state["theta"]
     theta = train(site, start, eta, steps, t * steps, B)
     good = finite(theta)
     site.state["theta"] = np.where(good[:, None], theta, start)
-    return sent(site, theta, weight(site), good)
+    return sent(site, theta, weight(site), good, link)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +68,31 @@ class IFCA(LocalTraining):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, at models w (k, d), by default drawn; -1: a client in no group yet."""
         state = super().init(fed, w)
-        if w is None:
-            start = keyed.starts(self.seed, "first models", np.arange(self.k))
-            state["w"] = self.spread * keyed.normal(start, 0, len(state["w"]))
         if state["w"].shape[:-1] != (self.k,):
             raise CoterieError(f"There are {self.k} groups: give as many first models.")
         return state | {"group": np.full(len(fed.clients), -1, dtype=np.int64)}
 
+    @property
+    def seeds(self) -> list[int]:
+        """Of the first models, one each."""
+        return [int(key >> np.uint64(33)) for key in keyed.starts(self.seed, "first models", np.arange(self.k))]
+
+    def first(self, start: Start) -> Floats:
+        """The objective's own first models (k, d1) where it has any, else small numbers."""
+        keys, d = keyed.starts(self.seed, "first models", np.arange(self.k)), len(start.shared)
+        return start.cut(start.models if start.told else self.spread * keyed.normal(keys, 0, d))
+
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 10: groups first, then one average for each; a group that nobody chose keeps its model."""
         t, w, group = state["t"], state["w"], state["group"].copy()
-        chosen = fed.ask(choose, to=to, w=w)
+        chosen = fed.ask(choose, to=to, w=w, link=self.link)
         here = chosen.to[chosen.rows]
         group[here] = chosen["group"] if chosen else -1
         over = {"eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
-        sums = fed.total(update, to=here, by=group[here], groups=self.k, **over)
+        sums = self.exchange(fed, update, here, by=group[here], groups=self.k, **over)
         return sums, {"w": average(sums, w), "group": group}
 
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d): the one with the least loss; the first one for those that do not answer."""
-        return models(fed, choose, state["w"][0], w=state["w"])
+        return models(fed, state, choose, w=state["w"], link=self.link)

@@ -13,22 +13,25 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.at_home import Reply, each, finite, personal, sent, train
 from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.rounds import LocalTraining, State, average, models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int) -> Reply:
+def update(
+    site: Site, w: Floats, link: Link, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int
+) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
     many = np.full(len(site), K, dtype=np.int64)
-    local = theta = each(site, w)
+    start = local = theta = each(site, w, link)
     for r in range(R):
         done = np.full(len(site), t * R + r, dtype=np.int64)
         theta = train(site, theta, alpha, many, done, B, anchor=local, pull=lam, fresh=False)
         local = local - eta * lam * (local - theta)
     good = finite(theta, local)
-    site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", each(site, w)))
-    return sent(site, local, site.weights, good)
+    site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))
+    return sent(site, local, site.weights, good, link)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +69,9 @@ class PFedMe(LocalTraining):
         """Lines 2 to 12; clients that are not asked would change nothing, and rest."""
         t, w = state["t"], state["w"]
         over: State = {"lam": self.lam, "alpha": self.alpha, "K": self.K, "R": self.R, "B": self.B}
-        sums = fed.total(update, to=to, w=w, eta=self.rate(t), t=t, **over)
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
         return sums, {"w": (1.0 - self.beta) * w + self.beta * average(sums, w)}
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's theta_i (m, d); w for those that never took part."""
-        return models(fed, personal, state["w"], w=state["w"])
+        return models(fed, state, personal, w=state["w"], link=self.link)

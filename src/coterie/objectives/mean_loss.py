@@ -12,7 +12,7 @@ from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.quadratic import NoisyQuadratic
-from coterie.objectives.steps import Draws, Sampled, add_row, full_gradient
+from coterie.objectives.steps import Draws, Sampled, add_row, advance, changes, full_gradient
 
 
 @kernel
@@ -124,6 +124,8 @@ def _walk(
     first: Ints,
     size: int,
     fresh: bool,
+    shift: Floats,
+    on: Floats,
 ) -> Floats:
     family, X, y, offset, weights, starts, stops = data
     m, d = theta.shape
@@ -141,8 +143,7 @@ def _walk(
                 drawn = key(keys[i], first[i] + (s if fresh else 0))
                 for b in range(size):
                     add_row(family, X, y, offset, weights, lo + whole(drawn, b, n), at, n / (size * weight), g)
-            for j in range(d):
-                at[j] -= eta[i] * (g[j] + pull * (at[j] - anchor[i, j]))
+            advance(at, g, i, anchor, eta, pull, shift, on)
     return out
 
 
@@ -155,8 +156,10 @@ def walk(
     steps: Ints,
     draws: Draws,
     fresh: bool = True,
+    shift: Floats | None = None,
+    on: npt.NDArray[Any] | None = None,
 ) -> Floats:
-    """Let every client take gradient steps on ``f_k(theta) + pull |theta - anchor|^2 / 2``.
+    """Let every client take gradient steps on ``f_k(theta) + shift' theta + pull |theta - anchor|^2 / 2``.
 
     Parameters
     ----------
@@ -172,6 +175,10 @@ def walk(
     draws : Draws
     fresh : bool, default True
         Whether every step draws rows anew; otherwise all look at those of the first.
+    shift : (m, d), optional
+        Added to every gradient.
+    on : (d,), optional
+        1 for parameters that move, 0 for those that stay; by default all move.
 
     Returns
     -------
@@ -180,15 +187,17 @@ def walk(
     if isinstance(objective, GLM):
         theta, anchor = np.ascontiguousarray(theta), np.ascontiguousarray(anchor)
         rows = (draws.keys, draws.first, draws.size)
-        return _walk(objective.compiled, theta, anchor, eta, float(pull), steps, *rows, fresh)
+        return _walk(objective.compiled, theta, anchor, eta, float(pull), steps, *rows, fresh, *changes(shift, on))
     if isinstance(objective, Sampled):
-        return objective.walk(theta, anchor, eta, pull, steps, draws, fresh)
+        return objective.walk(theta, anchor, eta, pull, steps, draws, fresh, shift, on)
     at = np.array(theta)
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
-        now = Draws(draws.keys[on], draws.first[on] + (s if fresh else 0), draws.size)
-        g = gradient(objective.take(on), at[on], now)
-        at[on] -= eta[on, None] * (g + pull * (at[on] - anchor[on]))
+        go = np.flatnonzero(steps > s)
+        now = Draws(draws.keys[go], draws.first[go] + (s if fresh else 0), draws.size)
+        g = gradient(objective.take(go), at[go], now)
+        g = g if shift is None else g + shift[go]
+        move = eta[go, None] * (g + pull * (at[go] - anchor[go]))
+        at[go] -= move if on is None else on * move
     return at
 
 

@@ -7,6 +7,7 @@ coefficient of column j for class c is number ``j K + c``. Rows are sorted by cl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import BLOCK, extremes
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
-from coterie.objectives.steps import Draws
+from coterie.objectives.steps import Draws, advance, changes
 
 Data = tuple[Floats, Ints, Floats, Ints, Ints, int, float]
 """X, y, weights, starts, stops, number of classes, ridge: what kernels take first."""
@@ -110,13 +111,14 @@ def _walk(
     first: Ints,
     size: int,
     fresh: bool,
+    shift: Floats,
+    on: Floats,
 ) -> Floats:
     out, g, z = theta.copy(), np.empty(theta.shape[1]), np.empty(data[5])
     for i in range(theta.shape[0]):
         for s in range(steps[i]):
             _mean_gradient(data, i, weight[i], out[i], keys[i], first[i] + (s if fresh else 0), size, z, g)
-            for j in range(g.shape[0]):
-                out[i, j] -= eta[i] * (g[j] + pull * (out[i, j] - anchor[i, j]))
+            advance(out[i], g, i, anchor, eta, pull, shift, on)
     return out
 
 
@@ -129,6 +131,19 @@ def _values(data: Data, theta: Floats) -> Floats:
         for r in range(starts[i], stops[i]):
             _predictors(X, r, theta[i], z)
             out[i] += weights[r] * (_probabilities(z, y[r]) + square)
+    return out
+
+
+@kernel
+def _row_losses(data: Data, theta: Floats) -> Floats:
+    X, y, _, starts, stops, K, ridge = data
+    out, z, at = np.empty((stops - starts).sum()), np.empty(K), 0
+    for i in range(starts.shape[0]):
+        square = 0.5 * ridge * np.dot(theta[i], theta[i])
+        for r in range(starts[i], stops[i]):
+            _predictors(X, r, theta[i], z)
+            out[at] = _probabilities(z, y[r]) + square
+            at += 1
     return out
 
 
@@ -239,6 +254,10 @@ class Softmax:
         """Losses (m,) at one theta (d,) or at one for each client (m, d)."""
         return _values(self.compiled, self._each(theta))
 
+    def row_losses(self, theta: npt.ArrayLike) -> Floats:
+        """The loss of every row (sum of counts,), without its weight, client after client."""
+        return _row_losses(self.compiled, self._each(theta))
+
     def gradient(self, theta: npt.ArrayLike) -> Floats:
         """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
         m = len(self)
@@ -251,12 +270,21 @@ class Softmax:
         return _gradients(self.compiled, self.sizes(), self._each(theta), draws.keys, draws.first, draws.size)
 
     def walk(
-        self, theta: Floats, anchor: Floats, eta: Floats, pull: float, steps: Ints, draws: Draws, fresh: bool
+        self,
+        theta: Floats,
+        anchor: Floats,
+        eta: Floats,
+        pull: float,
+        steps: Ints,
+        draws: Draws,
+        fresh: bool,
+        shift: Floats | None = None,
+        on: npt.NDArray[Any] | None = None,
     ) -> Floats:
         """Local steps on the mean losses: see ``mean_loss.walk``."""
         start, to, size = self._each(theta), self._each(anchor), self.sizes()
         rows = (draws.keys, draws.first, draws.size)
-        return _walk(self.compiled, size, start, to, eta, float(pull), steps, *rows, fresh)
+        return _walk(self.compiled, size, start, to, eta, float(pull), steps, *rows, fresh, *changes(shift, on))
 
     def predict(self, theta: npt.ArrayLike) -> Ints:
         """The likeliest class of every row at its client's theta, client after client (sum of counts,)."""

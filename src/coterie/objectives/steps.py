@@ -48,7 +48,16 @@ class Sampled(Protocol):
         """Gradients (m, d) of the mean losses over the rows drawn."""
 
     def walk(
-        self, theta: Floats, anchor: Floats, eta: Floats, pull: float, steps: Ints, draws: Draws, fresh: bool
+        self,
+        theta: Floats,
+        anchor: Floats,
+        eta: Floats,
+        pull: float,
+        steps: Ints,
+        draws: Draws,
+        fresh: bool,
+        shift: Floats | None = None,
+        on: npt.NDArray[Any] | None = None,
     ) -> Floats:
         """Where local steps on the mean losses lead (m, d): see ``mean_loss.walk``."""
 
@@ -64,6 +73,29 @@ def add_row(
     s = -scale * weights[r] * point(family, eta, y[r])[1]
     for j in range(theta.shape[0]):
         g[j] += s * X[r, j]
+
+
+@kernel
+def advance(at: Floats, g: Floats, i: int, anchor: Floats, eta: Floats, pull: float, shift: Floats, on: Floats) -> None:
+    """A step of client i, ``at -= eta_i on (g + shift_i + pull (at - anchor_i))``; empty: no shift, and all move."""
+    if shift.shape[0] > 0:
+        for j in range(at.shape[0]):
+            g[j] += shift[i, j]
+    if on.shape[0] > 0:
+        for j in range(at.shape[0]):
+            at[j] -= eta[i] * on[j] * (g[j] + pull * (at[j] - anchor[i, j]))
+    else:
+        for j in range(at.shape[0]):
+            at[j] -= eta[i] * (g[j] + pull * (at[j] - anchor[i, j]))
+
+
+def changes(shift: npt.ArrayLike | None, on: npt.ArrayLike | None) -> tuple[Floats, Floats]:
+    """What :func:`advance` takes for a shift (m, d) and parameters that move (d,), each of which may be None."""
+    moved, moving = (
+        np.empty((0,) * axes) if value is None else np.ascontiguousarray(value, dtype=np.float64)
+        for value, axes in ((shift, 2), (on, 1))
+    )
+    return moved, moving
 
 
 @kernel

@@ -1,8 +1,8 @@
 """What clients do in a round: steps on their own rows, and a look at what came of them before it is sent.
 
-A result that is not finite is never sent. Where a client's gradient is not finite at zero either, its data are to
-blame (BROKEN), else its steps were too long (FAR); the verdict is kept in its state, so that a coordinator can ask for
-names when sums say that there are any.
+A result that is not finite is never sent. Where a client's data give no gradient, they are to blame (BROKEN), else its
+steps were too long (FAR); the verdict is kept in its state, so that a coordinator can ask for names when sums say that
+there are any.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.federation import Site, work
+from coterie.methods.local_training.own import Link, joined, parted
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.mean_loss import gradient, sizes, walk
+from coterie.objectives.mean_loss import sizes, walk
+from coterie.objectives.parts import sound
 from coterie.objectives.steps import Draws
 
 Reply = dict[str, Any]
 
 GOOD, FAR, BROKEN = 0, 1, 2
-LARGEST = 1e100
-"""Parameters that are farther away have diverged."""
 
 
-def each(site: Site, w: Floats) -> Floats:
-    """One model (d,) for every client (m, d)."""
-    return np.broadcast_to(w, (len(site), len(w)))
+def each(site: Site, w: Any, link: Link) -> Floats:
+    """Every client's model (m, d): the one that was sent, with the client's own parts."""
+    return joined(site, w, link)
 
 
 def weight(site: Site) -> Floats:
@@ -52,35 +53,40 @@ def train(
     anchor: Floats | None = None,
     pull: float = 0.0,
     fresh: bool = True,
+    shift: Floats | None = None,
+    on: npt.NDArray[Any] | None = None,
 ) -> Floats:
     """Take ``steps`` (m,) steps from ``start`` (m, d) on ``f_i(theta) + pull |theta - anchor|^2 / 2``.
 
-    ``done`` (m,) steps came before them, which keys the rows that they draw.
+    ``done`` (m,) steps came before them, which keys the rows that they draw. ``shift`` (m, d) is added to every
+    gradient; where ``on`` (d,) is 0, parameters stay.
     """
     draws = Draws(keyed.starts(site.seed, stream, site.ids), done.astype(np.int64), batch)
     site.count(gradients=int(steps.sum()))
     size = np.full(len(site), float(eta))
-    return walk(site.objective, start, start if anchor is None else anchor, size, pull, steps, draws, fresh)
+    to = start if anchor is None else anchor
+    return walk(site.objective, start, to, size, pull, steps, draws, fresh, shift, on)
 
 
 def finite(*models: Floats) -> Any:
-    """Whether all of a client's models are where they may be (m,)."""
-    return np.all([(np.abs(model) < LARGEST).all(axis=1) for model in models], axis=0)
+    """Whether all of a client's models are where they may be (m,): parameters that are farther away have diverged."""
+    return np.all([(np.abs(x) < (1e100 if x.itemsize == 8 else 1e30)).all(axis=1) for x in models], axis=0)
 
 
-def sent(site: Site, theta: Floats, weight: Floats, good: Any) -> Reply:
-    """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict."""
+def sent(site: Site, theta: Floats, weight: Floats, good: Any, link: Link) -> Reply:
+    """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict.
+
+    Own parts are kept at home. ``x`` (m, d1) is the shared part times the weight w (m,).
+    """
     verdict = np.zeros(len(site), dtype=np.int64)
     bad = np.flatnonzero(~good)
     if len(bad):
-        here = site.objective.take(bad)
-        nothing = Draws(np.zeros(len(bad), dtype=np.uint64), np.zeros(len(bad), dtype=np.int64))
-        g = gradient(here, np.zeros((len(bad), theta.shape[1])), nothing)
-        verdict[bad] = np.where(finite(g), FAR, BROKEN)
+        verdict[bad] = np.where(sound(site.objective.take(bad)), FAR, BROKEN)
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
-    x = w[:, None] * np.where(good[:, None], theta, 0.0)
-    return {"x": x, "w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
+    shared = np.where(np.asarray(good)[:, None], parted(site, theta, good, link), 0.0)
+    found = {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
+    return found | {"x": w.astype(theta.dtype)[:, None] * shared}
 
 
 @work
@@ -90,6 +96,6 @@ def verdicts(site: Site) -> Reply:
 
 
 @work
-def personal(site: Site, w: Floats) -> Reply:
+def personal(site: Site, w: Floats, link: Link) -> Reply:
     """A client's own model (m, d); the shared one where it never made any."""
-    return {"theta": site.state.get("theta", each(site, w))}
+    return {"theta": site.state.get("theta", each(site, w, link))}

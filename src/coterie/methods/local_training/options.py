@@ -18,3 +18,11 @@ def need(name: str, value: Any, low: float, high: float = np.inf, above: bool = 
         raise CoterieError(
             f"{name} must be {kind} {'above' if above else 'of at least'} {low:g}{beyond}, not {value!r}."
         )
+
+
+def need_patterns(name: str, value: Any) -> tuple[str, ...]:
+    """Patterns of names as a tuple; a CoterieError where a value is neither text nor a list of it."""
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, (tuple, list)) or not all(isinstance(v, str) and v for v in given):
+        raise CoterieError(f"{name} must be names of parameters, or patterns such as head*, not {value!r}.")
+    return tuple(given)

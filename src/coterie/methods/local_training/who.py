@@ -1,0 +1,48 @@
+"""Who takes part in a round, and who cannot go on after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, Sums
+from coterie.methods.local_training.at_home import BROKEN, FAR, verdicts
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Ints
+
+
+def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
+    """The share C of the clients ``free`` that takes part in round t, drawn by keys: one at least, in rising order."""
+    m = max(int(C * len(free) + 0.5), 1)
+    if m == len(free):
+        return free
+    u = keyed.uniform(seed, "participation", ids[free], t, 1)[:, 0]
+    return np.sort(free[np.argpartition(u, m - 1)[:m]])
+
+
+def judged(fed: Federation, state: dict[str, Any], sums: Sums, strict: bool) -> dict[str, Any]:
+    """What changes in the state of round t, where some of those that were just added up cannot go on.
+
+    They are ``quarantined`` in it (its number, from 1; ``why`` is FAR or BROKEN). Where the run is ``strict``, or most
+    have diverged, its status ends it, and ``gone`` are those clients.
+    """
+    at = state["t"] + 1
+    far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("far", "broken"))
+    who, why = blame(fed, sums) if far or broken else (sums.to[:0], sums.to[:0])
+    if far > (0.0 if strict else 0.5 * len(sums.rows)):
+        return {"status": f"diverged by step {at}", "gone": who[why == FAR]}
+    if broken and strict:
+        return {"status": f"ended by step {at}: the data of some clients give no gradient", "gone": who}
+    quarantined, reason = state["quarantined"].copy(), state["why"].copy()
+    quarantined[who], reason[who] = at, why
+    return {"quarantined": quarantined, "why": reason}
+
+
+def blame(fed: Federation, sums: Sums) -> tuple[Ints, Ints]:
+    """Who of those that were just added up has diverged, or has broken data, and which of both (FAR, BROKEN)."""
+    replies = fed.ask(verdicts, to=sums.to[sums.rows])
+    if not replies:
+        return sums.to[:0], sums.to[:0]
+    bad = np.isin(replies["verdict"], (FAR, BROKEN))
+    return replies.to[replies.rows][bad], replies["verdict"][bad]

@@ -1,0 +1,50 @@
+"""What an objective may say of its parameters, and what holds where it says nothing: names, first values, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.mean_loss import gradient
+from coterie.objectives.steps import Draws
+from coterie.relations.layout import Layout
+
+
+def names(objective: Any) -> dict[str, int]:
+    """How many numbers every layer has, in order: its ``names``, by default "0", "1", ... of one number each."""
+    return dict(getattr(objective, "names", None) or dict.fromkeys(map(str, range(objective.dim)), 1))
+
+
+def precision(objective: Any) -> np.dtype[Any]:
+    """The type of its parameters: its ``dtype``, by default float64."""
+    return np.dtype(getattr(objective, "dtype", np.float64))
+
+
+def first(objective: Any, seed: int) -> Floats:
+    """The model (d,) that training starts from: its ``start(seed)``, by default zero."""
+    if not hasattr(objective, "start"):
+        return np.zeros(objective.dim, dtype=precision(objective))
+    return np.asarray(objective.start(int(seed)), dtype=precision(objective))
+
+
+def where(objective: Any, patterns: Sequence[str] = ()) -> Bools:
+    """Which parameters (d,) patterns such as ``head*`` name, or the objective keeps with each client: its ``kept``.
+
+    A CoterieError for a pattern that matches nothing, which lists the names.
+    """
+    wanted = (*patterns, *getattr(objective, "kept", ()))
+    if not wanted:
+        return np.zeros(objective.dim, dtype=bool)
+    return np.asarray(Layout.of(names(objective), personal=wanted, rest="shared").personal >= 0)
+
+
+def sound(objective: Any) -> Bools:
+    """Whether every client's data give a gradient (m,): its ``sound()``, by default whether that at zero is finite."""
+    if hasattr(objective, "sound"):
+        return np.asarray(objective.sound(), dtype=bool)
+    m = len(objective)
+    every = Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
+    return np.asarray(np.isfinite(gradient(objective, np.zeros((m, objective.dim)), every)).all(axis=1))
