@@ -1,0 +1,133 @@
+"""Notes on shared and group-specific layers (seed 000): SGD on the augmented model ``[x_s, x_1, ..., x_k]``.
+
+Clients of group G_g have the model [x_s, x_g]: some layers are common to all, the others to their group. With
+``bar f_g = mean_{i in G_g} f_i`` the objective is ``f(x_s, x_1, ..., x_k) = sum_g |G_g| / n bar f_g(x_s, x_g)``, and
+
+    d_{x_s} f = sum_g |G_g| / n d_{x_s} bar f_g(x_s, x_g),        d_{x_g} f = |G_g| / n d_{x_g} bar f_g(x_s, x_g).
+
+Any layers may be shared, and the others may have other shapes in every group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.checks import need_choices
+from coterie.methods.groups.at_home import received, weights
+from coterie.methods.groups.exchange import addressed, averaged, everyones
+from coterie.methods.groups.layers import agreed
+from coterie.methods.groups.look import appended, observe, seen
+from coterie.methods.local_training.at_home import Reply, epochs, finite, sent, train
+from coterie.methods.local_training.options import need, need_patterns
+from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.rounds import LocalTraining, State
+from coterie.numerics.kernels import Floats, Ints
+from coterie.relations.group_layout import GroupLayout
+
+
+@work
+def update(
+    site: Site, w: Floats, clusters: bool, link: Link, weigh: str, eta: float, tau: int, E: int, B: int, t: int
+) -> Reply:
+    """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
+    steps = epochs(site, E, B) if E else np.full(len(site), tau, dtype=np.int64)
+    theta = train(site, received(site, w, clusters, link), eta, steps, t * steps, B)
+    return sent(site, theta, weights(site, weigh), finite(theta), link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSGD(LocalTraining):
+    """The notes' method with groups that are known.
+
+    Attributes
+    ----------
+    shared : tuple of str, default ()
+        Names or patterns of the layers x_s that all groups share; () is a model for each group, ("*",) one for all.
+    group : (m,) int, optional
+        Group of every client from 0, by default its cluster. Groups of other architectures must be the clusters.
+    tau : int, default 1
+        Steps at home in a round. With one, a round is one step of SGD on f.
+    E : int, default 0
+        Instead of tau, passes over a client's rows in a round.
+    weigh : {"clients", "rows"}, default "clients"
+        Whether clients count alike, as in the notes, or by the weight of their rows.
+    own : {"weighted", "averaged"}, default "weighted"
+        How far groups' own layers go: "weighted" is the gradient of f, |G| / n times the mean in the group;
+        "averaged" is that mean, as in FedAvg, a step n / |G| times as long. Stationary points are the same.
+    look : int, default 0
+        Rounds between two looks at gradients and their variance, kept in ``state["trace"]`` (see ``groups.look``).
+    replicates : int, default 2
+        Independent batches of every client at a look.
+    """
+
+    shared: tuple[str, ...] = ()
+    group: Any = None
+    tau: int = 1
+    E: int = 0
+    weigh: str = "clients"
+    own: str = "weighted"
+    look: int = 0
+    replicates: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in {"tau": 1, "E": 0, "look": 0, "replicates": 2}.items():
+            need(name, getattr(self, name), least, whole=True)
+        need_choices(self, {"weigh": ("clients", "rows"), "own": ("weighted", "averaged")})
+        object.__setattr__(self, "shared", need_patterns("shared", self.shared))
+        if (self.up, self.down) != ("none", "none"):
+            raise CoterieError("GroupSGD sends models as they are: leave the codecs up and down out.")
+        if self.E and self.tau > 1:
+            raise CoterieError("Give tau, steps of a round, or E, passes over the rows, not both.")
+
+    def groups(self, fed: Federation) -> Ints:
+        """Group of every client."""
+        if self.group is None:
+            return fed.clients.clusters
+        given = np.asarray(self.group)
+        if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
+            raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
+        return given.astype(np.int64)
+
+    def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
+        """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
+        group, nobody = self.groups(fed), np.zeros(len(fed.clients), dtype=np.int64)
+        said = agreed(fed, group, self.shared, self.link, self.seed)
+        if len(set(said.layout.sizes)) > 1 and not np.array_equal(group, fed.clients.clusters):
+            raise CoterieError("Groups whose models differ in size must be the federation's clusters.")
+        state: State = {"t": 0, "status": "running", "quarantined": nobody, "why": nobody.copy(), "w": said.start(w)}
+        about = {"layout": said.layout.arrays(), "weigh": self.weigh, "share": np.zeros(said.layout.k), "trace": {}}
+        return state | about | ({} if said.travels.values.all() else {"whole": said.whole, "travels": said.travels})
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
+        t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
+        trace, models = self.looked(fed, state, layout), layout.models(x)
+        over = {"eta": self.rate(t), "tau": self.tau, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
+        sums = fed.total(update, to=to, **addressed(fed, self.groups(fed), models, to), link=self.link, **over)
+        share, moves = averaged(sums, models)
+        step = layout.gather(moves, share)
+        if self.own == "averaged":
+            step[layout.shared :] = layout.gather(moves, np.ones(layout.k))[layout.shared :]
+        return sums, {"w": (x + step).astype(x.dtype), "share": share, "trace": trace}
+
+    def looked(self, fed: Federation, state: State, layout: GroupLayout) -> dict[str, Any]:
+        """The trace so far, and a look before this round where it is time."""
+        t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
+        if not self.look or t % self.look:
+            return dict(state["trace"])
+        over = {"weigh": self.weigh, "B": self.B, "R": self.replicates, "t": t}
+        to = addressed(fed, self.groups(fed), layout.models(state["w"]), free)
+        sums = fed.total(observe, to=free, **to, link=self.link, **over)
+        return appended(state["trace"], seen(sums, layout, t))
+
+    def models(self, fed: Federation, state: State) -> Any:
+        """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
+        group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
+        return everyones(fed, group, models, state, self.link)

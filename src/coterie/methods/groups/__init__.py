@@ -1,0 +1,1 @@
+"""What the method of shared and group-specific layers is made of: groups' layers, diagnostics and theory."""
