@@ -1,0 +1,72 @@
+"""Losses and scores of each row for masks and boxes: functions ``(outputs, targets) -> (rows,)``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BOX = 1.0
+"""What a box counts beside a nodule's presence."""
+FOCUS = 2.0
+"""Exponent of the focal loss."""
+
+
+def dice_and_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean binary cross-entropy of the pixels plus one minus the soft Dice coefficient, of each image.
+
+    Parameters
+    ----------
+    outputs : (rows, ...)
+        Logits of masks.
+    targets : (rows, ...)
+        Masks of 0 and 1.
+
+    Returns
+    -------
+    (rows,)
+
+    References
+    ----------
+    Milletari, Navab, Ahmadi (2016), V-Net, 3DV; Isensee et al. (2021), nnU-Net, Nature Methods, add cross-entropy.
+    """
+    targets = targets.to(outputs.dtype)
+    inside = torch.sigmoid(outputs).flatten(1)
+    truth = targets.flatten(1)
+    soft = (2.0 * (inside * truth).sum(1) + 1.0) / (inside.sum(1) + truth.sum(1) + 1.0)
+    entropy = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return entropy.flatten(1).mean(1) + 1.0 - soft
+
+
+def dice(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The Dice coefficient (rows,) of predicted and true masks; 1 where both are empty."""
+    found, truth = (outputs > 0).flatten(1), (targets > 0.5).flatten(1)
+    both, sizes = (found & truth).sum(1), found.sum(1) + truth.sum(1)
+    return torch.where(sizes > 0, 2.0 * both / sizes.clamp(min=1), torch.ones_like(both, dtype=outputs.dtype))
+
+
+def grid_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one.
+
+    Both are divided by the image's number of nodules, or 1 where it has none.
+
+    Parameters
+    ----------
+    outputs, targets : (rows, 5, cells, cells)
+        Presence and box of each cell; targets as ``data.boxes.to_grid`` makes them.
+
+    Returns
+    -------
+    (rows,)
+
+    References
+    ----------
+    Lin et al. (2017), Focal loss for dense object detection, ICCV; smooth L1 as in Girshick (2015), Fast R-CNN.
+    """
+    targets = targets.to(outputs.dtype)
+    truth = targets[:, 0]
+    entropy = functional.binary_cross_entropy_with_logits(outputs[:, 0], truth, reduction="none")
+    missed = 1.0 - torch.exp(-entropy)  # one minus the probability of the truth
+    off = functional.smooth_l1_loss(outputs[:, 1:], targets[:, 1:], reduction="none").sum(1) * truth
+    many = truth.flatten(1).sum(1).clamp(min=1.0)
+    return (missed**FOCUS * entropy + BOX * off).flatten(1).sum(1) / many

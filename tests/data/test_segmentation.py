@@ -1,0 +1,179 @@
+"""Slices of hospitals made here, and folders of a user's own: what is in them, and what is said of what is not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imsave
+
+from coterie.data.images import Scanner, ellipses, read_image, standardised
+from coterie.data.segmentation import read_folder, resized, two_hospitals
+from coterie.errors import CoterieError
+
+
+def test_hospitals_see_the_same_bodies_otherwise():
+    dealt = two_hospitals(30, side=32)
+    assert dealt.train.X.shape == (30, 1, 32, 32) and dealt.train.X.dtype == np.float32
+    assert dealt.train.y.shape == (30, 1, 32, 32) and set(np.unique(dealt.train.y)) == {0, 1}
+    assert (dealt.train.stops - dealt.train.starts).tolist() == [15, 15] and dealt.classes == 0
+    gap = []
+    for a, b in zip(dealt.train.starts, dealt.train.stops, strict=True):
+        X, inside = dealt.train.X[a:b], dealt.train.y[a:b] > 0
+        assert 0.01 < inside.mean() < 0.15 and inside.any(axis=(1, 2, 3)).all()
+        gap.append(X[inside].mean() - X[~inside].mean())
+    assert gap[0] > 0.2 and gap[1] < -0.1  # bright in one, dark in the other
+
+
+def test_slices_are_functions_of_seed_and_number():
+    one, again, other = two_hospitals(6, seed=1), two_hospitals(6, seed=1), two_hospitals(6, seed=2)
+    np.testing.assert_array_equal(one.train.X, again.train.X)
+    assert not np.array_equal(one.train.X, other.train.X)
+    few = two_hospitals((6, 3), seed=1)  # as first slices do not depend on how many follow
+    assert {x.tobytes() for x in few.train.X[:3]} <= {x.tobytes() for x in (*one.train.X, *one.test.X)}
+
+
+def test_a_scanner_does_what_its_numbers_say():
+    flat, ids = np.full((400, 8, 8), 0.75), np.arange(400, dtype=np.uint64)
+    plain = Scanner(contrast=-0.5, brightness=0.1, noise=0.2).scan(flat, ids, 0)
+    assert plain.mean() == pytest.approx(0.5 - 0.5 * 0.25 + 0.1, abs=0.005)  # 25,600 draws of sd 0.2
+    assert plain.std() == pytest.approx(0.2, abs=0.005)
+    uneven = Scanner(noise=0.0, field=0.3).scan(flat, ids, 0)
+    assert uneven.max() == pytest.approx(0.75 * (1 + 0.3 * np.sqrt(2)), rel=0.01) and uneven.std() > 0.05
+    edge = np.zeros((1, 8, 8))
+    edge[:, :, 4:] = 1.0
+    assert np.ptp(np.diff(Scanner(noise=0.0, blur=1.0).scan(edge, ids[:1], 0)[0, 4])) < 0.6
+
+
+def test_an_ellipse_has_its_area_and_place():
+    inside = ellipses(np.array([[20.0, 12.0]]), np.array([[8.0, 4.0]]), np.zeros(1), 40)[0]
+    assert inside.sum() == pytest.approx(np.pi * 32, rel=0.03)
+    y, x = np.nonzero(inside > 0.5)
+    assert (x + 0.5).mean() == pytest.approx(20.0) and (y + 0.5).mean() == pytest.approx(12.0)
+    assert np.ptp(x) > 1.7 * np.ptp(y)
+
+
+def test_standardised_images():
+    X = np.random.default_rng(0).normal(3.0, 5.0, (4, 1, 6, 6))
+    X[2] = 7.0
+    out = standardised(X)
+    np.testing.assert_allclose(out.mean(axis=(1, 2, 3)), 0.0, atol=1e-6)
+    np.testing.assert_allclose(out.std(axis=(1, 2, 3)), [1, 1, 0, 1], atol=1e-6)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two clients: north with 4 PNG images, south with 3 NumPy images; masks the other way round."""
+    rng = np.random.default_rng(0)
+    for client, n in (("north", 4), ("south", 3)):
+        for part in ("images", "masks"):
+            (tmp_path / client / part).mkdir(parents=True)
+            for k in range(n):
+                pixels = rng.random((6, 8)) if part == "images" else (rng.random((6, 8)) > 0.5) * 1.0
+                path = tmp_path / client / part / f"s{k}"
+                if (client == "north") == (part == "images"):
+                    imsave(path.with_suffix(".png"), pixels, cmap="gray", vmin=0, vmax=1)
+                else:
+                    np.save(path.with_suffix(".npy"), pixels)
+    return tmp_path
+
+
+def test_a_folder_of_one_s_own(folder):
+    dealt = read_folder(folder, test_fraction=0.5)
+    assert dealt.names == ("north", "south")
+    assert dealt.train.X.shape[1:] == (1, 6, 8) and len(dealt.train.X) + len(dealt.test.X) == 7
+    X, y = (np.concatenate([getattr(p, name) for p in (dealt.train, dealt.test)]) for name in ("X", "y"))
+    k = int(np.flatnonzero(dealt.row == 5)[0])  # south's second
+    np.testing.assert_allclose(X[k, 0], np.load(folder / "south/images/s1.npy"), atol=1e-6)
+    np.testing.assert_array_equal(y[k, 0], read_image(folder / "south/masks/s1.png") > 0.5)
+    k = int(np.flatnonzero(dealt.row == 0)[0])
+    np.testing.assert_array_equal(y[k, 0], np.load(folder / "north/masks/s0.npy"))
+    assert X[k].max() <= 1.0 and X[k].min() >= 0.0
+
+
+def test_other_sizes_are_brought_to_one(folder):
+    for part in ("images", "masks"):
+        np.save(folder / "south" / part / "big.npy", np.ones((12, 16)))
+    with pytest.raises(CoterieError, match=r"big.npy is 12 x 16 and .*s0.png is 6 x 8: name a size"):
+        read_folder(folder)
+    dealt = read_folder(folder, size=(12, 16))
+    assert dealt.train.X.shape[2:] == (12, 16) and set(np.unique(dealt.train.y)) == {0, 1}
+    mask = np.zeros((4, 4), dtype=np.uint8)
+    mask[:, 2:] = 1
+    np.testing.assert_array_equal(resized(mask, (8, 8), 0)[0], [0, 0, 0, 0, 1, 1, 1, 1])
+
+
+def empty(folder):
+    for path in (folder / "south/images").iterdir():
+        path.unlink()
+
+
+BREAK = {
+    "no mask": (lambda f: (f / "north/masks/s2.npy").unlink(), r"s2.png has no mask: put one of the same name into"),
+    "no masks": (
+        lambda f: [(f / f"north/masks/s{k}.npy").unlink() for k in (1, 2)],
+        r"no mask \(nor have 1 more\)",
+    ),
+    "no image": (lambda f: (f / "south/images/s1.npy").unlink(), r"s1.png is the mask of no image: add the image"),
+    "no images": (empty, r"images has no images: files that end in .png or .npy"),
+    "no masks folder": (lambda f: shutil.rmtree(f / "south/masks"), r"south has no folder 'masks': a client is"),
+    "sizes": (
+        lambda f: np.save(f / "north/masks/s2.npy", np.ones((6, 7))),
+        r"6 x 8 and its mask .* is 6 x 7",
+    ),
+    "twice": (lambda f: np.save(f / "north/images/s2.npy", np.ones((6, 8))), r"s2.npy and .*s2.png have the same name"),
+    "no PNG": (lambda f: (f / "north/images/s2.png").write_bytes(b"hello"), r"s2.png cannot be read as an image"),
+    "no NPY": (lambda f: (f / "south/images/s2.npy").write_bytes(b"hello"), r"s2.npy cannot be read as an image"),
+    "empty file": (lambda f: (f / "south/images/s2.npy").write_bytes(b""), r"s2.npy cannot be read as an image"),
+    "NaN": (
+        lambda f: np.save(f / "south/images/s2.npy", np.full((6, 8), np.nan)),
+        r"s2.npy has pixels that are not",
+    ),
+    "text": (lambda f: np.save(f / "south/images/s2.npy", np.full((6, 8), "a")), r"s2.npy has no numbers"),
+    "volume": (lambda f: np.save(f / "south/images/s2.npy", np.ones((6, 8, 9))), r"s2.npy has the shape \(6, 8, 9\)"),
+    "no clients": (
+        lambda f: [shutil.rmtree(f / c) for c in ("north", "south")],
+        r"has no clients: each is a",
+    ),
+    "nothing": (shutil.rmtree, r"is not a folder: name the one that has a sub-folder for each client"),
+}
+
+
+@pytest.mark.parametrize("what", BREAK)
+def test_what_a_folder_lacks_is_said(folder, what):
+    spoil, sentence = BREAK[what]
+    spoil(folder)
+    with pytest.raises(CoterieError, match=sentence):
+        read_folder(folder)
+
+
+def test_a_cut_off_png_is_named(folder):
+    path = folder / "north/images/s2.png"
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(CoterieError, match=r"s2.png cannot be read as an image"):
+        read_folder(folder)
+
+
+def test_without_matplotlib_the_remedy_is_said(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.image", None)
+    with pytest.raises(CoterieError, match=r"s0.png needs matplotlib: pip install matplotlib, or save images as .npy"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: two_hospitals(0), "images must be a whole number of at least 1"),
+        (lambda: two_hospitals((3, 3, 3)), "one number of images for each scanner: 3 for 2"),
+        (lambda: two_hospitals(3, scanners=()), "one number of images for each scanner: 0 for 0"),
+        (lambda: two_hospitals(3, side=0), "side must be a whole number of at least 1"),
+        (lambda: two_hospitals(3, test_fraction=1.0), "test fraction"),
+        (lambda: Scanner(noise=-1.0), "blur, field and noise not negative"),
+        (lambda: Scanner(contrast=np.nan), "must be finite"),
+    ],
+)
+def test_what_cannot_be_made_is_said(call, sentence):
+    with pytest.raises(CoterieError, match=sentence):
+        call()
