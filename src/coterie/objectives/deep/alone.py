@@ -19,26 +19,49 @@ from torch import Tensor
 
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.architecture import Architecture, Place
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
 
 class Bench:
-    """A module whose parameters lie in ``flat`` (d,) and whose gradients lie in ``grads`` (p,)."""
+    """A module whose parameters lie in ``flat`` (d,) and whose gradients lie in ``grads`` (p,).
+
+    Both are in the order of ``Architecture.channels_last``; :meth:`load` and :meth:`unload` go between that and theta.
+    """
 
     def __init__(self, of: Architecture) -> None:
-        self.of, self.module = of, of.module()
+        self.of, self.module, self.order = of, of.module(), of.channels_last
         self.flat = torch.zeros(of.d, dtype=of.dtype, device=of.device)
         self.grads = torch.zeros(of.p, dtype=of.dtype, device=of.device)
-        parameters, views = dict(self.module.named_parameters()), of.views(self.flat)
+        parameters = dict(self.module.named_parameters())
         for place in of.parameters:
             parameter = parameters[place.name]
-            parameter.data = views[place.name]
-            parameter.grad = self.grads[place.start : place.stop].view(place.shape)
+            parameter.data, parameter.grad = self._layer(self.flat, place), self._layer(self.grads, place)
         for place in of.buffers:
             owner, _, name = place.name.rpartition(".")
-            self.module.get_submodule(owner)._buffers[name] = views[place.name]
+            self.module.get_submodule(owner)._buffers[name] = self._layer(self.flat, place)
+
+    def _layer(self, flat: Tensor, place: Place) -> Tensor:
+        layer, shape = flat[place.start : place.stop], place.shape
+        if self.order is None or len(shape) != 4:
+            return layer.view(shape)
+        return layer.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+
+    def laid(self, row: Tensor) -> Tensor:
+        """A row (d,) or (p,) of theta's order in that of ``flat``."""
+        return row if self.order is None else row[self.order[: len(row)]]
+
+    def load(self, theta: Tensor) -> None:
+        """Take a model (d,)."""
+        self.flat.copy_(self.laid(theta))
+
+    def unload(self, row: Tensor, flat: Tensor) -> None:
+        """Write ``flat``, (d,) or (p,), to a row of theta's order."""
+        if self.order is None:
+            row.copy_(flat)
+        else:
+            row[self.order[: len(row)]] = flat
 
     def forward(self, x: Any) -> Tensor:
         """What the module makes of inputs."""
@@ -72,9 +95,9 @@ class Alone:
         bench: Bench = self._local.bench
         return bench
 
-    def _row(self, numbers: Any, i: int) -> list[Tensor] | None:
-        """The parameters of client i's row, where there are any."""
-        return None if numbers is None else [self.of.tensor(numbers[i])[None, : self.of.p]]
+    def _layers(self, numbers: Any) -> list[Tensor] | None:
+        """The parameters of a row (d,), where there is any, as :class:`Bench` has them."""
+        return None if numbers is None else [self.bench.laid(self.of.tensor(numbers)[: self.of.p])[None]]
 
     def each(self, m: int, run: Callable[[int], None]) -> None:
         """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them."""
@@ -92,9 +115,9 @@ class Alone:
         def one(i: int) -> None:
             bench = self.bench
             bench.module.train()
-            bench.flat.copy_(theta[i])
+            bench.load(theta[i])
             with _seeded(self.of, int(keys[i]), int(first[i])):
-                out[i, : self.of.p] = bench.gradient(_single(batch, i, int(first[i])), self.ridge)
+                bench.unload(out[i, : self.of.p], bench.gradient(_single(batch, i, int(first[i])), self.ridge))
 
         self.each(len(theta), one)
         return out
@@ -104,23 +127,23 @@ class Alone:
     ) -> None:
         """Move theta (m, d), in place, where local steps lead."""
         p = self.of.p
-        on = None if going.on is None else self.of.tensor(going.on)
 
         def one(i: int) -> None:
             bench, at = self.bench, int(first[i])
             bench.module.train()
-            bench.flat.copy_(theta[i])
-            to, shift = (self._row(a, i) for a in (going.anchor if going.pull else None, going.shift))
-            eta, move = self.of.tensor(going.eta[i : i + 1]), None if on is None else [on[:p]]
-            stepper = Stepper([bench.flat[None, :p]], eta, going.pull, to, shift, move, clip, momentum)
+            bench.load(theta[i])
+            to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
+            on = self._layers(going.on)
+            layers, eta = [bench.flat[None, :p]], self.of.tensor(going.eta[i : i + 1])
+            stepper = Stepper(layers, eta, going.pull, to if going.pull else None, shift, on, clip, momentum)
             for s in range(int(going.steps[i])):
                 now = at + (s if going.fresh else 0)
                 with _seeded(self.of, int(keys[i]), now):
                     g = bench.gradient(_single(batch, i, now), self.ridge)
                 stepper.step([g[None]])
-            if on is not None and self.of.buffers:
-                bench.flat[p:] = torch.where(on[p:] > 0, bench.flat[p:], theta[i, p:])
-            theta[i] = bench.flat
+            if going.on is not None:  # statistics of layers that rest do, too
+                bench.flat[p:] = torch.where(self.of.tensor(going.on)[p:] > 0, bench.flat[p:], theta[i, p:])
+            bench.unload(theta[i], bench.flat)
 
         self.each(len(theta), one)
 
@@ -128,7 +151,7 @@ class Alone:
         """What client i's model makes of inputs (b, ...), in evaluation mode."""
         bench = self.bench
         bench.module.eval()
-        bench.flat.copy_(theta[i])
+        bench.load(theta[i])
         with torch.no_grad():
             return bench.forward(x)
 

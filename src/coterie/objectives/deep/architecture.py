@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,7 @@ class Architecture:
         self.kept = tuple(b.name for b in self.buffers) if buffers == "personal" else ()
         self.moving = any(isinstance(m, MOVING) and bool(m.track_running_stats) for m in module.modules())
         self.random = any(isinstance(m, RANDOM) for m in module.modules())
+        self.images = any(isinstance(m, nn.Conv2d) for m in module.modules()) and self.dtype is torch.float32
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
     @property
@@ -159,6 +161,21 @@ class Architecture:
         lead = theta.shape[:-1]
         every = (*self.parameters, *self.buffers)
         return {place.name: theta[..., place.start : place.stop].view(*lead, *place.shape) for place in every}
+
+    @cached_property
+    def channels_last(self) -> Tensor | None:
+        """Where the numbers of theta (d,) lie when kernels of convolutions have their channels last; None: as they are.
+
+        Convolutions of float32 images take a quarter less time so.
+        """
+        if not self.images:
+            return None
+        order = torch.arange(self.d)
+        for place in self.parameters:
+            if len(place.shape) == 4:
+                here = order[place.start : place.stop]
+                here.copy_(here.view(place.shape).permute(0, 2, 3, 1).flatten().clone())
+        return order.to(self.device)
 
     def tensor(self, theta: Any) -> Tensor:
         """Numbers of numpy as a tensor of its own here."""
