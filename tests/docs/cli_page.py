@@ -60,7 +60,7 @@ def row(parameter) -> str:
     if parameter.required:
         text += " Required."
     elif parameter.is_flag:
-        text += f" Default: `{parameter.opts[0]}`."
+        text += f" Default: `{parameter.opts[0]}`." if parameter.secondary_opts else ""
     elif parameter.default is not None:
         text += f" Default: `{parameter.default}`."
     return f"| `{names}{value}` | {text} |"

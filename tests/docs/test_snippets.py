@@ -1,9 +1,9 @@
 """Every example in README.md and docs/ runs as it stands.
 
 Python blocks of a page run in order in one namespace, `$ coterie ...` lines of its console blocks between them, all in
-one fresh folder that holds students.csv (24 schools in 2 sectors; columns school, sector, cses, mAch) and
-new_students.csv (two of these schools and one never seen, no outcome). Put `<!-- no-run: the reason -->` on the line
-above a block that cannot run.
+one fresh folder that holds students.csv (24 schools in 2 sectors; columns school, sector, cses, mAch),
+new_students.csv (two of these schools and one never seen, no outcome) and digits.toml (a small configuration for
+training). Put `<!-- no-run: the reason -->` on the line above a block that cannot run.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "students.csv").write_text("\n".join(["school,sector,cses,mAch", *rows]) + "\n")
     new = ["S00,public,0.5", "S00,public,-0.5", "S13,private,0.1", "S99,private,0.0"]
     (tmp_path / "new_students.csv").write_text("\n".join(["school,sector,cses", *new]) + "\n")
+    described = '[data]\npartition = "rotated"\nclients = 12\nrows = 600\n[run]\nrounds = 5\n'
+    (tmp_path / "digits.toml").write_text(described)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

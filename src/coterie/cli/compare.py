@@ -1,4 +1,4 @@
-"""`coterie compare`: only the evidence, no model."""
+"""`coterie compare`: only the evidence, no model. A table's methods, or those that a configuration describes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,62 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import TablePath, check_table, place, say
+from coterie.cli.common import check_table, place, say
 from coterie.cli.fit import fit_table, print_comparison
 from coterie.errors import CoterieError
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
+_TRAINING = "Training from a configuration"
 
+TableOrConfig = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ; or a .toml file, as of coterie train."
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out", parser=place, metavar="FILE", help="Write the comparison as .csv or .parquet, with all its columns."
     ),
 ]
+Formula = Annotated[
+    str | None,
+    typer.Option(
+        "--formula", metavar="FORMULA", help="'outcome ~ columns', as in R. A table needs it.", rich_help_panel=o._TABLE
+    ),
+]
+Client = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="COLUMN",
+        help="The column that says whose row it is. A table needs it.",
+        rich_help_panel=o._TABLE,
+    ),
+]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        metavar="NAMES",
+        help="Methods with commas between them, or all; local and pooled are always in.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", parser=place, metavar="FILE", help="Write the report as .html.", rich_help_panel=_TRAINING
+    ),
+]
 
 
 def compare(
     context: typer.Context,
-    table: TablePath,
-    formula: o.Formula,
-    client: o.Client,
+    table: TableOrConfig,
+    formula: Formula = None,
+    client: Client = None,
     cluster: o.Cluster = None,
     family: o.Family = "gaussian",
     shared: o.Shared = None,
@@ -46,13 +83,28 @@ def compare(
     order_by: o.OrderBy = None,
     split_by: o.SplitBy = None,
     seed: o.Seed = 0,
+    methods: Methods = None,
+    report: Report = None,
     out: Out = None,
 ) -> None:
     """Compare the methods on held-out rows of every client; no model is kept."""
-    if splits == 0:
-        raise CoterieError("A comparison needs at least one split.")
     if out is not None:
         check_table(out)
+    of_training = {"methods": methods, "report": report}
+    if table.suffix.lower() == ".toml":
+        _refuse(
+            context, {"table", "out", *of_training}, f"'{table}' is a configuration, which says all that is trained"
+        )
+        compare_trained(table, methods, report, out)
+        return
+    _refuse(context, context.params.keys() - of_training, f"'{table}' is a table")
+    for name, value in (("--formula", formula), ("--client", client)):
+        if value is None:
+            raise CoterieError(f"Missing option '{name}'. See 'coterie compare --help'.")
+    if splits == 0:
+        raise CoterieError("A comparison needs at least one split.")
+    for name in of_training:
+        context.params.pop(name)
     _, result = fit_table(context)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
@@ -62,3 +114,36 @@ def compare(
 
         write_table(result.comparison.reset_index(), out)
         say(f"Written to {out}.")
+
+
+def _refuse(context: typer.Context, allowed: set[str], why: str) -> None:
+    """A CoterieError for options that were given and have no meaning here."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if wrong := [f"--{name.replace('_', '-')}" for name in given if name not in allowed]:
+        raise CoterieError(f"{why}: leave out {', '.join(wrong)}.")
+
+
+def compare_trained(path: Path, methods: str | None, report: Path | None, out: Path | None) -> None:
+    """Train methods on every seed of a configuration, and show how they compare."""
+    from coterie.cli.progress import Progress
+    from coterie.cli.train import show
+    from coterie.data.table import write_table
+    from coterie.report.training import write_report
+    from coterie.results.training.callbacks import callbacks
+    from coterie.results.training.comparison import compare as over_seeds
+    from coterie.results.training.config import read
+
+    if report is not None and report.suffix.lower() not in (".html", ".htm"):
+        raise CoterieError(f"'{report.name}' does not end in .html; the report is a page for a browser.")
+    config = read(path)
+    names = [n.strip() for n in (methods or config.method).split(",") if n.strip()]
+    watching = callbacks(config)
+    result = over_seeds(config, names, lambda what: [Progress(what), *watching])
+    show(result)
+    if out is not None:
+        write_table(result.table.reset_index(), out)
+        say(f"Written to {out}.")
+    if report is not None:
+        write_report(result, report)
+        say(f"Report: {report}")

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, compare, data, fit, predict, report, reproduce
+from coterie.cli import advise, compare, data, fit, predict, report, reproduce, train
 from coterie.cli.common import complain
 from coterie.errors import CoterieError
 
@@ -25,6 +25,7 @@ app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=advise.EXAMPLE)(advise.advise)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=train.EXAMPLE)(train.train)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data.app, name="data")
 

@@ -1,0 +1,77 @@
+"""How a run is shown while it goes on: one line that changes for a person, few plain lines for a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, TextIO
+
+from coterie.report.words import amount
+from coterie.results.training.callbacks import Callback, Look
+
+RARE, LINES = 30.0, 10
+"""Seconds between plain lines, at least, and how many of them a run has, at most."""
+
+
+class Progress(Callback):
+    """Round, held-out score, bytes and seconds left, on the error stream.
+
+    Parameters
+    ----------
+    what : str
+        Before it: what is trained.
+    stream : text stream, optional
+    plain : bool, default True
+        Whether lines are written where nobody watches a terminal.
+    """
+
+    def __init__(self, what: str = "", stream: TextIO | None = None, plain: bool = True) -> None:
+        self.what, self.stream, self.plain = what, stream or sys.stderr, plain
+        self.first: tuple[int, float] | None = None
+        self.said, self.live = monotonic(), None if not self.stream.isatty() else self._status()
+
+    def _status(self) -> Any:
+        from rich.console import Console
+
+        return Console(file=self.stream).status(self.what or "Reading the data ...")
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Show the line."""
+        self.what = self.what or str(settings["method"])
+        if self.live is not None:
+            self.live.start()
+
+    def look(self, look: Look) -> None:
+        """Change the line, or write one where it is time."""
+        now = monotonic()
+        self.first = self.first or (look.round, now)
+        text = line(self.what, look, self._left(look, now))
+        if self.live is not None:
+            self.live.update(text)
+        elif self.plain and look.fresh and self._due(look, now):
+            self.said = now
+            print(text, file=self.stream, flush=True)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.live is not None:
+            self.live.stop()
+
+    def _due(self, look: Look, now: float) -> bool:
+        return now - self.said >= RARE and look.round * LINES // look.rounds != (look.round - 1) * LINES // look.rounds
+
+    def _left(self, look: Look, now: float) -> float | None:
+        """Seconds for the rounds that are left, at the pace of those since the first one that was seen."""
+        round_, since = self.first or (look.round, now)
+        done = look.round - round_
+        return (now - since) / done * (look.rounds - look.round) if done else None
+
+
+def line(what: str, look: Look, left: float | None) -> str:
+    """``fedavg: round 12 of 50, accuracy 0.871, loss 0.412, 1.2 MB up, 1.2 MB down, 40 s left``."""
+    parts = [f"round {look.round} of {look.rounds}"]
+    parts += [f"{name} {look.scores[name]:.3f}" for name in ("accuracy", "loss") if name in look.scores]
+    parts += [f"{amount(look.bytes_up)} up", f"{amount(look.bytes_down)} down"]
+    parts += [] if left is None else [f"{left:,.0f} s left"]
+    return f"{what}: {', '.join(parts)}"

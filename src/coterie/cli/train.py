@@ -1,0 +1,115 @@
+"""`coterie train`: one method on the clients that a configuration describes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.common import check_folder, place, say, width
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.results.training.bench import Bench
+    from coterie.results.training.comparison import Comparison
+    from coterie.results.training.config import Config
+    from coterie.results.training.run import Trained
+
+EXAMPLE = "Example: coterie train digits.toml --out trained"
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file: data, model, layout, method, run.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        parser=place,
+        metavar="DIR",
+        help="Folder for the models, metrics.csv, clients.csv and report.html, and for checkpoints.",
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint; the numbers are those of a run never cut.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first client whose data or steps are broken.")]
+
+
+def train(config: ConfigPath, out: Out = None, resume: Resume = False, strict: Strict = False) -> None:
+    """Train one method on the clients that a configuration describes."""
+    if out is not None:
+        check_folder(out)
+    from coterie.results.training.config import read
+
+    described = read(config)
+    if strict:
+        described = replace(described, run=described.run | {"strict": True})
+    checked(described)
+    bench, run = trained(described, out, resume)
+    if out is not None:
+        keep(bench, run, out)
+    show(comparison(bench, run))
+    if out is None:
+        say("Nothing was written: add --out DIR for the models and their report.")
+    else:
+        say(f"Models: {out}")
+        say(f"Report: {out / 'report.html'}")
+    if run.trouble:
+        raise CoterieError(f"{run.trouble} Take smaller steps, or look at that client's data.")
+
+
+def checked(config: Config) -> None:
+    """Refuse a layout that the method does not use."""
+    from coterie.methods.training import TRAINERS, trainer
+
+    if any(config.layout.values()) and not trainer(config.method).layout:
+        those = [name for name, method in TRAINERS.items() if method.layout]
+        raise CoterieError(
+            f"The method {config.method} trains the whole model and has no use for [layout]: "
+            f"take one of {', '.join(those)}, or leave it out."
+        )
+
+
+def trained(config: Config, out: Path | None, resume: bool) -> tuple[Bench, Trained]:
+    """Deal the rows out, choose among settings where there are several, and train."""
+    from coterie.cli.progress import Progress
+    from coterie.results.training.bench import Bench
+    from coterie.results.training.callbacks import callbacks
+    from coterie.results.training.comparison import pick
+    from coterie.results.training.run import train as run
+
+    folder = config.folder / config.run["checkpoint"] if config.run["checkpoint"] else out
+    bench = Bench.of(config, config.run["seeds"][0])
+    watching = callbacks(config)
+    setting = {} if resume else pick(bench.inside(), config.method, lambda what: [Progress(what)], config.method)
+    return bench, run(bench, config.method, setting, [Progress(config.method), *watching], folder, resume)
+
+
+def keep(bench: Bench, run: Trained, out: Path) -> None:
+    """Write models, tables and the report."""
+    from coterie.report.training import write_report
+    from coterie.results.training.store import save
+
+    save(out, bench, run)
+    write_report(comparison(bench, run), out / "report.html")
+
+
+def comparison(bench: Bench, run: Trained) -> Comparison:
+    """One run as a comparison of one method."""
+    from coterie.results.training.comparison import Comparison
+
+    config = replace(bench.config, run=bench.config.run | {"seeds": [run.seed]})
+    groups = [bench.data.group if bench.data.known else None]
+    return Comparison(config, {run.method: [run]}, groups, {})
+
+
+def show(result: Comparison) -> None:
+    """The table as wide as the terminal, and what a reader should know besides."""
+    from coterie.report import training as page
+    from coterie.report.tables import render_text
+
+    print(render_text(page.comparison_table(result), width()), end="")
+    print()
+    say(page.headline(result))
+    for note in page.notes(result):
+        say(f"Note: {note}")

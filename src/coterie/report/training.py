@@ -1,0 +1,195 @@
+"""The report of methods that were trained: table, learning curves, accuracy of each client, who is with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.engines.checkpoint import write
+from coterie.errors import CoterieError
+from coterie.methods.training import trainer
+from coterie.report import training_figures as pictures
+from coterie.report import words
+from coterie.report.tables import Table
+from coterie.report.templating import environment
+
+if TYPE_CHECKING:
+    from coterie.results.training.comparison import Comparison
+
+
+def comparison_table(result: Comparison) -> Table:
+    """All methods, best first: scores with intervals, paired differences to the best, what was sent.
+
+    Accuracies and their differences are in percent.
+    """
+    frame, score = result.table, result.score
+    names = [str(name) for name in frame.index]
+    shown = _shown(result)
+    unit = ", %" if score == "accuracy" else ""
+    tail = "10th percentile" if score == "accuracy" else "90th percentile"
+    columns = [("method", names)]
+    columns.append((f"{score}{unit} (95% interval)", _with_interval(frame, score, shown)))
+    if len(names) > 1:
+        cells = _with_interval(frame, "to_best", shown)
+        cells = ["–" if name == result.best else cell for name, cell in zip(names, cells, strict=True)]
+        columns.append((f"against {result.best} (95% interval)", cells))
+    for key, title in (("clients", "over clients"), ("worst", "worst client"), (tail[:4], tail)):
+        columns.append((title, [shown(v) for v in frame[f"{score}_{key}"]]))
+    columns.append(("sent", [words.amount(v) if np.isfinite(v) else "all rows" for v in frame["bytes"]]))
+    columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
+    return Table(
+        title=f"Held-out {score} of every client's model",
+        columns=tuple(title for title, _ in columns),
+        rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
+        marked=names.index(result.best) if len(names) > 1 else None,
+        note=f"{intervals(result)} Configuration {result.fingerprint}.",
+    )
+
+
+def _shown(result: Comparison) -> Any:
+    """How a score is written."""
+    if result.score == "accuracy":
+        return lambda value: words.fixed(100.0 * value, 1)
+    return lambda value: words.number(value, 4)
+
+
+def _with_interval(frame: Any, column: str, shown: Any) -> list[str]:
+    ends = frame[[column, f"{column}_low", f"{column}_high"]].to_numpy(dtype=np.float64)
+    return [
+        f"{shown(value)} ({shown(low)} to {shown(high)})" if np.isfinite([low, high]).all() else shown(value)
+        for value, low, high in ends
+    ]
+
+
+def intervals(result: Comparison) -> str:
+    """What the intervals are of."""
+    seeds = len(result.config.run["seeds"])
+    if seeds > 1:
+        text = f"Means over {seeds} seeds with Student's intervals over seeds; a seed makes partition, first model"
+        text += " and draws, the same for every method."
+    else:
+        text = "One seed: intervals resample its clients, and say nothing of other partitions or first models."
+    return f"{text} Rows count alike, except over clients, where each client does."
+
+
+def settings_table(result: Comparison) -> Table:
+    """What each method is, and its hyper-parameters."""
+    rows = []
+    for name in result.table.index:
+        among = result.tried.get(str(name))
+        rows.append((str(name), trainer(str(name)).what, result.table["chosen"][name], str(among) if among else "–"))
+    note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
+    note += " for this choice alone; test rows chose nothing." if result.tried else ""
+    titles = ("method", "what it is", "hyper-parameters", "chosen among")
+    return Table("Hyper-parameters", titles, tuple(rows), texts=3, note=note if result.tried else "")
+
+
+def headline(result: Comparison) -> str:
+    """The answer in one sentence."""
+    best, value = result.best, result.interval(result.best)[0]
+    shown = _shown(result)
+    size = f"{shown(value)}%" if result.score == "accuracy" else shown(value)
+    text = f"{best} has {'an accuracy' if result.score == 'accuracy' else 'a loss'} of {size} on held-out rows"
+    if len(result.runs) == 1:
+        return f"{text}."
+    far = [name for name in ("local", "pooled") if name in result.runs and name != best]
+    points = " points above" if result.score == "accuracy" else " below"
+    against = [f"{shown(abs(result.interval(name, best)[0]))}{points} {name}" for name in far]
+    text += f", {' and '.join(against)}" if against else ""
+    if tied := as_good(result):
+        text += f"; {words.joined(tied)} may be as good"
+    return f"{text}."
+
+
+def as_good(result: Comparison) -> list[str]:
+    """Methods whose interval of the difference to the best one holds 0."""
+    out = []
+    for name in result.runs:
+        _, low, high = result.interval(name, result.best)
+        if name != result.best and low <= 0.0 <= high:
+            out.append(name)
+    return out
+
+
+def notes(result: Comparison) -> list[str]:
+    """What went wrong, and what was left out: one sentence each."""
+    out = []
+    for runs in result.runs.values():
+        out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
+        for run in runs:
+            if run.quarantined:
+                who = words.joined([words.short(v) for v in list(run.quarantined)[:5]])
+                more = len(run.quarantined) - 5
+                who += f" and {more:,} more" if more > 0 else ""
+                out.append(
+                    f"{run.method}, seed {run.seed}: left out of the training because of broken data: client {who}."
+                )
+    return list(dict.fromkeys(out))
+
+
+def confusion_table(result: Comparison, name: str) -> Table:
+    """Found groups of a method against the known ones, of the first seed; and how well they agree in every seed."""
+    from coterie.relations.agreement import agreement
+
+    pairs = [(r.group, k) for r, k in zip(result.runs[name], result.groups, strict=True)]
+    found, known = pairs[0]
+    if known is None:
+        sizes = np.unique(found, return_counts=True)
+        rows = tuple((f"group {g + 1}", f"{n:,}") for g, n in zip(*sizes, strict=True))
+        return Table(f"Groups that {name} found", ("found", "clients"), rows, note="No groups are known.")
+    table = np.zeros((int(found.max()) + 1, int(known.max()) + 1), dtype=np.int64)
+    np.add.at(table, (found, known), 1)
+    some = np.flatnonzero(table.sum(axis=1))
+    counted = tuple((f"group {g + 1}", *(f"{v:,}" for v in table[g])) for g in some)
+    rand = ", ".join(f"{agreement(f, k):.2f}" for f, k in pairs if k is not None)
+    columns = ("found", *(f"known {k + 1}" for k in range(table.shape[1])))
+    note = f"Clients, of the first seed. Adjusted Rand index of every seed: {rand}; 1 is all right, 0 is chance."
+    return Table(f"Groups that {name} found, and known ones", columns, counted, note=note)
+
+
+def render(result: Comparison) -> str:
+    """A comparison, or one method, as an HTML page that needs no network and no other file."""
+    grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
+    squares = [f for name in grouping if (f := pictures.square(result, name)) is not None]
+    sizes = [f"{len(result.clients(result.best)[0]):,} clients", f"{result.config.run['rounds']:,} rounds"]
+    sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
+    return (
+        environment()
+        .get_template("training.html")
+        .render(
+            headline=headline(result),
+            facts=[result.config.data["source"], result.config.model["path"], *sizes],
+            style=pictures.style(),
+            comparison=comparison_table(result),
+            hyper=settings_table(result),
+            curves=pictures.curves(result),
+            dots=[pictures.dots(result)],
+            groups=[confusion_table(result, name) for name in grouping],
+            squares=squares,
+            notes=notes(result),
+            sections=sections(result),
+            several=len(result.runs) > 1,
+        )
+    )
+
+
+def sections(result: Comparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
+    """The configuration as lines, without what is empty."""
+    document = result.config.document(*result.runs)
+    out: list[tuple[str, Sequence[tuple[str, Any]]]] = []
+    for name in ("data", "model", "layout", "engine", "run"):
+        lines = [(k.replace("_", " "), v) for k, v in document[name].items() if v not in (None, {}, [])]
+        out += [(name, lines)] if lines else []
+    return out
+
+
+def write_report(result: Comparison, path: Path) -> None:
+    """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
+    page = render(result).encode("utf-8")
+    try:
+        write(path, [page])
+    except OSError as e:
+        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e

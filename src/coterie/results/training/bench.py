@@ -1,0 +1,77 @@
+"""What methods are tried on: the rows of one seed as objectives, made once and used by all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.training import Trainer
+from coterie.results.training import model
+from coterie.results.training.config import Config
+from coterie.results.training.data import Federated, federated
+from coterie.results.training.scores import Scores
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Rows and objectives of one seed.
+
+    Attributes
+    ----------
+    config : Config
+    seed : int
+    data : Federated
+        Rows to train on, and those that are evaluated.
+    """
+
+    config: Config
+    seed: int
+    data: Federated
+
+    @classmethod
+    def of(cls, config: Config, seed: int) -> Bench:
+        """The rows of a seed."""
+        return cls(config, seed, federated(config, seed))
+
+    def inside(self) -> Bench:
+        """The same with the training rows alone, some of them held out to choose by."""
+        return Bench(self.config, self.seed, self.data.inside(self.config.data["validation"], self.seed))
+
+    @cached_property
+    def each(self) -> Any:
+        """The clients' objective."""
+        return model.objective(self.config, self.data.train, self.data.classes)
+
+    @cached_property
+    def together(self) -> Any:
+        """One client that holds all rows, the same ones in memory."""
+        return replace(self.each, starts=np.array([0]), stops=np.array([len(self.data.train.y)]))
+
+    @cached_property
+    def held(self) -> Any:
+        """Held-out rows of every client."""
+        return model.objective(self.config, self.data.test, self.data.classes, held=True)
+
+    def engine(self, trainer: Trainer) -> InProcess:
+        """A fresh engine; only methods that need known groups are told them."""
+        engine = self.config.engine
+        seed = self.seed if engine["seed"] is None else engine["seed"]
+        if trainer.groups and not self.data.known:
+            raise CoterieError(
+                f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
+            )
+        if trainer.together:
+            return InProcess(self.together, seed=seed, threads=engine["threads"])
+        clusters = self.data.group if trainer.groups else None
+        return InProcess(self.each, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
+
+    def scores(self, theta: Any) -> Scores:
+        """Of models of all clients, or of one for all of them, on held-out rows."""
+        if isinstance(theta, np.ndarray) and len(theta) == 1:
+            theta = np.broadcast_to(theta, (len(self.data), theta.shape[1]))
+        return Scores.of(self.held, theta, model.scored(self.config))

@@ -1,0 +1,161 @@
+"""What may watch a run, and stop it: anything with ``start``, ``look`` and ``end``, or a function of a look.
+
+A callback gets a :class:`Look` after every round. Where it answers True, the run ends after this round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from coterie.errors import CoterieError
+from coterie.results.training.config import Config
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run after a round.
+
+    Attributes
+    ----------
+    method : str
+    round, rounds : int
+        Done, and planned.
+    seconds : float
+        Since the run began.
+    bytes_up, bytes_down : int
+        To and from the server since then.
+    scores : dict of float
+        The last held-out scores; empty where nothing was evaluated yet.
+    fresh : bool
+        Whether they are of this round.
+    state : dict
+        The method's; not to be changed.
+    """
+
+    method: str
+    round: int
+    rounds: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    scores: Mapping[str, float] = field(default_factory=dict)
+    fresh: bool = False
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Callback:
+    """A callback that does nothing: the base of others."""
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Before the first round, with the settings of the run."""
+
+    def look(self, look: Look) -> bool | None:
+        """After a round; True ends the run."""
+
+    def end(self) -> None:
+        """After the last round, also where the run failed."""
+
+
+class Function(Callback):
+    """A function as a callback."""
+
+    def __init__(self, function: Callable[[Look], bool | None]) -> None:
+        self.function = function
+
+    def look(self, look: Look) -> bool | None:
+        """Ask the function."""
+        return self.function(look)
+
+
+class TensorBoard(Callback):
+    """Scores and bytes as scalars of TensorBoard, written by ``tensorboardX`` or ``tensorboard`` itself.
+
+    Parameters
+    ----------
+    folder : str
+        A folder for every method is made below it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._made: Any = None
+        module = _first("TensorBoard", "tensorboardX", "tensorboard.summary")
+        self._writer = getattr(module, "SummaryWriter", None) or module.Writer
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Open the folder."""
+        self._made = self._writer(f"{self.folder}/{settings['method']}-seed{settings['seed']}")
+
+    def look(self, look: Look) -> None:
+        """Write what was evaluated."""
+        for name, value in _scalars(look).items():
+            self._made.add_scalar(name, value, look.round)
+
+    def end(self) -> None:
+        """Write what is left."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+
+class MLflow(Callback):
+    """Settings as parameters and scores as metrics of a run of MLflow.
+
+    Parameters
+    ----------
+    experiment : str
+    """
+
+    def __init__(self, experiment: str) -> None:
+        self.mlflow = _first("MLflow", "mlflow")
+        self.experiment, self.open = experiment, False
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Begin a run."""
+        self.mlflow.set_experiment(self.experiment)
+        self.mlflow.start_run(run_name=f"{settings['method']} seed {settings['seed']}")
+        self.open = True
+        self.mlflow.log_params({name: str(value) for name, value in settings.items()})
+
+    def look(self, look: Look) -> None:
+        """Log what was evaluated."""
+        if scalars := _scalars(look):
+            self.mlflow.log_metrics(scalars, step=look.round)
+
+    def end(self) -> None:
+        """End the run."""
+        if self.open:
+            self.mlflow.end_run()
+            self.open = False
+
+
+def _scalars(look: Look) -> dict[str, float]:
+    """What is worth a point of a curve: nothing where nothing was evaluated."""
+    if not look.fresh:
+        return {}
+    return {**look.scores, "bytes_up": look.bytes_up, "bytes_down": look.bytes_down, "seconds": look.seconds}
+
+
+def _first(what: str, *modules: str) -> Any:
+    """The first of some modules that is installed; a CoterieError says what to install."""
+    for name in modules:
+        with suppress(ImportError):
+            return import_module(name)
+    package = modules[0].partition(".")[0]
+    raise CoterieError(f"{what} is asked for and not installed: pip install {package}, or leave it out of [run].")
+
+
+def callbacks(config: Config) -> list[Callback]:
+    """The callbacks that a configuration asks for."""
+    run = config.run
+    out: list[Callback] = [TensorBoard(run["tensorboard"])] if run["tensorboard"] else []
+    out += [MLflow(run["mlflow"])] if run["mlflow"] else []
+    for path in run["callbacks"]:
+        found = config.load(path, "The callback")
+        found = found() if isinstance(found, type) else found
+        out.append(found if hasattr(found, "look") else Function(found))
+    return out

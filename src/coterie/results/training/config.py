@@ -1,0 +1,178 @@
+"""A configuration: what ``coterie train`` and ``coterie compare`` are told in a TOML file.
+
+```toml
+[data]                     # digits, fashion-mnist, a .npz file, or "package.module:function"
+source = "digits"
+partition = "rotated"
+clients = 40
+[model]                    # softmax, one of the package's nets, or "package.module:function"
+path = "mlp"
+[layout]                   # for methods that split a model
+personal = ["head*"]
+[method]
+name = "fedavg"
+eta = 0.1
+[run]
+rounds = 60
+seeds = 5
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import CoterieError, nearest
+from coterie.methods.training import trainer
+from coterie.results.training.keys import SECTIONS, section
+
+TABLES = (*SECTIONS, "method", "methods")
+_DIFFERENCES = 5
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration, checked, with every key at its value.
+
+    Attributes
+    ----------
+    data, model, layout, engine, run : dict
+        The sections; :data:`coterie.results.training.keys.SECTIONS` has what each key may hold.
+    method : str
+        The method that is trained.
+    options : dict of dict
+        What is given of each method's hyper-parameters, by its name; lists are settings to choose among.
+    folder : path
+        Where files and modules that it names are looked for first.
+    """
+
+    data: dict[str, Any]
+    model: dict[str, Any]
+    layout: dict[str, Any]
+    engine: dict[str, Any]
+    run: dict[str, Any]
+    method: str = "fedavg"
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Config:
+        """Check a mapping of sections; a CoterieError names the first key that is wrong, and the nearest right one."""
+        for name in tables:
+            if name not in TABLES:
+                hint = nearest(name, TABLES) or f" There are {', '.join(f'[{t}]' for t in TABLES)}."
+                raise CoterieError(f"A configuration has no section [{name}].{hint}")
+        found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
+        method, options = _methods(tables.get("method", {}), tables.get("methods", {}))
+        return cls(**found, method=method, options=options, folder=folder or Path())
+
+    def document(self, *methods: str) -> dict[str, Any]:
+        """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""
+        kept = {
+            name: {key: value for key, value in getattr(self, name).items() if SECTIONS[name][key].matters}
+            for name in SECTIONS
+        }
+        chosen = {name: trainer(name).defaults | self.options.get(name, {}) for name in methods or (self.method,)}
+        return {**kept, "methods": chosen}
+
+    def fingerprint(self, *methods: str) -> str:
+        """Twelve letters that tell one configuration from another."""
+        text = json.dumps(self.document(*methods), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def load(self, path: str, what: str) -> Any:
+        """What "package.module:name" names; a CoterieError says what cannot be found."""
+        return imported(path, what, self.folder)
+
+
+def read(path: str | Path) -> Config:
+    """Read a configuration.
+
+    Parameters
+    ----------
+    path : path
+        A TOML file.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    CoterieError
+        If there is no such file, it is not TOML, or a key or value is wrong.
+    """
+    path = Path(path)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise CoterieError(f"'{path}' is not TOML: {e}.") from e
+    except OSError as e:
+        raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+    return Config.of(tables, path.absolute().parent)
+
+
+def _methods(method: Any, methods: Any) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The method to train, and what is given of every method's hyper-parameters."""
+    for name, table in (("method", method), ("methods", methods)):
+        if not isinstance(table, Mapping):
+            raise CoterieError(f"[{name}] must be a table of keys and values, not {table!r}.")
+    options: dict[str, dict[str, Any]] = {}
+    for name, table in methods.items():
+        if not isinstance(table, Mapping):
+            raise CoterieError(f"[methods.{name}] must be a table of hyper-parameters, not {table!r}.")
+        trainer(name).check(table)
+        options[name] = dict(table)
+    chosen = method.get("name", "fedavg")
+    if not isinstance(chosen, str):
+        raise CoterieError(f"method.name must be a text, not {chosen!r}.")
+    given = {key: value for key, value in method.items() if key != "name"}
+    trainer(chosen).check(given)
+    options[chosen] = options.get(chosen, {}) | given
+    return chosen, options
+
+
+def imported(path: str, what: str, folder: Path | None = None) -> Any:
+    """What "package.module:name" names; modules in ``folder`` are found too.
+
+    Raises
+    ------
+    CoterieError
+        For a path of another form, a module that is not there or fails, and a name that it does not have.
+    """
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise CoterieError(f"{what} '{path}' is no import path: write it as package.module:name.")
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found = import_module(module)
+    except ImportError as e:
+        raise CoterieError(f"{what} '{path}' cannot be imported: {e}.") from e
+    except Exception as e:
+        raise CoterieError(f"{what} '{path}' cannot be imported: {module} raises {type(e).__name__}: {e}.") from e
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise CoterieError(f"{what} '{path}': {module} has no '{name}'.{nearest(part, vars(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Keys in which two documents differ, each with both values: ``"method.eta (0.1 there, 0.2 here)"``."""
+    found: list[str] = []
+    for key in dict.fromkeys([*before, *now]):
+        a, b, name = before.get(key), now.get(key), f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{name}.")
+        elif a != b:
+            found.append(f"{name} ({a!r} there, {b!r} here)")
+    return found[:_DIFFERENCES]

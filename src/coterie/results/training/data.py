@@ -1,0 +1,185 @@
+"""The rows that a configuration names, dealt out among clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data import partition
+from coterie.data.dealing import Deal, Dealt, Part, dealt_out, shuffled
+from coterie.errors import CoterieError, nearest
+from coterie.numerics.kernels import Ints
+from coterie.results.training.config import Config
+
+Array = npt.NDArray[Any]
+Table = dict[str, Array]
+PACKAGED = ("digits", "fashion-mnist")
+NAMES = ("X", "y", "client", "group")
+
+
+@dataclass(frozen=True)
+class Federated:
+    """Rows of clients that are sorted by their group.
+
+    Attributes
+    ----------
+    train, test : Part
+        Rows to learn from and held-out rows of the same clients.
+    labels : tuple of str
+        What clients are called.
+    ids : (m,) uint64
+        Their numbers before they were sorted, which key their random numbers.
+    group : (m,) int64
+        The group of each, from 0.
+    known : bool
+        Whether there are groups.
+    classes : int
+        0 where outcomes are no classes.
+    """
+
+    train: Part
+    test: Part
+    labels: tuple[str, ...]
+    ids: npt.NDArray[np.uint64]
+    group: Ints
+    known: bool
+    classes: int
+
+    @classmethod
+    def of(cls, dealt: Dealt, known: bool) -> Federated:
+        """Clients sorted by their group; no row moves."""
+        order = np.argsort(dealt.group, kind="stable")
+        names = dealt.names or tuple(str(i + 1) for i in range(len(order)))
+        train, test = (replace(p, starts=p.starts[order], stops=p.stops[order]) for p in (dealt.train, dealt.test))
+        labels = tuple(names[i] for i in order)
+        return cls(train, test, labels, order.astype(np.uint64), dealt.group[order], known, dealt.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve letters that tell these rows from others."""
+        digest = blake2b(digest_size=6)
+        for part in (self.train, self.test):
+            for array in (part.X, part.y, part.starts, part.stops):
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def inside(self, fraction: float, seed: int) -> Federated:
+        """The training rows alone, a share of each client's held out; what was held out before is not seen."""
+        counts, m = self.train.stops - self.train.starts, len(self)
+        owner = np.repeat(np.arange(m), counts)
+        deal = dealt_out(owner, m, shuffled(seed, len(owner), "validation"), seed, fraction)
+        at = np.concatenate([np.arange(a, b) for a, b in zip(self.train.starts, self.train.stops, strict=True)])
+        rows = at[deal.row]
+        dealt = deal.parts(self.train.X[rows], self.train.y[rows], self.classes)
+        return replace(self, train=dealt.train, test=dealt.test)
+
+
+def federated(config: Config, seed: int) -> Federated:
+    """Rows of the configuration, dealt out by a seed (or by ``data.seed``, where it is given).
+
+    Raises
+    ------
+    CoterieError
+        For a source that is not there, or rows that the partition cannot deal out.
+    """
+    data = config.data
+    seed = seed if data["seed"] is None else data["seed"]
+    table = source(config)
+    if data["rows"] and data["rows"] < len(table["y"]):
+        kept = np.sort(shuffled(seed, len(table["y"]), "rows")[: data["rows"]])
+        table = {name: values[kept] for name, values in table.items()}
+    if data["partition"] == "rotated":
+        angles = data["angles"]
+        dealt = partition.rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
+        return Federated.of(dealt, len(angles) > 1)
+    deal = _deal(data, table, seed)
+    if "group" in table:
+        deal = replace(deal, group=_groups(deal, table["group"]))
+    return Federated.of(deal.of(table["X"], table["y"]), "group" in table)
+
+
+def _deal(data: dict[str, Any], table: Table, seed: int) -> Deal:
+    """Who gets which row."""
+    kind, m, share = data["partition"], data["clients"], data["test"]
+    if kind == "iid":
+        return partition.iid(len(table["y"]), m, seed, share)
+    if kind == "dirichlet":
+        return partition.dirichlet(table["y"], m, data["alpha"], data["least"], seed, share)
+    if kind == "shards":
+        return partition.shards(table["y"], m, data["shards"], seed, share)
+    name = data["column"] or "client"
+    if name not in table:
+        hint = nearest(name, table) or f" There are {', '.join(table)}."
+        raise CoterieError(f"The data have no array '{name}' that says whose row it is.{hint}")
+    return partition.by_column(table[name], seed, share)
+
+
+def _groups(deal: Deal, label: Array) -> Ints:
+    """The group of each client, from 0; all of its rows must say the same."""
+    codes = np.unique(label, return_inverse=True)[1]
+    group = np.zeros(len(deal.group), dtype=np.int64)
+    group[deal.client] = codes[deal.row]
+    differ = np.flatnonzero(group[deal.client] != codes[deal.row])
+    if len(differ):
+        raise CoterieError(f"Rows of client {deal.client[differ[0]] + 1} are of more than one group.")
+    return np.unique(group, return_inverse=True)[1].astype(np.int64)
+
+
+def source(config: Config) -> Table:
+    """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has."""
+    name, args = config.data["source"], config.data["args"]
+    if name == "digits":
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        found: Any = {"X": (digits.images / 16.0).astype(np.float32), "y": digits.target}
+    elif name == "fashion-mnist":
+        from coterie.data.fashion import fashion
+
+        images = fashion(**args)
+        pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0
+        found = {"X": pixels, "y": np.concatenate([images.labels, images.test_labels])}
+    elif name.endswith(".npz"):
+        found = _npz(config.folder / name)
+    elif ":" in name:
+        found = config.load(name, "The data source")(**args)
+    else:
+        hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, .npz files and package.module:function."
+        raise CoterieError(f"There are no data called '{name}'.{hint}")
+    return _checked(name, found)
+
+
+def _npz(path: Path) -> Table:
+    """The arrays in a file; nothing in it can run."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as e:
+        raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+    except ValueError as e:
+        raise CoterieError(f"'{path}' cannot be read: it holds something else than plain arrays.") from e
+
+
+def _checked(name: str, found: Any) -> Table:
+    """What a source gave as arrays of equal length: a mapping, or (X, y, client, group), of which two are needed."""
+    if isinstance(found, tuple | list):
+        found = dict(zip(NAMES, found, strict=False))
+    if not isinstance(found, dict) or not {"X", "y"} <= found.keys():
+        raise CoterieError(f"The data source '{name}' must give X and y: a tuple (X, y), or arrays by name.")
+    table = {str(key): np.asarray(values) for key, values in found.items()}
+    n = len(table["X"]) if table["X"].ndim else 0
+    for key, values in table.items():
+        if values.ndim == 0 or len(values) != n:
+            raise CoterieError(f"The data source '{name}' gives {n:,} rows of X, and {key} of shape {values.shape}.")
+    if not n:
+        raise CoterieError(f"The data source '{name}' has no rows.")
+    return table

@@ -1,0 +1,271 @@
+"""A run: a ``for`` loop around a method's states that evaluates, tells callbacks, saves, and goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from coterie.engines import checkpoint
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError, listed
+from coterie.methods.training import Trainer, trainer
+from coterie.results.training.bench import Bench
+from coterie.results.training.callbacks import Callback, Look
+from coterie.results.training.config import differences
+from coterie.results.training.data import Federated
+from coterie.results.training.scores import Scores
+
+State = dict[str, Any]
+Point = dict[str, float]
+FILE = "checkpoint"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that ended.
+
+    Attributes
+    ----------
+    method : str
+    setting : dict
+        Its hyper-parameters.
+    seed : int
+    theta : (m, d) or (1, d) array, or Ragged
+        Models of the clients; one row where all have the same.
+    scores : Scores
+        Of these on held-out rows.
+    curve : list of dict
+        Round, scores, bytes and seconds wherever it was evaluated.
+    status : str
+        "running" where all rounds were done.
+    rounds : int
+        Done.
+    quarantined : dict
+        Labels of clients that were left out, and the round in which that began.
+    gone : list of str
+        Labels of clients that diverged and ended the run.
+    group : (m,) int64 or None
+        Groups that the method found.
+    ledger : dict
+    seconds : float
+    """
+
+    method: str
+    setting: dict[str, Any]
+    seed: int
+    theta: Any
+    scores: Scores
+    curve: list[Point]
+    status: str
+    rounds: int
+    quarantined: dict[str, int] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    group: Any = None
+    ledger: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """Why the run ended early, in a sentence; empty where it did not."""
+        if self.status in ("running", "stopped"):
+            return ""
+        who = f" (client {listed(self.gone)})" if self.gone else ""
+        return f"The run of {self.method} {self.status}{who}; its models are those of round {self.rounds}."
+
+
+@dataclass
+class _Run:
+    """A run while it goes on."""
+
+    bench: Bench
+    trainer: Trainer
+    setting: dict[str, Any]
+    judge: Bench | None
+    state: State = field(default_factory=dict)
+    curve: list[Point] = field(default_factory=list)
+    best: State = field(default_factory=dict)
+    before: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = dict(self.setting)
+        if self.bench.config.run["strict"] and "strict" in self.trainer.takes:
+            given.setdefault("strict", True)
+        self.method = self.trainer.make(self.bench.seed, **given)
+        self.fed: InProcess = self.bench.engine(self.trainer)
+        self.started = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + perf_counter() - self.started
+
+    def models(self) -> Any:
+        """Every client's model. Looking changes nothing: neither the clients' state nor what is booked."""
+        book = self.fed.ledger.as_dict()
+        self.fed.mark("look")
+        theta = self.method.models(self.fed, self.state)
+        self.fed.restore("look")
+        self.fed.ledger.load(book)
+        return theta
+
+    def evaluate(self) -> None:
+        """Put a point on the curve; where rows are held back to judge by, remember the best models."""
+        theta = self.models()
+        entry: Point = {"round": self.state["t"], **self.bench.scores(theta).summary()}
+        entry |= {"bytes_up": self.fed.ledger.bytes_up, "bytes_down": self.fed.ledger.bytes_down}
+        if self.judge is not None:
+            scores = self.judge.scores(theta)
+            value = float(np.nanmean(np.where(scores.weight > 0.0, scores.best, np.nan)))
+            entry["validation"] = abs(value)
+            if not self.best or value > self.best["value"]:
+                self.best = {"value": value, "round": self.state["t"], "theta": theta}
+        self.curve.append(entry | {"seconds": self.seconds})
+
+    def look(self, rounds: int) -> Look:
+        point = self.curve[-1] if self.curve else {}
+        book, t = self.fed.ledger, self.state["t"]
+        kept = {k: v for k, v in point.items() if k not in ("round", "bytes_up", "bytes_down", "seconds")}
+        fresh = bool(point) and point["round"] == t
+        return Look(self.trainer.name, t, rounds, self.seconds, book.bytes_up, book.bytes_down, kept, fresh, self.state)
+
+    def save(self, file: Path) -> None:
+        document = self.bench.config.document(self.trainer.name)
+        data = {"fingerprint": self.bench.data.fingerprint, "seed": self.bench.seed}
+        kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
+        checkpoint.save(file, self.fed, {"configuration": document, "data": data, "setting": self.setting, **kept})
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint that :func:`saved_run` read."""
+        self.fed.resume(saved["engine"])
+        kept = saved["state"]
+        every = self.bench.config.run["evaluate_every"]
+        self.state, self.best, self.before = dict(kept["method"]), dict(kept["best"]), kept["seconds"]
+        self.curve = [dict(p) for p in kept["curve"] if p["round"] % every == 0]
+
+
+def train(
+    bench: Bench,
+    name: str,
+    setting: Mapping[str, Any],
+    callbacks: Sequence[Callback] = (),
+    folder: Path | None = None,
+    resume: bool = False,
+) -> Trained:
+    """Train one method.
+
+    Parameters
+    ----------
+    bench : Bench
+    name : str
+        Of the method.
+    setting : mapping
+        Its hyper-parameters, each one value.
+    callbacks : sequence of Callback
+    folder : path, optional
+        Where checkpoints go.
+    resume : bool, default False
+        Go on from the checkpoint there; the numbers are those of a run that was never cut.
+
+    Returns
+    -------
+    Trained
+
+    Raises
+    ------
+    CoterieError
+        For a checkpoint that is missing or of another configuration (the keys that differ are named), and wrong input.
+    """
+    config = bench.config.run
+    judge = bench.inside() if config["patience"] else None
+    here = Bench(bench.config, bench.seed, _kept(bench, judge)) if judge is not None else bench
+    saved = saved_run(bench, name, folder) if resume else None
+    if saved is not None:
+        setting = saved["state"]["setting"]
+    run = _Run(here, trainer(name), dict(setting), judge)
+    if saved is None:
+        run.state = dict(run.method.init(run.fed))
+    else:
+        run.restore(saved)
+    try:
+        settings = {"method": name, "seed": bench.seed, **run.trainer.defaults, **run.setting}
+        for callback in callbacks:
+            callback.start({**settings, "rounds": config["rounds"], "configuration": bench.config.fingerprint(name)})
+        status = _rounds(run, callbacks, folder)
+    finally:
+        for callback in callbacks:
+            callback.end()
+    return _ended(run, status)
+
+
+def _rounds(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> str:
+    """All rounds that are left; "stopped" where somebody asked for it, else the method's status."""
+    config, t = run.bench.config.run, run.state["t"]
+    rounds, every, patience = config["rounds"], config["evaluate_every"], config["patience"]
+    for state in run.method.run(run.fed, range(t + 1, rounds + 1), run.state):
+        run.state = state
+        t, going = state["t"], state["status"] == "running"
+        if (t % every == 0 or t == rounds) and going:
+            run.evaluate()
+        told = [callback.look(run.look(rounds)) for callback in callbacks]
+        waited = bool(patience and run.best and t - run.best["round"] >= patience)
+        last = waited or any(told) or t == rounds
+        if folder is not None and going and (last or t % config["checkpoint_every"] == 0):
+            run.save(folder / FILE)
+        if last and going:
+            return "stopped" if t < rounds else "running"
+    return str(run.state["status"])
+
+
+def _ended(run: _Run, status: str) -> Trained:
+    """The result: models of the last round, or the best ones where rows were held back to judge by."""
+    if not run.curve or run.curve[-1]["round"] != run.state["t"]:
+        run.evaluate()
+    theta = run.best["theta"] if run.best else run.models()
+    labels, state = run.bench.data.labels, run.state
+    together = run.trainer.together
+    out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
+    gone = [] if together else [labels[i] for i in np.atleast_1d(state.get("gone", []))]
+    return Trained(
+        method=run.trainer.name,
+        setting=run.trainer.defaults | run.setting,
+        seed=run.bench.seed,
+        theta=theta,
+        scores=run.bench.scores(theta),
+        curve=run.curve,
+        status=status,
+        rounds=int(state["t"]),
+        quarantined={labels[i]: int(out[i]) for i in np.flatnonzero(out)},
+        gone=gone,
+        group=np.asarray(state["group"]) if "group" in state and not together else None,
+        ledger=run.fed.ledger.as_dict(),
+        seconds=run.seconds,
+    )
+
+
+def _kept(bench: Bench, judge: Bench) -> Federated:
+    """Rows to train on without those that are held back to judge by, and the test rows as they were."""
+    return replace(judge.data, test=bench.data.test)
+
+
+def saved_run(bench: Bench, name: str, folder: Path | None) -> dict[str, Any]:
+    """The checkpoint in a folder, once it is sure that it is of this configuration; more rounds are allowed."""
+    if folder is None:
+        raise CoterieError("There is no folder to resume from: name one with --out, or run.checkpoint.")
+    saved: dict[str, Any] = checkpoint.read(folder / FILE)
+    kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
+    if not isinstance(kept, dict) or "configuration" not in kept:
+        raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run.")
+    before, now = kept["configuration"], bench.config.document(name)
+    longer = before["run"]["rounds"] <= now["run"]["rounds"]
+    if longer:
+        before = before | {"run": before["run"] | {"rounds": now["run"]["rounds"]}}
+    data = {"fingerprint": bench.data.fingerprint, "seed": bench.seed}
+    found = differences(before, now) or differences({"data": kept["data"]}, {"data": data})
+    if found:
+        more = "" if longer else " Rounds can only be made more."
+        raise CoterieError(f"The checkpoint in '{folder}' is of another configuration: {', '.join(found)}.{more}")
+    return saved

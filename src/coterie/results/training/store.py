@@ -1,0 +1,206 @@
+"""Trained models on disk: ``training.json`` and, beside it, the arrays in a safetensors file that it names.
+
+Never pickle. The arrays' file is written first and named after its content, so that no fault leaves half a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import __version__
+from coterie.data.dealing import Part
+from coterie.engines.checkpoint import write
+from coterie.errors import CoterieError, nearest
+from coterie.federation import Ragged
+from coterie.results.plain import plain, unplain
+from coterie.results.store import Shelf
+from coterie.results.training import model
+from coterie.results.training.bench import Bench
+from coterie.results.training.config import Config
+from coterie.results.training.run import Trained
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT, FILE = "coterie training", "training.json"
+_ARRAYS = re.compile(r"training-[0-9a-f]{16}\.safetensors")
+_SECTIONS = ("data", "model", "layout", "engine", "run", "method", "options")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Models that were trained and saved.
+
+    Attributes
+    ----------
+    config : Config
+    method : str
+    setting : dict
+        Hyper-parameters.
+    labels : tuple of str
+        What clients are called.
+    theta : (m, d) or (1, d) array, or Ragged
+        Their models.
+    group : (m,) int64 or None
+        Groups that the method found.
+    classes : int
+    shape : tuple of int
+        Of a row of X.
+    about : dict
+        Configuration's hash, seed, rounds, status, scores and more.
+    """
+
+    config: Config
+    method: str
+    setting: dict[str, Any]
+    labels: tuple[str, ...]
+    theta: Any
+    group: Any
+    classes: int
+    shape: tuple[int, ...]
+    about: dict[str, Any]
+
+    def model(self, client: Any) -> npt.NDArray[Any]:
+        """The parameters (d,) of a client, by its label."""
+        name = str(client)
+        if name not in self.labels:
+            raise CoterieError(f"There was no client '{name}' in training.{nearest(name, self.labels)}")
+        same = isinstance(self.theta, np.ndarray) and len(self.theta) == 1
+        return np.asarray(self.theta[0 if same else self.labels.index(name)])
+
+    def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+        """What a client's model says of rows X (n, ...): the likeliest class, or the outputs where there are none."""
+        rows = np.asarray(X)
+        if rows.shape[1:] != self.shape:
+            raise CoterieError(f"Rows to predict must have the shape {self.shape} each, not {rows.shape[1:]}.")
+        return np.asarray(self.objective(rows).predict(self.model(client)[None]))
+
+    def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
+        """Rows of one client as the objective that was trained; outcomes are zero where they are not known."""
+        rows = np.asarray(X)
+        outcome = np.zeros(len(rows), dtype=np.int64 if self.classes else np.float32) if y is None else np.asarray(y)
+        part = Part(rows, outcome, np.array([0]), np.array([len(rows)]))
+        return model.objective(self.config, part, self.classes)
+
+
+def save(out: Path, bench: Bench, run: Trained) -> None:
+    """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder.
+
+    Raises
+    ------
+    CoterieError
+        If it cannot be written.
+    """
+    shelf, data = Shelf(), bench.data
+    ragged = isinstance(run.theta, Ragged)
+    arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
+    arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
+    arrays["group"] = None if run.group is None else shelf.put("group", run.group)
+    content = shelf.to_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"training-{digest[:16]}.safetensors"
+    about = {key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "gone", "ledger", "seconds")}
+    about |= {"configuration": bench.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
+    document = {
+        "format": FORMAT,
+        "version": __version__,
+        "arrays": {"file": name, "sha256": digest, **arrays},
+        "config": {key: plain(getattr(bench.config, key)) for key in _SECTIONS},
+        "method": run.method,
+        "setting": plain(run.setting),
+        "labels": list(data.labels),
+        "classes": data.classes,
+        "shape": list(data.train.X.shape[1:]),
+        "about": plain(about),
+    }
+    try:
+        write(out / name, [content])
+        write(out / FILE, [json.dumps(document, indent=1, allow_nan=False).encode()])
+        for old in out.iterdir():
+            if _ARRAYS.fullmatch(old.name) and old.name != name:
+                old.unlink()
+        write(out / "metrics.csv", [curve(run).to_csv(index=False).encode()])
+        write(out / "clients.csv", [by_client(bench, run).to_csv().encode()])
+    except OSError as e:
+        raise CoterieError(f"The models cannot be written to '{out}': {e.strerror or e}.") from e
+
+
+def curve(run: Trained) -> pd.DataFrame:
+    """A row wherever the run was evaluated: round, scores, bytes, seconds."""
+    import pandas as pd
+
+    return pd.DataFrame(run.curve)
+
+
+def by_client(bench: Bench, run: Trained) -> pd.DataFrame:
+    """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
+    import pandas as pd
+
+    data = bench.data
+    frame: dict[str, Any] = {
+        "rows": data.train.stops - data.train.starts,
+        "test_rows": data.test.stops - data.test.starts,
+    }
+    if run.scores.accuracy is not None:
+        frame["accuracy"] = run.scores.accuracy
+    frame["loss"] = run.scores.loss
+    if data.known:
+        frame["group"] = data.group + 1
+    if run.group is not None:
+        frame["found_group"] = run.group + 1
+    if run.quarantined:
+        frame["quarantined"] = [run.quarantined.get(label, 0) for label in data.labels]
+    return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
+
+
+def load(path: str | Path, folder: str | Path = ".") -> Saved:
+    """Read what ``coterie train --out`` wrote.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    folder : path, default "."
+        Where a model of the user's own is imported from, before other places.
+
+    Raises
+    ------
+    CoterieError
+        If there are no models, or they are damaged.
+    """
+    from safetensors import SafetensorError
+
+    path = Path(path)
+    try:
+        document = json.loads((path / FILE).read_bytes())
+        if document["format"] != FORMAT or not _ARRAYS.fullmatch(file := document["arrays"]["file"]):
+            raise ValueError
+        content = (path / file).read_bytes()
+        if hashlib.sha256(content).hexdigest() != document["arrays"]["sha256"]:
+            raise ValueError
+        shelf, arrays = Shelf.from_bytes(content), document["arrays"]
+        theta = shelf.get(arrays["theta"])
+        sections = {key: unplain(document["config"][key]) for key in _SECTIONS}
+        return Saved(
+            config=Config(**sections, folder=Path(folder).absolute()),
+            method=document["method"],
+            setting=unplain(document["setting"]),
+            labels=tuple(document["labels"]),
+            theta=theta if arrays["offsets"] is None else Ragged(theta, shelf.get(arrays["offsets"])),
+            group=None if arrays["group"] is None else shelf.get(arrays["group"]),
+            classes=int(document["classes"]),
+            shape=tuple(document["shape"]),
+            about=unplain(document["about"]),
+        )
+    except OSError as e:
+        raise CoterieError(f"There are no trained models in '{path}': {e.strerror or e} ('{e.filename}').") from e
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as e:
+        raise CoterieError(f"The trained models in '{path}' are damaged: train them again.") from e
