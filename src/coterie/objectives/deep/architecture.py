@@ -129,8 +129,9 @@ class Architecture:
         return {place.name: place.stop - place.start for place in (*self.parameters, *self.buffers)}
 
     def module(self) -> nn.Module:
-        """A new copy of the module, of the right type and place."""
-        module = self.make()
+        """A new copy of the module, of the right type and place, whose first numbers mean nothing."""
+        with torch.random.fork_rng(devices=[]):  # the caller's generator is left alone
+            module = self.make()
         if not isinstance(module, nn.Module):
             raise CoterieError(
                 f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
@@ -145,7 +146,7 @@ class Architecture:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self.module()
+            module = self.make().to(self.dtype)
             if not self.anew:
                 for layer in module.modules():
                     if callable(reset := getattr(layer, "reset_parameters", None)):

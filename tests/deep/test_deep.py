@@ -1,0 +1,268 @@
+"""Torch models as objectives: against torch's own optimiser, batched against one after another, buffers, rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, TensorDataset
+
+from coterie.numerics import keyed
+from coterie.objectives.deep import Deep
+from coterie.objectives.steps import Draws, Sampled
+from tests.deep.twin import flat, load, rows_of, walked
+
+COUNTS = np.array([7, 1, 12, 0, 5, 30])
+STOPS = np.cumsum(COUNTS)
+STARTS = STOPS - COUNTS
+IDS = np.array([9, 3, 5, 11, 2, 7], dtype=np.uint64)
+M, N = len(COUNTS), int(STOPS[-1])
+
+
+def mlp(inputs: int = 6, classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+def cnn(norm: bool = False) -> nn.Module:
+    layers = [nn.Conv2d(2, 4, 3), *([nn.BatchNorm2d(4)] if norm else []), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * 2 * 2, 3))
+
+
+def data(*shape: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(N, *shape)), rng.integers(0, 3, N)
+
+
+def deep(make: Any = mlp, shape: tuple[int, ...] = (6,), **how: Any) -> Deep:
+    X, y = data(*shape)
+    return Deep.of(make, X, y, STARTS, STOPS, **{"dtype": "float64"} | how)
+
+
+def draws(size: int, first: int = 4) -> Draws:
+    return Draws(keyed.starts(0, "rows", IDS), np.full(M, first), size)
+
+
+def models(objective: Deep, seed: int = 3, spread: float = 0.1) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(size=(M, objective.dim))
+    return (objective.start(seed) + spread * noise * (np.arange(objective.dim) < objective.architecture.p)).astype(
+        objective.dtype
+    )
+
+
+KINDS = {"mlp": (mlp, (6,)), "cnn": (cnn, (2, 6, 6))}
+STEPS = np.array([3, 5, 0, 2, 4, 1])
+ETA = np.array([0.1, 0.2, 0.3, 0.1, 0.05, 0.2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("how", [{}, {"clip": 0.3}, {"ridge": 0.2}, {"momentum": 0.7}, {"clip": 0.4, "momentum": 0.5}])
+def test_walk_is_what_torchs_optimiser_does(kind: str, batched: bool, how: dict[str, Any]) -> None:
+    make, shape = KINDS[kind]
+    objective, (X, y) = deep(make, shape, batched=batched, **how), data(*shape)
+    theta = models(objective)
+    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    for i in range(M):
+        module = make().double()
+        steps = int(STEPS[i]) if COUNTS[i] else 0
+        rows = [rows_of(IDS, i, 4 + s, 4, STARTS[i], STOPS[i]) for s in range(steps)]
+        expected = walked(module, theta[i], X, y, rows, float(ETA[i]), F.cross_entropy, **how)
+        np.testing.assert_allclose(found[i], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("extras", ["none", "pull", "shift", "on", "all"])
+def test_batched_and_one_after_another_agree(kind: str, size: int, extras: str) -> None:
+    make, shape = KINDS[kind]
+    one, other = (deep(make, shape, batched=b, clip=0.5, ridge=0.1, momentum=0.3) for b in (True, False))
+    theta, rng = models(one), np.random.default_rng(5)
+    anchor, shift = rng.normal(size=(2, *theta.shape))
+    some = {"pull": extras in ("pull", "all"), "shift": extras in ("shift", "all"), "on": extras in ("on", "all")}
+    more = {"shift": shift} if some["shift"] else {}
+    more |= {"on": 1.0 * (np.arange(one.dim) % 3 > 0)} if some["on"] else {}
+    run = partial(dict, theta=theta, anchor=anchor, eta=ETA, pull=0.4 * some["pull"], steps=STEPS, draws=draws(size))
+    a, b = (o.walk(**run(fresh=True), **more) for o in (one, other))
+    np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    moved = a != theta
+    assert moved[(STEPS > 0) & (COUNTS > 0)].any(axis=1).all()
+    assert not moved[STEPS == 0].any()
+    if some["on"]:
+        assert not moved[:, np.arange(one.dim) % 3 == 0].any()
+    np.testing.assert_allclose(one.gradient(theta), other.gradient(theta), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(one.value(theta), other.value(theta), rtol=1e-12)
+    np.testing.assert_array_equal(one.predict(theta), other.predict(theta))
+    np.testing.assert_array_equal(one.accuracy(theta), other.accuracy(theta))
+
+
+def test_extras_go_where_the_formula_says() -> None:
+    objective = deep()
+    theta, rng = models(objective), np.random.default_rng(1)
+    anchor, shift = rng.normal(size=(2, *theta.shape))
+    on = 1.0 * (np.arange(objective.dim) < 20)
+    one = np.ones(M, dtype=np.int64)
+    found = objective.walk(theta, anchor, ETA, 0.4, one, draws(4), True, shift, on)
+    g = objective.mean_gradient(theta, draws(4))
+    expected = theta - ETA[:, None] * on * (g + shift + 0.4 * (theta - anchor))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce"])
+def test_gradients_are_those_of_the_values(loss: str) -> None:
+    X, y = data(6)
+    targets = {"cross_entropy": y, "mse": X[:, :3] ** 2, "bce": (y > 0).astype(int)}[loss]
+    make = partial(mlp, classes=1 if loss == "bce" else 3)
+    weights = np.random.default_rng(2).uniform(0.0, 2.0, N)
+    objective = Deep.of(make, X, targets, STARTS, STOPS, loss=loss, weights=weights, ridge=0.3, dtype="float64")
+    theta, h = models(objective), 1e-6
+    along = np.random.default_rng(4).normal(size=theta.shape)
+    slope = (objective.value(theta + h * along) - objective.value(theta - h * along)) / (2 * h)
+    np.testing.assert_allclose((objective.gradient(theta) * along).sum(axis=1), slope, rtol=1e-6, atol=1e-7)
+
+
+def test_a_minibatch_gradient_is_unbiased() -> None:
+    objective = deep().take(np.array([0]))
+    theta = models(deep())[:1]
+    keys = keyed.starts(0, "rows", np.array([1]))
+    every = [objective.mean_gradient(theta, Draws(keys, np.array([s]), 2))[0] for s in range(2000)]
+    exact = objective.gradient(theta)[0] / COUNTS[0]
+    error = np.std(every, axis=0) / np.sqrt(2000)
+    assert np.all(np.abs(np.mean(every, axis=0) - exact) < 4.5 * error + 1e-12)
+
+
+def test_one_model_for_all_and_the_same_row_by_row() -> None:
+    objective = deep(cnn, (2, 6, 6))
+    theta = objective.start(0)
+    wide = np.tile(theta, (M, 1))
+    np.testing.assert_allclose(objective.value(theta), objective.value(wide), rtol=1e-12)
+    np.testing.assert_allclose(objective.row_losses(theta), objective.row_losses(wide), rtol=1e-12)
+    assert objective.row_losses(theta).shape == (N,)
+    assert np.isnan(objective.accuracy(theta)[3]) and np.isfinite(np.delete(objective.accuracy(theta), 3)).all()
+
+
+def test_take_gives_views_in_any_order_with_repeats() -> None:
+    objective = deep()
+    theta, rows = models(objective), np.array([5, 0, 0, 3])
+    view = objective.take(rows)
+    np.testing.assert_allclose(view.gradient(theta[rows]), objective.gradient(theta)[rows], rtol=1e-12)
+    np.testing.assert_array_equal(view.counts, COUNTS[rows])
+    assert view.rows is objective.rows
+    assert isinstance(view, Sampled)
+
+
+def test_statistics_move_with_training_and_are_used_in_evaluation() -> None:
+    make, (X, y) = partial(cnn, norm=True), data(2, 6, 6)
+    objective = deep(make, (2, 6, 6))
+    assert not objective.batched and objective.kept == ("1.running_mean", "1.running_var")
+    theta = np.tile(objective.start(0), (M, 1))
+    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    for i in (0, 4, 5):
+        module = make().double()
+        rows = [rows_of(IDS, i, 4 + s, 4, STARTS[i], STOPS[i]) for s in range(int(STEPS[i]))]
+        np.testing.assert_allclose(
+            found[i], walked(module, theta[i], X, y, rows, float(ETA[i]), F.cross_entropy), rtol=1e-9, atol=1e-12
+        )
+        module.eval()
+        here = slice(STARTS[i], STOPS[i])
+        loss = F.cross_entropy(module(torch.tensor(X[here])), torch.tensor(y[here]), reduction="sum")
+        np.testing.assert_allclose(objective.value(found)[i], loss.item(), rtol=1e-9)
+    still = objective.walk(
+        theta, theta, ETA, 0.0, STEPS, draws(4), True, on=1.0 * (np.arange(objective.dim) < objective.architecture.p)
+    )
+    np.testing.assert_array_equal(still[:, objective.architecture.p :], theta[:, objective.architecture.p :])
+    averaged = deep(make, (2, 6, 6), buffers="averaged")
+    assert averaged.kept == () and averaged.dim == objective.dim
+
+
+def test_dropout_depends_on_client_and_step_alone() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    objective = deep(make)
+    theta = models(objective)
+    state = torch.random.get_rng_state()
+    whole = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    assert torch.equal(state, torch.random.get_rng_state())
+    part = objective.take(np.array([4])).walk(
+        theta[4:5], theta[4:5], ETA[4:5], 0.0, STEPS[4:5], Draws(draws(4).keys[4:5], np.array([4]), 4), True
+    )
+    np.testing.assert_array_equal(whole[4], part[0])
+    other = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4, first=5), True)
+    assert (other[4] != whole[4]).any()
+    np.testing.assert_array_equal(objective.value(theta), objective.value(theta))
+
+
+def test_datasets_loaders_and_arrays_are_the_same_clients() -> None:
+    X, y = data(6)
+    pairs = [(X[lo:hi], y[lo:hi]) for lo, hi in zip(STARTS, STOPS, strict=True)]
+    sets = [TensorDataset(torch.tensor(a), torch.tensor(b)) for a, b in pairs]
+    loaders = [DataLoader(s, batch_size=2) if len(s) else s for s in sets]
+    arrays = deep()
+    theta = models(arrays)
+    expected = arrays.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    for clients in (pairs, sets, loaders):
+        objective = Deep.of_clients(mlp, clients, dtype="float64")
+        np.testing.assert_allclose(
+            objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True), expected, rtol=1e-10, atol=1e-12
+        )
+        np.testing.assert_allclose(objective.value(theta), arrays.value(theta), rtol=1e-10)
+        assert objective.sound().all()
+
+
+def test_first_models_are_a_function_of_the_seed() -> None:
+    for model in (mlp, mlp()):
+        objective, state = deep(model), torch.random.get_rng_state()
+        np.testing.assert_array_equal(objective.start(1), objective.start(1))
+        assert (objective.start(1) != objective.start(2)).mean() > 0.9
+        assert torch.equal(state, torch.random.get_rng_state())
+    module = mlp()
+    before = flat(module)
+    objective = deep(module)
+    objective.walk(models(objective), models(objective), ETA, 0.0, STEPS, draws(4), True)
+    np.testing.assert_array_equal(before, flat(module))
+    load(module, before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_narrow_numbers_are_near(dtype: str) -> None:
+    exact, narrow = deep(cnn, (2, 6, 6)), deep(cnn, (2, 6, 6), dtype=dtype)
+    theta = models(exact)
+    a = exact.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    b = narrow.walk(theta.astype(np.float32), theta, ETA, 0.0, STEPS, draws(4), True)
+    assert b.dtype == np.float32
+    error = np.abs(a - b).max()
+    assert 0.0 < error < (1e-6 if dtype == "float32" else 2e-2)
+    if dtype == "bfloat16":
+        assert error > 1e-6
+
+
+def test_embeddings_are_told_whole_numbers() -> None:
+    _, y = data(6)
+    words = np.random.default_rng(3).integers(0, 20, (N, 4))
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Embedding(20, 3), nn.Flatten(), nn.Linear(12, 3))
+
+    one, other = (Deep.of(make, words, y, STARTS, STOPS, dtype="float64", batched=b) for b in (True, False))
+    theta = models(one)
+    np.testing.assert_allclose(one.gradient(theta), other.gradient(theta), atol=1e-12)
+
+
+def test_threads_share_out_clients_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = deep(cnn, (2, 6, 6), dtype="float32", batched=False)
+    theta = models(objective)
+    many = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    np.testing.assert_array_equal(many, objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True))
+
+
+def test_broken_rows_are_known() -> None:
+    X, y = data(6)
+    X[STARTS[2] + 3, 1] = np.nan
+    objective = Deep.of(mlp, X, y, STARTS, STOPS)
+    np.testing.assert_array_equal(objective.sound(), np.arange(M) != 2)
