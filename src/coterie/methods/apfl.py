@@ -1,0 +1,99 @@
+"""Deng, Kamani, Mahdavi (2020), Adaptive personalized federated learning, Algorithm 1: APFL.
+
+Beside its copy w_i of the shared model, every client has a model v_i; it uses the mixture ``alpha_i v_i + (1 - alpha_i)
+w_i``. Every local step moves w_i along its own gradient and v_i along the mixture's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.parts import where
+
+
+def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
+    """The mixture (m, d)."""
+    a = alpha.astype(w.dtype)[:, None]
+    return a * v + (1.0 - a) * w
+
+
+@work
+def update(
+    site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
+) -> Reply:
+    """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
+    steps, x = epochs(site, E, B), np.array(each(site, w, link))
+    before = site.state.get("v", x)
+    v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
+    moves, turn = ~where(site.objective), np.zeros(len(site))
+    for s in range(int(steps.max(initial=0))):
+        on = np.flatnonzero(steps > s)
+        here, one, done = site.take(on), np.ones(len(on), dtype=np.int64), t * steps[on] + s
+        mixed = mix(a[on], v[on], x[on])
+        along = mixed - train(here, mixed, eta, one, done, B)  # eta times the mixture's gradient
+        if adaptive and s == 0:
+            turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
+        v[on] -= a[on].astype(v.dtype)[:, None] * along
+        x[on] = train(here, x[on], eta, one, done, B)
+        a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
+    good = finite(x, v)
+    site.state["v"] = np.where(good[:, None], v, before)
+    site.state["alpha"] = np.where(good, a, site.state.get("alpha", np.full(len(site), alpha)))
+    return sent(site, x, weight(site), good, link)
+
+
+@work
+def mixed(site: Site, w: Floats, link: Link, alpha: float) -> Reply:
+    """A client's mixture (m, d) with the shared model as it is now; that alone where it never took part."""
+    x = each(site, w, link)
+    a = site.state.get("alpha", np.full(len(site), alpha))
+    return {"theta": mix(a, site.state.get("v", x), x)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(LocalTraining):
+    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows (there all count alike).
+
+    Attributes
+    ----------
+    alpha : float, default 0.5
+        First alpha_i of all clients, from 0 (FedAvg) to 1 (local).
+    adaptive : bool, default False
+        Whether every client learns its own: ``alpha_i -= eta (v_i - w_i)' grad f_i(mixture)`` at the first step of a
+        round, kept within 0 and 1.
+    E : int, default 1
+        Passes over a client's rows in a round, the paper's tau: see ``FedAvg``.
+
+    Notes
+    -----
+    Steps are stable for ``eta L < 2``. For any alpha above 0 a mixture that is trained until nothing changes is the
+    client's local optimum: alpha says how fast it goes there (``eta alpha^2`` a step), not where.
+    """
+
+    alpha: float = 0.5
+    adaptive: bool = False
+    E: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("alpha", self.alpha, 0.0, 1.0)
+        need("E", self.E, 1, whole=True)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """From one synchronisation to the next; a client's first v_i is the first w that it is sent."""
+        t, w = state["t"], state["w"]
+        over: State = {"E": self.E, "B": self.B, "alpha": self.alpha, "adaptive": self.adaptive}
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
+        return sums, {"w": average(sums, w)}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's mixture (m, d); w for those that never took part."""
+        return models(fed, state, mixed, w=state["w"], link=self.link, alpha=self.alpha)

@@ -1,0 +1,55 @@
+"""Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith (2020), Federated optimization in heterogeneous networks, Algorithm 2.
+
+FedProx: FedAvg whose clients nearly minimise ``h_k(v; w) = F_k(v) + mu |v - w|^2 / 2``, which keeps them near w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.rounds import State, average
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
+    """Line 4, ``w_k^{t+1} = argmin h_k(w; w^t)`` nearly: E epochs of steps from w."""
+    steps, start = epochs(site, E, B), each(site, w, link)
+    theta = train(site, start, eta, steps, t * steps, B, anchor=start, pull=mu)
+    return sent(site, theta, weight(site), finite(theta), link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """Algorithm 2 with the paper's symbols.
+
+    Clients are drawn evenly and count by the weight of their rows, as in ``FedAvg``; the paper draws them by their
+    rows and counts them alike, which is the same in expectation.
+
+    Attributes
+    ----------
+    mu : float
+        0 is FedAvg. Steps are stable for ``eta (L + mu) < 2``.
+
+    Notes
+    -----
+    Many epochs E make every client minimise h_k exactly; then w ends at the minimum of the sum of the Moreau envelopes
+    of F_k, not of the sum of F_k: a proximal term holds the drift back and does not take it away (``SCAFFOLD`` does).
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("mu", self.mu, 0.0)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Lines 2 to 6."""
+        t, w = state["t"], state["w"]
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), E=self.E, B=self.B, t=t, mu=self.mu)
+        return sums, {"w": average(sums, w)}

@@ -1,0 +1,55 @@
+"""Collins, Hassani, Mokhtari, Shakkottai (2021), Exploiting shared representations, Algorithm 1: FedRep.
+
+Clients share a representation phi, the body, and have a head h_i each. In a round a client first fits its head to the
+body that it was sent, then takes steps of the body with that head; the server averages the bodies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.fedper import FedPer
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.rounds import State, average
+from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.parts import where
+
+
+@work
+def update(site: Site, w: Floats, link: Link, eta: float, H: int, E: int, B: int, t: int) -> Reply:
+    """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
+    head, statistics = stays(site, link), where(site.objective)
+    theta = each(site, w, link)
+    for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
+        steps = epochs(site, passes, B)
+        theta = train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
+    return sent(site, theta, weight(site), finite(theta), link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(FedPer):
+    """Algorithm 1; ``personal`` is the head. Clients count by the weight of their rows (there all have as many).
+
+    Attributes
+    ----------
+    H : int, default 1
+        Passes over a client's rows that its head makes in a round; the paper takes many (tau_h), since only the body
+        costs bytes.
+    E : int, default 1
+        Passes that the body makes afterwards (tau_phi).
+    """
+
+    H: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("H", self.H, 1, whole=True)
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Lines 2 to 16; the heads of clients that are not asked stay as they are."""
+        t, w = state["t"], state["w"]
+        sums = self.exchange(fed, update, to, w, eta=self.rate(t), H=self.H, E=self.E, B=self.B, t=t)
+        return sums, {"w": average(sums, w)}

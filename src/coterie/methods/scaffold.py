@@ -1,0 +1,103 @@
+"""Karimireddy, Kale, Mohri, Reddi, Stich, Suresh (2020), SCAFFOLD: stochastic controlled averaging, Algorithm 1.
+
+FedAvg's clients drift to their own optima. Here each remembers its own gradient c_i, the server their mean c, and every
+local step goes along ``g_i(y) - c_i + c``, so that all of them head where the sum of their losses falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.rounds import State, average
+from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.mean_loss import gradient
+from coterie.objectives.parts import precision
+from coterie.objectives.steps import Draws
+
+
+@work
+def begin(site: Site, link: Link) -> Reply:
+    """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
+    shape = len(site), int(np.sum(~stays(site, link)))
+    site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
+    site.state["n"] = weight(site)
+    return {"N": weight(site)}
+
+
+@work
+def update(site: Site, w: Floats, link: Link, c: Floats, eta: float, E: int, B: int, t: int, option: int) -> Reply:
+    """Lines 6 to 13. A client that cannot go on takes what it added to c back, and its weight out of N."""
+    steps, x, shared = epochs(site, E, B), each(site, w, link), ~stays(site, link)
+    own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
+    shift = np.zeros(x.shape, dtype=x.dtype)
+    shift[:, shared] = c - own
+    y = train(site, x, eta, steps, t * steps, B, shift=shift)
+    if option == 1:
+        every = Draws(np.zeros(len(site), dtype=np.uint64), np.zeros(len(site), dtype=np.int64))
+        site.count(gradients=len(site))
+        plus = gradient(site.objective, x, every)[:, shared]
+    else:
+        plus = own - c + (x - y)[:, shared] / (steps * eta)[:, None] if eta > 0.0 else own
+    good = finite(y, plus)
+    n, before = np.where(good, weight(site), 0.0), site.state.get("n", np.zeros(len(site)))
+    site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
+    site.state["n"] = n
+    change = {"c": n[:, None] * plus - before[:, None] * own, "N": n - before}
+    return sent(site, y, weight(site), good, link) | change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(FedAvg):
+    """Algorithm 1 with the paper's symbols; its local steps are FedAvg's, and so are E, B and ``finetune``.
+
+    Clients count by the weight of their rows n_i, where the paper has equal ones: its ``|S|/N`` is the share of S in
+    the rows of all clients, and ``c = sum_i n_i c_i / sum_i n_i``. Clients that were not there at the beginning are
+    counted from when they come.
+
+    Attributes
+    ----------
+    option : {2, 1}, default 2
+        c_i^+: the mean of the gradients on the way (II), or the gradient of all rows at x (I, one more a round).
+    eta_g : float, default 1
+        Step size of the server; above 1, eta must be smaller in proportion.
+
+    Notes
+    -----
+    With all rows in every step it ends at the optimum of all clients' losses, however many local steps there are; the
+    theorems need ``eta <= 1 / (81 L K eta_g)`` for K local steps, and about ``1 / (L K eta_g)`` does in practice. A
+    round costs twice FedAvg's bytes, for c and the changes of c_i.
+    """
+
+    option: int = 2
+    eta_g: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("eta_g", self.eta_g, 0.0, above=True)
+        if self.option not in (1, 2):
+            raise CoterieError(f"option must be 1 or 2, as in the paper, not {self.option!r}.")
+
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first round; ``c`` (d1,) is the server's control variate, N all clients' weight."""
+        state = super().init(fed, w)
+        sums = fed.total(begin, link=self.link)
+        return state | {"c": np.zeros_like(state["w"]), "N": float(sums["N"]) if sums else 0.0}
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Lines 3 to 17."""
+        t, x, c, N = state["t"], state["w"], state["c"], state["N"]
+        over: State = {"eta": self.rate(t), "E": self.E, "B": self.B, "t": t, "option": self.option}
+        sums = self.exchange(fed, update, to, x, c=c, **over)
+        if not sums:
+            return sums, {}
+        now = N + float(sums["N"])
+        c = (N * c + sums["c"]) / now if now > 0.0 else np.zeros_like(c)
+        return sums, {"w": x + self.eta_g * (average(sums, x) - x), "c": c.astype(x.dtype, copy=False), "N": now}

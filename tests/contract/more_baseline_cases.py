@@ -1,0 +1,50 @@
+"""Rows of the registry for more methods in which clients train at home: FedProx, SCAFFOLD, APFL, FedPer, FedRep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.methods.apfl import APFL
+from coterie.methods.fedper import FedPer
+from coterie.methods.fedprox import FedProx
+from coterie.methods.fedrep import FedRep
+from coterie.methods.scaffold import Scaffold
+from tests.contract.baseline_cases import baseline, classes, envelopes, optimum
+from tests.contract.cases import Problem, grouped, quadratic
+
+
+def shared_envelopes(problem: Problem) -> dict[str, Any]:
+    """Where exact proximal steps lead: the minimum of the weighted Moreau envelopes."""
+    return {"w": envelopes(problem, lam=0.5)["w"]}
+
+
+def common(problem: Problem) -> dict[str, Any]:
+    """``argmin sum_k weight_k F_k`` over all coordinates but the last, which are shared, and everyone's last one."""
+    q, w, d = problem.objective, problem.weights, problem.objective.dim
+    last = q.A[:, -1, -1]
+    # the best last coordinate is (b - a' x) / last, which leaves a quadratic in x
+    H = q.A[:, :-1, :-1] - np.einsum("mi,mj->mij", q.A[:, :-1, -1], q.A[:, :-1, -1]) / last[:, None, None]
+    h = q.b[:, :-1] - q.A[:, :-1, -1] * (q.b[:, -1] / last)[:, None]
+    x = np.linalg.solve(np.einsum("m,mij->ij", w, H), w @ h)
+    own = (q.b[:, -1] - q.A[:, :-1, -1] @ x) / last
+    return {"w": x, "theta": np.c_[np.broadcast_to(x, (len(w), d - 1)), own]}
+
+
+ROWS = {"B": 2, "C": 0.5, "E": 2}
+
+MORE_BASELINES = [
+    baseline("fedprox", FedProx(eta=0.2, E=40, mu=0.5), quadratic, rounds=16, optimum=shared_envelopes),
+    baseline("fedprox-rows", FedProx(eta=0.1, mu=0.7, **ROWS), classes, random=True),
+    baseline("scaffold", Scaffold(eta=0.15, E=3), quadratic, rounds=20, optimum=optimum),
+    baseline("scaffold-part", Scaffold(eta=0.05, E=4, C=0.5, option=1, eta_g=0.9), quadratic),
+    baseline("scaffold-rows", Scaffold(eta=0.1, **ROWS), classes, random=True),
+    baseline("scaffold-personal", Scaffold(eta=0.1, personal=("1",), **ROWS), grouped, random=True),
+    baseline("apfl", APFL(eta=0.2, alpha=0.7, E=2), quadratic),
+    baseline("apfl-rows", APFL(eta=0.1, adaptive=True, **ROWS), classes, random=True),
+    baseline("fedper", FedPer(eta=0.35, personal=("2",)), quadratic, rounds=30, optimum=common),
+    baseline("fedper-rows", FedPer(eta=0.1, personal=("1", "2"), finetune=3, **ROWS), classes, random=True),
+    baseline("fedrep", FedRep(eta=0.35, H=5, personal=("2",)), quadratic, rounds=16, optimum=common),
+    baseline("fedrep-rows", FedRep(eta=0.1, H=3, personal=("1", "2"), **ROWS), classes, random=True),
+]
