@@ -40,6 +40,13 @@ _DONOR = "Donor response, simulated in its shape:"
 _NOISY = "Noisy quadratic, simulated and exact:"
 _STUDY = "All methods, and what a network adds:"
 _EXPERIMENTS = (
+    Experiment("000/variance", "The variance formula against 2,000 repeats, by clients", "10 s", "paper_000.variance"),
+    Experiment(
+        "000/convergence",
+        "Group SGD without convexity under its rate; groups' own gradients",
+        "1 min",
+        "paper_000.convergence",
+    ),
     Experiment("001/table1", "Distance to the truth in section 6.1's simulation", "30 s", "paper_001.table1"),
     Experiment("001/figure1", "The same distance against rows of a client", "2 min", "paper_001.figure1"),
     Experiment("001/figure2", f"{_DONOR} cross-entropies of clients", "15 s", "paper_001.figure2"),

@@ -1,0 +1,85 @@
+"""What a trace says of the groups: whether their own gradients vanish with that of the sum, and how noisy steps are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.methods.groups.theory import group_bound, shared_bound
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+STALLED = 100.0
+"""A group's squared gradient so many times that of the sum has not followed it."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The generalised strong growth condition along a run; (looks, k) unless said otherwise.
+
+    Attributes
+    ----------
+    M : largest ``||d_s f_g - d_s f||^2 / ||grad f||^2`` up to each look: the least M_g that holds so far.
+    bound : ``c_g ||grad f||^2`` with that M, above ``||grad f_g||^2``.
+    M_shared, bound_shared : the same for the condition on x_s alone.
+    pair : (looks,) largest ratio of the notes' kind, between two groups, up to each look.
+    group_norm : ``||grad f_g||^2``.
+    norm : (looks,) ``||grad f||^2``.
+    t : (looks,) rounds.
+    """
+
+    M: Floats
+    bound: Floats
+    M_shared: Floats
+    bound_shared: Floats
+    pair: Floats
+    group_norm: Floats
+    norm: Floats
+    t: Ints
+
+    @property
+    def stalled(self) -> Bools:
+        """Groups (k,) whose gradient is still there when that of the sum is nearly gone."""
+        gone = self.norm[-1] < 1e-2 * self.norm[0]
+        return np.asarray(gone & (self.group_norm[-1] > STALLED * self.norm[-1]))
+
+    def sentences(self) -> list[str]:
+        """What a user should know."""
+        largest = int(np.argmax(self.M[-1]))
+        out = [
+            f"||grad f||^2 went from {self.norm[0]:.3g} to {self.norm[-1]:.3g}; the largest M is "
+            f"{self.M[-1].max():.3g} (group {largest})."
+        ]
+        for g in np.flatnonzero(self.stalled):
+            out.append(
+                f"Group {g}'s own gradient has not followed: ||grad f_{g}||^2 is {self.group_norm[-1, g]:.3g}, so this "
+                "is no stationary point of it. Share fewer layers with it, or leave it out."
+            )
+        return out
+
+
+def growth(trace: Mapping[str, Any]) -> Growth:
+    """From ``state["trace"]`` of a run; a CoterieError where nothing was looked at."""
+    if not trace:
+        raise CoterieError("Nothing was looked at: give look, the rounds between two looks.")
+    M, M_shared, pair = (np.maximum.accumulate(trace[name], axis=0) for name in ("M", "M_shared", "pair"))
+    norm, share = np.asarray(trace["norm"]), trace["share"]
+    bound, tighter = group_bound(M, share) * norm[:, None], shared_bound(M_shared, share) * norm[:, None]
+    return Growth(M, bound, M_shared, tighter, pair, np.asarray(trace["group_norm"]), norm, np.asarray(trace["t"]))
+
+
+def noise(trace: Mapping[str, Any]) -> dict[str, Floats]:
+    """Variances of a trace on average over its looks, (1 + k,) each: ``empirical``, ``formula``, and ``clients``.
+
+    ``clients`` is how many clients' worth of averaging a block has had: the variance of one client's gradient over that
+    of the assembled one, n where all count alike.
+    """
+    if not trace:
+        raise CoterieError("Nothing was looked at: give look, the rounds between two looks.")
+    mean = {name: np.asarray(trace[name]).mean(axis=0) for name in ("empirical", "formula", "client")}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        clients = np.where(mean["formula"] > 0.0, mean["client"] / mean["formula"], 0.0)
+    return {"empirical": mean["empirical"], "formula": mean["formula"], "clients": clients}

@@ -1,0 +1,1 @@
+"""Notes on shared and group-specific layers: one augmented model for groups of clients."""
