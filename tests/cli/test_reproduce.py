@@ -75,7 +75,7 @@ def test_infinite_numbers_are_written_too():
     ("arguments", "fragment"),
     [
         (["001/tabel1"], "Did you mean '001/table1'"),
-        (["xyz"], "There are 001/table1"),
+        (["xyz"], "There are 000/variance"),
         (["001/table1", "--seeds", "0"], "--seeds must be at least 1."),
         (["001/table1", "--seeds", "few"], "--seeds takes a whole number."),
         (["001/table1", "--out", "file"], "'file' is a file; --out names a folder."),
