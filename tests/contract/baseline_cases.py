@@ -14,6 +14,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.pfedme import PFedMe
 from coterie.objectives.softmax import Softmax
 from tests.contract.cases import Case, Problem, State, grouped, quadratic, streamed
+from tests.methods.layered import layered
 
 
 def classes(m: int = 23, k: int = 5, K: int = 3, seed: int = 0) -> Problem:
@@ -64,6 +65,16 @@ def personal(problem: Problem, lam: float = 0.7) -> dict[str, Any]:
     return {"w": w, "theta": np.einsum("mij,mj->mi", H, q.b + lam * w)}
 
 
+def layers(m: int = 23, k: int = 5, seed: int = 0) -> Problem:
+    """Layers with names and first values, in single precision."""
+    plain = quadratic(m, k=k, seed=seed)
+    return Problem(layered(m, seed), plain.clusters, plain.weights, plain.ids)
+
+
+HEAD: dict[str, Any] = {"personal": ("head",)}
+SINGLE = 1e-5
+CODED: dict[str, Any] = {"up": "topk:0.4", "down": "qsgd:6"}
+
 BASELINES = [
     baseline("fedavg", FedAvg(eta=0.2), quadratic, rounds=40, optimum=optimum),
     baseline("fedavg-rows", FedAvg(eta=0.1, B=2, C=0.5, E=2, finetune=5), classes, random=True),
@@ -73,4 +84,11 @@ BASELINES = [
     baseline("pfedme-rows", PFedMe(eta=0.1, lam=2.0, alpha=0.1, B=2, R=3, C=0.5, beta=1.5), classes, random=True),
     baseline("ifca", IFCA(eta=0.2, k=2, tau=3), classes),
     baseline("ifca-rows", IFCA(eta=0.1, k=3, tau=3, B=2, C=0.5), grouped, random=True),
+    baseline("fedavg-head", FedAvg(eta=0.1, C=0.5, E=2, finetune=2, **HEAD), layers, tolerance=SINGLE),
+    baseline("fedavg-coded", FedAvg(eta=0.1, B=2, C=0.5, up="tv:4", down="tv:4"), classes, random=True),
+    baseline("fedavg-head-coded", FedAvg(eta=0.1, E=2, up="qsgd:6", **HEAD), layers, tolerance=SINGLE, random=True),
+    baseline("ditto-head-coded", Ditto(eta=0.1, lam=0.7, s=2, **HEAD, **CODED), layers, tolerance=SINGLE),
+    baseline("pfedme-head", PFedMe(eta=0.3, lam=2.0, alpha=0.1, **HEAD), layers, tolerance=SINGLE),
+    baseline("pfedme-coded", PFedMe(eta=0.1, lam=2.0, alpha=0.1, B=2, R=3, C=0.5, **CODED), classes, random=True),
+    baseline("ifca-head-coded", IFCA(eta=0.1, k=2, tau=2, C=0.5, **HEAD, **CODED), layers, tolerance=SINGLE),
 ]

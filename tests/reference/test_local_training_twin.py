@@ -116,7 +116,7 @@ def test_fedavg(kind, B, C):
     o = objective(kind)
     w0 = np.random.default_rng(1).normal(size=o.dim)
     state, models = run(FedAvg(eta=0.1, B=B, C=C, E=2, finetune=3, seed=9), o, w0)
-    w = loop.fedavg(gradients(o, B), by_rows(o), w0, 0.1, epochs(o, 2, B), chosen(C, 9))
+    w, _ = loop.fedavg(gradients(o, B), by_rows(o), w0, 0.1, epochs(o, 2, B), chosen(C, 9))
     np.testing.assert_allclose(state["w"], w, **close)
     tuned = [loop.descend(g, w, 0.1, 3, 0) for g in gradients(o, B, "finetune rows")]
     np.testing.assert_allclose(models, tuned, **close)
@@ -162,3 +162,33 @@ def test_ifca(kind, B, C):
     np.testing.assert_array_equal(state["group"], group)
     np.testing.assert_allclose(state["w"], w, **close)
     np.testing.assert_allclose(models, best, **close)
+
+
+@every
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "pfedme", "ifca"])
+def test_parts_that_stay_with_clients(name, kind, B, C):
+    """The second of every three parameters, from a first value that is not zero."""
+    o = objective(kind)
+    mine = np.arange(o.dim) % 3 == 1
+    names = tuple(map(str, np.flatnonzero(mine)))
+    first = np.random.default_rng(6).normal(size=o.dim)
+    own, common = loop.Own(~mine, first), {"eta": 0.1, "B": B, "C": C, "personal": names}
+    grads, rows, taking = gradients(o, B), by_rows(o), chosen(C, 0)
+    if name == "fedavg":
+        state, models = run(FedAvg(E=2, **common), o, first)
+        w, theta = loop.fedavg(grads, rows, first, 0.1, epochs(o, 2, B), taking, own)
+    elif name == "ditto":
+        state, models = run(Ditto(lam=0.8, s=3, **common), o, first)
+        steps, tuned = epochs(o, 1, B), gradients(o, B, "own rows")
+        w, theta = loop.ditto(grads, tuned, rows, first, 0.1, steps, taking, 0.8, 3, own)
+    elif name == "pfedme":
+        state, models = run(PFedMe(lam=3.0, alpha=0.1, K=4, R=3, **common), o, first)
+        w, theta = loop.pfedme(grads, WEIGHTS, first, 0.1, taking, 3.0, 0.1, 4, 3, 1.0, own)
+    else:
+        first = np.stack([first, first + 0.7, first - 0.7])
+        state, models = run(IFCA(k=3, tau=2, **common), o, first)
+        losses = [c.loss for c in clients(o, B)]
+        w, theta, group = loop.ifca(grads, losses, rows, first, 0.1, 2, taking, own)
+        np.testing.assert_array_equal(state["group"], group)
+    np.testing.assert_allclose(state["w"], w[..., ~mine], **close)
+    np.testing.assert_allclose(models, theta, **close)

@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
-from coterie.objectives.mean_loss import expand, path, sizes
+from coterie.objectives.mean_loss import expand, path, sizes, walk
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.steps import Draws
 
@@ -164,3 +164,37 @@ def test_quadratics_have_no_rows_to_draw():
     for steps in (1, 2):
         with pytest.raises(CoterieError, match="no rows to draw from"):
             path(q, *one, steps, Draws(keyed.starts(0, "rows", [0]), np.zeros(1, int), 1))
+
+
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("kind", ["glm", "noisy"])
+def test_walk_with_a_correction_and_parameters_that_stay(kind, size, shifted, held):
+    rng, d = np.random.default_rng(4), 3
+    o = glm("binomial")
+    if kind == "noisy":
+        root = rng.normal(size=(5, d, d))
+        o = NoisyQuadratic(root @ root.transpose(0, 2, 1) / d, rng.normal(size=(5, d)), 0.3)
+    theta, anchor, correction = rng.normal(size=(3, 5, d))
+    shift, on = correction if shifted else None, np.array([1.0, 0.0, 1.0]) if held else None
+    eta, steps = np.linspace(0.05, 0.2, 5), np.array([3, 0, 4, 1, 6])
+    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), True, shift, on)
+    for i in range(5):
+        x = theta[i].copy()
+        for s in range(steps[i]):
+            now = draws(size)
+            now = Draws(now.keys[i : i + 1], now.first[i : i + 1] + s, size)
+            if kind == "noisy":
+                g = o.take(np.array([i])).sample(x[None], now.keys, now.first)[0]
+            elif size:
+                u = keyed.uniform(3, "rows", np.arange(5), now.first[0], size)[i]
+                g = drawn_gradient(o, i, x, [int(v * COUNTS[i]) for v in u])
+            else:
+                g = mean_gradient(o, i, x)
+            for j in range(d):
+                if not held or on[j]:
+                    x[j] -= eta[i] * (g[j] + (correction[i, j] if shifted else 0.0) + 0.7 * (x[j] - anchor[i, j]))
+        np.testing.assert_allclose(found[i], x, rtol=1e-10, atol=1e-13)
+    if held:
+        np.testing.assert_array_equal(found[:, 1], theta[:, 1])

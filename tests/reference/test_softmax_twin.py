@@ -128,6 +128,35 @@ def test_walk(size, fresh):
 
 
 @pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("held", [False, True])
+def test_walk_with_a_correction_and_parameters_that_stay(size, held):
+    o, theta, anchor, shift = softmax(), points(), points(2), points(3)
+    eta, steps, on = np.linspace(0.1, 0.4, 5), np.array([3, 0, 4, 1, 6]), np.arange(P * K) % 3 > 0
+    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), True, shift, on if held else None)
+    for i in range(5):
+        x = theta[i].copy()
+        for s in range(steps[i]):
+            move = eta[i] * (seen(o, i, x, size, s) + shift[i] + 0.7 * (x - anchor[i]))
+            x -= np.where(on, move, 0.0) if held else move
+        np.testing.assert_allclose(found[i], x, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_losses_of_rows(ridge):
+    o, theta = softmax(ridge), points()
+    owner = np.repeat(np.arange(5), o.counts)
+    rows = np.concatenate([np.arange(o.starts[i], o.stops[i]) for i in range(5)])
+    found = o.row_losses(theta)
+    expected = []
+    for i, r in zip(owner, rows, strict=True):
+        p = np.exp(o.X[r] @ theta[i].reshape(P, K))
+        expected.append(-np.log(p[o.y[r]] / p.sum()))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    value = np.bincount(owner, found * o.weights[rows], minlength=5) + sizes(o) * ridge * (theta**2).sum(axis=1) / 2
+    np.testing.assert_allclose(o.value(theta), value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [0, 2])
 def test_descend_and_katyusha(size):
     o, rng = softmax(), np.random.default_rng(1)
     step, steps, scale = np.linspace(0.01, 0.05, 5), np.array([3, 2, 0, 1, 5]), rng.uniform(1, 2, 5)

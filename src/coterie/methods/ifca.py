@@ -7,12 +7,14 @@ rows, trains it, and the server averages what comes out, group by group (option 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.at_home import Reply, finite, sent, train, weight
+from coterie.methods.local_training.codes import begun, heard
 from coterie.methods.local_training.options import need
 from coterie.methods.local_training.own import Link, joined
 from coterie.methods.local_training.rounds import LocalTraining, State, average, models
@@ -22,13 +24,26 @@ from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import value
 
 
-@work
-def choose(site: Site, w: Floats, link: Link) -> Reply:
-    """Line 6, ``argmin_j F_i(theta_j)``, the first of equal ones; the model is kept, to be trained next."""
-    losses = [value(site.objective, joined(site, model, link)) for model in w]
+def nearest(site: Site, w: Any, link: Link) -> tuple[Ints, Floats]:
+    """``argmin_j F_i(theta_j)`` (m,), the first of equal ones, and the shared part (m, d1) of that model."""
+    models = heard(site, w, link)
+    losses = [value(site.objective, joined(site, models[:, j], link)) for j in range(models.shape[1])]
     group = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
-    site.state["theta"] = theta = joined(site, w[group], link)
-    return {"group": group, "theta": theta}
+    return group, models[np.arange(len(site)), group]
+
+
+@work
+def choose(site: Site, w: Any, link: Link) -> Reply:
+    """Line 6; the model is kept, to be trained next."""
+    group, model = nearest(site, w, link)
+    site.state["theta"] = begun(site, model, link)
+    return {"group": group}
+
+
+@work
+def own(site: Site, w: Any, link: Link) -> Reply:
+    """The model that fits a client's rows best."""
+    return {"theta": joined(site, nearest(site, w, link)[1], link)}
 
 
 @work
@@ -95,4 +110,4 @@ class IFCA(LocalTraining):
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d): the one with the least loss; the first one for those that do not answer."""
-        return models(fed, state, choose, w=state["w"], link=self.link)
+        return models(fed, state, own, w=state["w"], link=self.link)

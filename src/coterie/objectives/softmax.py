@@ -136,13 +136,12 @@ def _values(data: Data, theta: Floats) -> Floats:
 
 @kernel
 def _row_losses(data: Data, theta: Floats) -> Floats:
-    X, y, _, starts, stops, K, ridge = data
+    X, y, _, starts, stops, K, _ = data
     out, z, at = np.empty((stops - starts).sum()), np.empty(K), 0
     for i in range(starts.shape[0]):
-        square = 0.5 * ridge * np.dot(theta[i], theta[i])
         for r in range(starts[i], stops[i]):
             _predictors(X, r, theta[i], z)
-            out[at] = _probabilities(z, y[r]) + square
+            out[at] = _probabilities(z, y[r])
             at += 1
     return out
 
@@ -255,7 +254,7 @@ class Softmax:
         return _values(self.compiled, self._each(theta))
 
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
-        """The loss of every row (sum of counts,), without its weight, client after client."""
+        """The loss of every row (sum of counts,), without weights or ridge, client after client."""
         return _row_losses(self.compiled, self._each(theta))
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Site, work
-from coterie.methods.local_training.own import Link, joined, parted
+from coterie.methods.local_training.codes import begun, heard, packed
+from coterie.methods.local_training.own import Link, parted
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes, walk
@@ -27,7 +28,7 @@ GOOD, FAR, BROKEN = 0, 1, 2
 
 def each(site: Site, w: Any, link: Link) -> Floats:
     """Every client's model (m, d): the one that was sent, with the client's own parts."""
-    return joined(site, w, link)
+    return begun(site, heard(site, w, link)[:, 0] if isinstance(w, dict) else w, link)
 
 
 def weight(site: Site) -> Floats:
@@ -76,17 +77,21 @@ def finite(*models: Floats) -> Any:
 def sent(site: Site, theta: Floats, weight: Floats, good: Any, link: Link) -> Reply:
     """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict.
 
-    Own parts are kept at home. ``x`` (m, d1) is the shared part times the weight w (m,).
+    Own parts are kept at home. ``x`` (m, d1) is the shared part times the weight w (m,); with a codec ``payload`` is
+    its change since it came, without a weight.
     """
     verdict = np.zeros(len(site), dtype=np.int64)
+    shared, reply = parted(site, theta, good, link), Reply()
+    if "up" in link:
+        reply["payload"], good = packed(site, shared, good, link)
     bad = np.flatnonzero(~good)
     if len(bad):
         verdict[bad] = np.where(sound(site.objective.take(bad)), FAR, BROKEN)
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
-    shared = np.where(np.asarray(good)[:, None], parted(site, theta, good, link), 0.0)
-    found = {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
-    return found | {"x": w.astype(theta.dtype)[:, None] * shared}
+    if "up" not in link:
+        reply["x"] = w.astype(theta.dtype)[:, None] * np.where(good[:, None], shared, 0.0)
+    return reply | {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
 
 
 @work

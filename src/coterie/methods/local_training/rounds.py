@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
 from coterie.methods.checks import need_codec
+from coterie.methods.local_training.coded import Coded
 from coterie.methods.local_training.options import need, need_patterns
 from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.start import Start, started
@@ -86,6 +88,10 @@ class LocalTraining(Stepwise):
         It starts at the model w, all of it (d,) or what is shared (d1,), by default at the objective's own.
         """
         start, nobody = started(fed, self.link, self.seeds, w), np.zeros(len(fed.clients), dtype=np.int64)
+        if not start.shared.any() and (self.up, self.down) != ("none", "none"):
+            raise CoterieError(
+                "All parameters stay with their clients, so there is nothing to code: leave up and down out."
+            )
         state: State = {"t": 0, "status": "running", "quarantined": nobody, "why": nobody.copy()}
         if not start.shared.all():
             state |= {"whole": start.whole(w), "shared": start.shared}
@@ -110,7 +116,13 @@ class LocalTraining(Stepwise):
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
         if not len(free):
             return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
-        sums, new = self.round(fed, state, participants(fed.clients.ids, free, t, self.C, self.seed))
+        to = participants(fed.clients.ids, free, t, self.C, self.seed)
+        if (self.up, self.down) == ("none", "none"):
+            sums, new = self.round(fed, state, to)
+        else:
+            coded = Coded(fed, state, self.up, self.down, self.seed)
+            sums, new = self.round(coded, state, to)
+            new |= coded.state
         verdict = judged(fed, state, sums, self.strict)
         return state | verdict if "status" in verdict else state | new | verdict | {"t": t + 1}
 

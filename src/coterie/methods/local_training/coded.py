@@ -1,0 +1,142 @@
+"""The server's end of models that travel coded: a federation that codes what it sends and decodes what comes back."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from coterie.codecs import by_name
+from coterie.errors import CoterieError
+from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Ragged, Replies, Sums, To, Work
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats
+
+State = dict[str, Any]
+
+
+class Coded:
+    """A federation for one round, whose messages with a ``link`` travel coded: models ``w`` down, and changes up.
+
+    All clients are to hold the same reference of a model; what is sent is its coded change since the last message, so
+    what a codec loses is part of the next change. A client that missed a message is sent the whole reference first: a
+    codec ``down`` saves bytes where most clients take part in every round. With a codec ``up`` the server sees every
+    client's change, not sums only.
+
+    Parameters
+    ----------
+    fed : Federation
+    state : dict
+        Of the method: how many ``messages`` there were; with a codec ``down`` also the ``reference`` (k, d1) of every
+        model, and which of them every client ``holds`` (m,), -1 for none.
+    up, down : str
+        Codecs; "none" for no code.
+    seed : int
+        Of the server's codec.
+    """
+
+    def __init__(self, fed: Federation, state: State, up: str, down: str, seed: int) -> None:
+        self.fed, self.up, self.down, self.seed = fed, up, down, seed
+        self.clients, self.ledger, self.mark, self.restore = fed.clients, fed.ledger, fed.mark, fed.restore
+        nobody = np.full(len(fed.clients), -1, dtype=np.int64)
+        first: State = {"messages": 0}
+        if down != "none":
+            first |= {"reference": np.empty((0, 0)), "holds": nobody}
+        self.state: State = {name: state.get(name, value) for name, value in first.items()}
+        self._labels: Ints | None = None  # which model each client was sent; None: all of them
+        self._base, self._index = np.empty((0, 0)), np.empty(0, dtype=np.int64)  # what they were, and which of these
+
+    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+        """See ``Federation.ask``."""
+        if "link" not in message:
+            return self.fed.ask(work, to=to, **message)
+        return self._arrived(self.fed.ask(work, to=to, **self._told(to, None, message)), message)
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codes."""
+        if "link" not in message or self.up == "none":
+            told = self._told(to, by, message) if "link" in message else message
+            return cast("Sums", self._arrived(self.fed.total(work, to=to, by=by, groups=groups, **told), message))
+        replies = self._arrived(self.fed.ask(work, to=to, **self._told(to, by, message)), message)
+        if by is None:
+            return self._added(replies, np.zeros(len(replies.to), dtype=np.int64), None)
+        labels = self.clients.clusters[replies.to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+        return self._added(replies, labels, int(labels.max(initial=-1)) + 1 if groups is None else groups)
+
+    def _told(self, to: To, by: By, message: State) -> State:
+        """The message as it travels."""
+        codecs = {name: codec for name, codec in (("up", self.up), ("down", self.down)) if codec != "none"}
+        told = message | {"link": {**message["link"], **codecs, "message": self.state["messages"]}}
+        self.state["messages"] += 1
+        if "w" in message:
+            everyone = np.arange(len(self.clients))
+            told["w"] = self._model(everyone if to is None else everyone[cast("Ints", to)], by, message["w"])
+        return told
+
+    def _model(self, to: Ints, by: By, w: Any) -> Any:
+        """What the clients ``to`` are sent for the models w (d1,) or (k, d1), or PerRow with one for each of ``by``."""
+        if isinstance(w, PerCluster):
+            raise CoterieError("Models that go to clusters do not travel coded: leave the codecs up and down out.")
+        if not isinstance(w, PerRow):
+            self._labels, models = None, np.atleast_2d(w)
+            which, k, self._index = np.arange(len(models)), len(models), np.zeros(len(to), dtype=np.int64)
+        else:
+            self._labels, k = to, len(self.clients)
+            if by is not None:
+                self._labels = self.clients.clusters[to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+                k = int(self._labels.max(initial=-1)) + 1
+            which, at, self._index = np.unique(self._labels, return_index=True, return_inverse=True)
+            models = cast("Floats", w.value)[at]
+        self._base = models
+        return w if self.down == "none" else self._change(to, which, k, models)
+
+    def _change(self, to: Ints, which: Ints, k: int, models: Floats) -> State:
+        """The coded changes of the references ``which``, of k, to the models, and references that clients lack."""
+        reference, holds, each = self.state["reference"], self.state["holds"].copy(), self._labels is not None
+        if reference.shape != (k, models.shape[1]):
+            reference, holds[:] = np.zeros((k, models.shape[1]), dtype=models.dtype), -1
+            reference[which] = models
+        old = reference[which]
+        coded = by_name(self.down).encode(
+            models - old, keyed.starts(self.seed, "deliver", which), self.state["messages"]
+        )
+        self._base = (old + coded.claimed).astype(models.dtype)
+        lacks = holds[to] != (self._labels if each else 0)
+        full = old[self._index[lacks]] if each else np.tile(old.ravel(), (int(lacks.sum()), 1))
+        holds[np.isin(holds, which if each else 0)] = -1
+        self.state |= {"reference": reference.copy(), "holds": holds}
+        self.state["reference"][which] = self._base
+        parts = Ragged(full.ravel(), np.concatenate([[0], np.cumsum(lacks * (full.shape[1] if len(full) else 0))]))
+        news = PerRow(coded.payload.take(self._index)) if each else coded.payload
+        return {"full": PerRow(parts), "news": news, "each": each}
+
+    def _arrived(self, replies: Replies, message: State) -> Replies:
+        """Note who holds what was just sent."""
+        if self.down != "none" and "w" in message and "link" in message:
+            who = replies.rows
+            self.state["holds"][replies.to[who]] = 0 if self._labels is None else self._labels[who]
+        return replies
+
+    def _added(self, replies: Replies, labels: Ints, groups: int | None) -> Sums:
+        """Sums of replies within groups, with models for coded changes."""
+        from scipy.sparse import csr_array
+
+        G, rows = groups or 1, replies.rows
+        label, m = labels[rows], len(rows)
+        count = int(m) if groups is None else np.bincount(label, minlength=G)
+        if not replies:
+            return Sums({}, replies.to, rows, replies.missing, count)
+
+        def added(values: Floats, weights: Floats, at: Ints, size: int) -> Floats:
+            sums = np.asarray(csr_array((weights, (label, at)), shape=(G, size)) @ values.reshape(size, -1))
+            return sums.reshape(G, *values.shape[1:])
+
+        one, each = np.ones(m), np.arange(m)
+        found: State = {n: added(v, one, each, m).astype(v.dtype) for n, v in replies.items() if n != "payload"}
+        if "payload" in replies:
+            base, w = self._base, replies["w"]
+            change = by_name(self.up).decode(replies["payload"], base.shape[1])
+            index = label if self._labels is None and len(base) > 1 else self._index[rows]
+            found["x"] = (added(change, w, each, m) + added(base, w, index, len(base))).astype(base.dtype)
+        found = found if groups is not None else {n: v[0] for n, v in found.items()}
+        return Sums(found, replies.to, rows, replies.missing, count)
