@@ -1,0 +1,129 @@
+"""Sattler, Müller, Samek (2020), Clustered federated learning, Algorithms 1, 2 and 4: CFL.
+
+All clients begin in one group, which trains by FedAvg. Where the mean update of a group has become small while some
+client's own is not, the group's model is stationary without suiting everybody: it is split in two, so that the largest
+cosine between updates of clients on different sides is as small as can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.grouping.bipartition import bipartition
+from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int) -> Reply:
+    """``Delta theta_i = SGD(theta, D_i) - theta`` from the group's model; the change of what is shared is kept."""
+    start, steps = each(site, w, link), epochs(site, E, B)
+    theta = train(site, start, eta, steps, t * steps, B)
+    good = finite(theta)
+    site.state["change"] = np.where(good[:, None], theta - start, 0.0)[:, ~stays(site, link)].astype(np.float64)
+    return sent(site, theta, weight(site), good, link)
+
+
+@work
+def norms(site: Site) -> Reply:
+    """How long each client's last update is."""
+    return {"norm": np.linalg.norm(site.state["change"], axis=1)}
+
+
+@work
+def changes(site: Site) -> Reply:
+    """Each client's last update (m, d1), and how much it counts."""
+    return {"change": site.state["change"], "w": weight(site)}
+
+
+@work
+def mine(site: Site, w: Floats, link: Link) -> Reply:
+    """Every client's model."""
+    return {"theta": each(site, w, link)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFL(LocalTraining):
+    """Clustered federated learning with weight updates; every client takes part in every round.
+
+    Attributes
+    ----------
+    eps1, eps2 : float
+        A group is split when its mean update is shorter than eps1 and the longest one of a client longer than eps2. The
+        authors take about a tenth of the longest first update for eps1, and several times eps1 for eps2.
+    E : int, default 1
+        Passes over a client's rows in a round: see ``FedAvg``.
+    gamma : float, default 0
+        gamma_max, how far a client's gradient may be from its group's, relative to that: only where
+        ``sqrt((1 - largest cosine across) / 2)`` is larger is the split sure to be right, and made. With 0 all are.
+    """
+
+    eps1: float
+    eps2: float
+    E: int = 1
+    gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("eps1", "eps2", "gamma"):
+            need(name, getattr(self, name), 0.0)
+        need("E", self.E, 1, whole=True)
+        if self.C < 1.0:
+            raise CoterieError("CFL compares the updates of all clients of a group: leave C at 1.")
+
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first round: one group, with the model w (d,)."""
+        state = super().init(fed, w)
+        if state["w"].ndim != 1:
+            raise CoterieError("All clients begin in one group: give one first model.")
+        return state | {"w": state["w"][None], "group": np.zeros(len(fed.clients), dtype=np.int64)}
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """One round of FedAvg within every group, or the split of one, whose parts go on from its model."""
+        t, w, group = state["t"], state["w"], state["group"]
+        over: dict[str, Any] = {"eta": self.rate(t), "E": self.E, "B": self.B, "t": t}
+        model = PerRow(w[group[to]])
+        sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, link=self.link, **over)
+        new: State = {"w": average(sums, w), "group": group}
+        if sums and not (len(sums.missing) or np.any(sums["far"]) or np.any(sums["broken"])):
+            short = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
+            for members, change, n in self.torn(fed, to[short[group[to]]], group):
+                new = self.split(new, w, members, change, n)
+        return sums, new
+
+    def torn(self, fed: Federation, to: Ints, group: Ints) -> list[tuple[Ints, Floats, Floats]]:
+        """Of the groups of ``to``, those with a client whose update is long: clients, updates, and what each counts."""
+        size = fed.ask(norms, to=to) if len(to) else None
+        if not size or len(size.missing):
+            return []
+        to = to[np.isin(group[to], group[to][size["norm"] > self.eps2])]
+        found = fed.ask(changes, to=to) if len(to) else None
+        if not found or len(found.missing):
+            return []
+        parts = [group[to] == c for c in np.unique(group[to])]
+        return [(to[at], found["change"][at], found["w"][at][:, None]) for at in parts if at.sum() > 1]
+
+    def split(self, state: State, before: Floats, members: Ints, change: Floats, n: Floats) -> State:
+        """A group, whose model was in ``before``, in two; the second part becomes the last group."""
+        u = change / np.maximum(np.linalg.norm(change, axis=1, keepdims=True), 1e-300)
+        side, cross = bipartition(np.clip(u @ u.T, -1.0, 1.0))
+        if np.sqrt((1.0 - cross) / 2.0) <= self.gamma:
+            return state
+        group, c = state["group"].copy(), state["group"][members[0]]
+        parts = [before[c] + (n * change)[side == s].sum(0) / max(n[side == s].sum(), 1e-300) for s in (0, 1)]
+        models = np.concatenate([state["w"], parts[1][None]]).astype(before.dtype)
+        models[c] = parts[0]
+        group[members[side == 1]] = len(models) - 1
+        return state | {"w": models, "group": group}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's group's model (m, d)."""
+        return models(fed, state, mine, w=PerRow(state["w"][state["group"]]), link=self.link)

@@ -1,0 +1,146 @@
+"""Notes on shared and group-specific layers (seed 000), 1st and 3rd condition: pull within groups, push between them.
+
+Every client has its own z_i beside the shared x_s. With weights n_i, sums N_g and N, and means c_g of groups, F is
+
+    sum_i n_i (f_i(x_s, z_i) + lam/2 |z_i - c_g(i)|^2) + mu/2 sum_{g < h} N_g N_h / N max(0, margin - |c_g - c_h|)^2.
+
+lam = 0 is personal layers without groups (FedPer), a large lam one z for each group (group SGD). The push ends where
+groups are ``margin`` apart, so F is bounded below wherever the losses are. Without a margin the push is
+``-mu/2 sum_{g < h} N_g N_h / N |c_g - c_h|^2 = -mu/2 sum_g N_g |c_g - c|^2``. Groups that go apart by s_g about a mean
+that stays win ``mu/2 sum_g N_g |s_g|^2``; losses that are ``bend``-strongly convex in z grow by ``bend/2`` times the
+same sum at least, less lower powers. So F is bounded below if ``mu < bend``; for log losses with a ridge of ``bend``,
+which grow no faster, it is not if mu is larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.local_training.at_home import Reply, each, finite, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(
+    site: Site, w: Floats, link: Link, centre: Floats, push: Floats, lam: float, eta: float, tau: int, B: int, t: int
+) -> Reply:
+    """tau steps on f_i + lam/2 |z - c_g|^2 + <push, z>; what is shared is pulled to where it began, as in FedProx."""
+    start, own, steps = each(site, w, link), stays(site, link), np.full(len(site), tau, dtype=np.int64)
+    anchor, shift = np.array(start), np.zeros(start.shape, dtype=start.dtype)
+    anchor[:, own], shift[:, own] = centre, push
+    theta = train(site, start, eta, steps, t * steps, B, anchor=anchor, pull=lam, shift=shift)
+    good = finite(theta)
+    reply = sent(site, theta, weight(site), good, link)
+    return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
+
+
+@work
+def mine(site: Site, w: Floats, link: Link) -> Reply:
+    """Every client's model."""
+    return {"theta": each(site, w, link)}
+
+
+def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
+    """The push's gradient in z_i (k, d2) for clients of every group, divided by n_i.
+
+    Parameters
+    ----------
+    centre : (k, d2)
+    share : (k,)
+        N_g / N.
+    """
+    gap = centre[:, None] - centre[None]
+    far = np.linalg.norm(gap, axis=2)
+    if np.isinf(margin):
+        strength = np.ones(far.shape)
+    else:  # groups that are one know no direction to part in: they are left to their losses
+        strength = np.where(far > 0.0, np.maximum(margin - far, 0.0) / np.where(far > 0.0, far, 1.0), 0.0)
+    return np.asarray(-mu * np.einsum("gh,h,ghj->gj", strength, share, gap))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPenalty(LocalTraining):
+    """Local steps on F: with ``tau = 1`` gradient descent; longer rounds go by the groups' means as they began.
+
+    Attributes
+    ----------
+    personal : tuple of str
+        Names or patterns of z. No z_i leaves its client: groups' sums do.
+    group : (m,) int, optional
+        Group of every client from 0, by default its cluster.
+    lam : float
+        Pull to the mean of the group. Steps are stable for ``eta (L + lam) < 2``.
+    mu : float, default 0
+        Push between means of groups.
+    margin : float, default infinity
+        Distance at which the push ends.
+    bend : float, default 0
+        Without a margin: how strongly convex every client's mean loss is in z, such as the ridge; mu must be below.
+    tau : int, default 1
+        Steps at home in a round.
+    """
+
+    lam: float
+    group: Any = None
+    mu: float = 0.0
+    margin: float = np.inf
+    bend: float = 0.0
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lam", "mu", "bend"):
+            need(name, getattr(self, name), 0.0)
+        need("tau", self.tau, 1, whole=True)
+        if not self.personal:
+            raise CoterieError("Clients need parameters of their own: name them in personal, ('*',) for all.")
+        if not (isinstance(self.margin, float | int) and self.margin > 0.0):
+            raise CoterieError(f"margin must be a number above 0, not {self.margin!r}.")
+        if self.mu > 0.0 and np.isinf(self.margin) and self.mu >= self.bend:
+            raise CoterieError(
+                f"A push mu of {self.mu:g} without a margin drives groups apart for ever, unless every loss is more "
+                f"strongly convex than that (bend, here {self.bend:g}): give a margin."
+            )
+
+    def groups(self, fed: Federation) -> Ints:
+        """Group of every client."""
+        if self.group is None:
+            return fed.clients.clusters
+        given = np.asarray(self.group)
+        if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
+            raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
+        return given.astype(np.int64)
+
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first round: all clients have the same z."""
+        state, k = super().init(fed, w), int(self.groups(fed).max(initial=0)) + 1
+        z = state["whole"][~state["shared"]]
+        return state | {"centre": np.tile(z, (k, 1)), "share": np.full(k, 1.0 / k)}
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Clients step; x_s is averaged over all, z within groups."""
+        t, w, centre, group = state["t"], state["w"], state["centre"], self.groups(fed)[to]
+        push = pushes(centre, state["share"], self.mu, self.margin).astype(centre.dtype)
+        at: dict[str, Any] = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
+        how: dict[str, Any] = {"lam": self.lam, "eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
+        sums = self.exchange(fed, update, to, w, groups=len(centre), **at, **how)
+        if not sums:
+            return sums, {}
+        n = np.where(sums["w"] > 0.0, sums["w"], 1.0)[:, None]
+        heard = sums["w"] > 0.0
+        new = {"centre": np.where(heard[:, None], sums["z"] / n, centre).astype(centre.dtype)}
+        share = np.where(heard, sums["w"], state["share"] * sums["w"].sum())
+        total: Any = {"x": sums["x"].sum(axis=0), "w": sums["w"].sum()}
+        return sums, new | {"w": average(total, w), "share": share / max(share.sum(), 1e-300)}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's model (m, d)."""
+        return models(fed, state, mine, w=state["w"], link=self.link)

@@ -1,0 +1,98 @@
+"""Losses of groups' models over all clients, as two sums: what restarts and numbers of groups are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.grouping.found import Groups, numbered
+from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.mean_loss import sizes, value
+
+
+@work
+def least(site: Site, w: Floats) -> dict[str, Floats]:
+    """The training loss of the best of the models w (k, d), times the weight of rows."""
+    losses = np.array([value(site.objective, np.tile(model, (len(site), 1))) for model in w])
+    return _weighed(site, site.objective, np.nan_to_num(losses, nan=np.inf, posinf=np.inf).min(axis=0))
+
+
+@work
+def own(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
+    """The loss of each client's model theta (m, d) on the rows kept back or those to train on, times their weight."""
+    if held and not hasattr(site.objective, "held"):
+        raise CoterieError("No rows were kept back to judge by: make the objective with objectives.beside.hold_out.")
+    objective = site.objective.held if held else site.objective
+    return _weighed(site, objective, value(objective, theta))
+
+
+def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
+    weight = site.weights * sizes(objective)
+    loss = np.nan_to_num(loss, nan=np.inf, posinf=np.inf)
+    return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, loss, 0.0), "w": weight}
+
+
+def training_loss(fed: Federation, w: Floats) -> float:
+    """Mean training loss over all rows, each client with the one of the models w (k, d) that suits it best."""
+    return _mean(fed.total(least, w=w))
+
+
+def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool = True) -> float:
+    """Mean loss over the rows that clients ``to`` (by default all) keep back, at their models theta (m, d)."""
+    to = np.arange(len(fed.clients)) if to is None else to
+    return _mean(fed.total(own, to=to, theta=PerRow(theta[to]), held=held))
+
+
+def _mean(sums: Any) -> float:
+    return float(sums["x"] / sums["w"]) if sums and float(sums["w"]) > 0.0 else np.inf
+
+
+def by_held_out(
+    fed: Federation,
+    partitions: Mapping[int, Ints],
+    *,
+    rounds: int,
+    **training: Any,
+) -> Groups:
+    """The one of some partitions whose groups' models lose least on rows that clients keep back.
+
+    A model for each group is trained by FedAvg within it, on the rows to train on; one model for all is tried too.
+
+    Parameters
+    ----------
+    fed : Federation
+        Its objective keeps rows back: see ``objectives.beside.hold_out``.
+    partitions : dict
+        Labels (m,) by the number of groups, such as ``about["partitions"]`` of :func:`by_updates`. Clients in no group
+        (-1) train in group 0, and are left out of the losses.
+    rounds : int
+        That make the models.
+    **training
+        Of ``GroupSGD``: ``eta``, and ``tau``, ``E``, ``B``, ``shared`` and others.
+
+    Returns
+    -------
+    Groups
+        The smallest number of those with the least loss; ``score`` has all losses.
+
+    Raises
+    ------
+    CoterieError
+        Where no rows are kept back.
+    """
+    m = len(fed.clients)
+    every, score = {1: np.zeros(m, dtype=np.int64), **partitions}, {}
+    for k, labels in sorted(every.items()):
+        group = numbered(np.maximum(labels, 0))
+        method = GroupSGD(**{"own": "averaged", "weigh": "rows", **training, "group": group})
+        state = list(method.run(fed, [rounds]))[-1]
+        good = state["status"] == "running"
+        theta = np.asarray(method.models(fed, state))
+        score[k] = held_loss(fed, theta, np.flatnonzero(labels >= 0)) if good else np.inf
+    best = min(score, key=lambda k: (score[k], k))
+    return Groups(numbered(every[best]), score)

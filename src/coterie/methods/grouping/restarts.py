@@ -1,0 +1,126 @@
+"""Ghosh et al. (2020), IFCA, begun several times from models that clients have trained; the best training loss is kept.
+
+Random first models mostly lead clients into one group. A model that one client trained on its own rows suits its group
+best, so that first models of clients from all groups find these at once; whether k clients drawn at random are from all
+groups is luck, hence the restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, work
+from coterie.methods.grouping.found import Groups, numbered
+from coterie.methods.grouping.losses import held_loss, training_loss
+from coterie.methods.ifca import IFCA
+from coterie.methods.local_training.at_home import finite, train
+from coterie.methods.local_training.options import need
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def alone(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, Any]:
+    """A client's model after some steps of its own from w, and whether it is sound."""
+    start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
+    theta = train(site, start, eta, many, np.zeros_like(many), B, "first rows")
+    good = finite(theta)
+    return {"theta": np.where(good[:, None], theta, w), "good": good}
+
+
+def draw(m: int, k: int, restart: int, seed: int) -> Ints:
+    """k different clients out of m, for one restart."""
+    u = keyed.uniform(seed, "first clients", np.arange(m, dtype=np.uint64), restart, 1)[:, 0]
+    return np.sort(np.argsort(u, kind="stable")[:k])
+
+
+def by_restarts(
+    fed: Federation,
+    method: IFCA,
+    w: Floats,
+    *,
+    rounds: int,
+    restarts: int = 20,
+    steps: int = 50,
+) -> Groups:
+    """The groups of the restart with the least training loss.
+
+    Parameters
+    ----------
+    fed : Federation
+    method : IFCA
+        Its number of groups, step size, steps of a round and seed count.
+    w : (d,)
+        Where the clients that make first models start; only those that are drawn send theirs.
+    rounds : int
+        Of each restart.
+    restarts : int, default 20
+    steps : int, default 50
+        Local steps that make a first model.
+
+    Returns
+    -------
+    Groups
+        ``about`` has ``w`` (k, d), the models; for each restart its ``losses`` and ``labels``; and ``same``, the share
+        of restarts that ended with the partition that is returned. That share says how likely one restart is to
+        succeed, where the partition returned is right.
+
+    Raises
+    ------
+    CoterieError
+        For more groups than clients, and where no restart ends well.
+    """
+    need("restarts", restarts, 1, whole=True)
+    need("rounds", rounds, 1, whole=True)
+    m, k = len(fed.clients), method.k
+    if k > m:
+        raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")
+    losses, labels, models = np.full(restarts, np.inf), [], []
+    for r in range(restarts):
+        first = fed.ask(
+            alone, to=draw(m, k, r, method.seed), w=np.asarray(w), eta=method.rate(0), steps=steps, B=method.B
+        )
+        if not first or len(first.rows) < k or not first["good"].all():
+            labels.append(np.full(m, -1))
+            models.append(np.zeros(0))
+            continue
+        state = list(method.run(fed, [rounds], method.init(fed, np.array(first["theta"]))))[-1]
+        if state["status"] == "running":
+            losses[r] = training_loss(fed, state["w"])
+        labels.append(np.asarray(state["group"]))
+        models.append(state["w"])
+    best = int(np.argmin(losses))
+    if not np.isfinite(losses[best]):
+        raise CoterieError("No restart of IFCA ended with a finite loss: take smaller steps.")
+    partitions = np.array([numbered(one) for one in labels])
+    same = (partitions == partitions[best]).all(axis=1)
+    about = {"w": models[best], "losses": losses, "labels": partitions, "same": float(same.mean())}
+    return Groups(partitions[best], {k: float(losses[best])}, about | {"group": labels[best]})
+
+
+def number_by_held_out(
+    fed: Federation, methods: Iterable[IFCA], w: Floats, *, rounds: int, restarts: int = 20, steps: int = 50
+) -> Groups:
+    """The same for several numbers of groups; the number is the one with the least loss on rows kept back.
+
+    Parameters
+    ----------
+    fed : Federation
+        Its objective keeps rows back: see ``objectives.beside.hold_out``.
+    methods : iterable of IFCA
+        One for each number of groups.
+    w, rounds, restarts, steps
+        As for :func:`by_restarts`.
+    """
+    found, score = {}, {}
+    for method in methods:
+        one = by_restarts(fed, method, w, rounds=rounds, restarts=restarts, steps=steps)
+        found[method.k] = one
+        group = one.about["group"]
+        score[method.k] = held_loss(fed, one.about["w"][group], np.flatnonzero(group >= 0))
+    best = min(score, key=lambda k: (score[k], k))
+    return Groups(found[best].labels, score, found[best].about)

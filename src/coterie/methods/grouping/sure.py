@@ -1,0 +1,132 @@
+"""How sure a client's group is: the group with the least loss on its rows, and the margin to the next best one.
+
+The margin is a mean of paired differences over rows, so its standard error is known. The models are taken as they are:
+what is told is whether other rows of the same client would choose the same group among those tried, not whether there
+are groups at all, nor whether another partition would be better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, work
+from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.glm import GLM
+
+
+@dataclass(frozen=True)
+class Sure:
+    """Every client's best group among those tried.
+
+    Attributes
+    ----------
+    group : (m,) int64
+        With the least mean loss; -1 for clients that did not answer, or have no rows to judge by.
+    loss : (m, k) float64
+        Mean loss of a client's rows under each group's model.
+    margin, se : (m,) float64
+        By how much the next best group is worse, and the standard error of that over the client's rows (NaN for one).
+    probability : (m,) float64
+        That the group is the best of the k, at least: ``1 - sum_j P(j is better)``, each P by Student's t of the paired
+        differences over rows under a flat prior, and never below 1 / k. Exact for two groups.
+    """
+
+    group: Ints
+    loss: Floats
+    margin: Floats
+    se: Floats
+    probability: Floats
+
+
+def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
+    """Losses (k, rows) of every row under the models w (k, d), and the client of each row."""
+    if not (isinstance(objective, GLM) or hasattr(objective, "row_losses")):
+        raise CoterieError(f"{type(objective).__name__} tells no losses of single rows: how sure cannot be said.")
+    m = len(objective)
+    owner = np.repeat(np.arange(m), objective.counts)
+    if isinstance(objective, GLM):  # every row a client of its own
+        n, one = objective.counts, np.ones(w.shape[1])
+        row = np.arange(len(owner)) - np.repeat(np.cumsum(n) - n - objective.starts, n)
+        alone = replace(objective, starts=row, stops=row + 1, weights=np.ones_like(objective.weights))
+        return np.array([alone.losses(one, np.tile(model, (len(owner), 1))) for model in w]), owner
+    return np.array([objective.row_losses(np.tile(model, (m, 1))) for model in w]).reshape(len(w), -1), owner
+
+
+@work
+def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
+    """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand."""
+    m, k = len(site), len(w)
+    losses, owner = row_losses(site.objective.held if held else site.objective, w)
+    n = np.bincount(owner, minlength=m).astype(np.float64)
+    rows = np.maximum(n, 1.0)
+    mean = np.stack([np.bincount(owner, one, m) for one in losses], axis=1).reshape(m, k) / rows[:, None]
+    mean = np.where(np.isfinite(mean), mean, np.inf)
+    best = np.argmin(mean, axis=1)
+    known = (n > 0) & np.isfinite(mean.min(axis=1, initial=np.inf))
+    with np.errstate(invalid="ignore"):
+        worse = losses - losses[best[owner], np.arange(len(owner))]
+        gap = mean - mean[np.arange(m), best][:, None]
+        square = [np.bincount(owner, (worse[j] - gap[owner, j]) ** 2, m) for j in range(k)]
+        se = np.sqrt(np.stack(square, axis=1).reshape(m, k) / rows[:, None] / np.maximum(n - 1.0, 1.0)[:, None])
+    se[n < 2] = np.nan
+    gap[np.arange(m), best] = np.inf
+    second = np.argmin(gap, axis=1)
+    at = np.arange(m), second
+    return {
+        "loss": np.where(known[:, None], mean, np.nan),
+        "group": np.where(known, best, -1),
+        "margin": np.where(known & (k > 1), gap[at], np.nan),
+        "se": np.where(known & (k > 1), se[at], np.nan),
+        "probability": np.where(known, probability(gap, se, n), 1.0 / k),
+    }
+
+
+def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
+    """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality.
+
+    Parameters
+    ----------
+    gap, se : (m, k)
+        Mean difference to the best group, infinite for itself, and its standard error.
+    n : (m,)
+        Rows.
+    """
+    from scipy.special import stdtr
+
+    k = gap.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(gap > 0.0, gap / se, 0.0)  # equal losses are worth a coin
+        better = stdtr(np.maximum(n - 1.0, 1.0)[:, None], -t)
+    better = np.where(np.isposinf(gap), 0.0, np.where(np.isnan(better), 0.5, better))
+    return np.asarray(np.maximum(1.0 - better.sum(axis=1), 1.0 / k))
+
+
+def sure(fed: Federation, w: Floats, held: bool = True) -> Sure:
+    """Let every client judge models of groups on its rows.
+
+    Parameters
+    ----------
+    fed : Federation
+    w : (k, d)
+        A model for each group.
+    held : bool, default True
+        Whether to judge by rows that clients keep back (see ``objectives.beside.hold_out``). Without them the rows at
+        hand are used, which is right for clients that no model was trained on; others' own group looks too good.
+
+    Returns
+    -------
+    Sure
+        In the order of ``fed.clients``.
+    """
+    w = np.atleast_2d(np.asarray(w, dtype=np.float64))
+    m, k = len(fed.clients), len(w)
+    found = fed.ask(judge, w=w, held=held)
+    nothing = (np.full(m, -1), np.full((m, k), np.nan), np.full(m, np.nan), np.full(m, np.nan), np.full(m, 1.0 / k))
+    out: dict[str, Any] = dict(zip(("group", "loss", "margin", "se", "probability"), nothing, strict=True))
+    for name in out if found else ():
+        out[name][found.to[found.rows]] = found[name]
+    return Sure(**out)

@@ -1,0 +1,106 @@
+"""Rows that are kept back from training, beside those that clients train on: what choices are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An objective of the rows to train on, which is all that methods see, with ``held`` back rows of the same clients.
+
+    Attributes
+    ----------
+    train, held : Objective
+        Of as many clients, with the same parameters; see :func:`hold_out`.
+    """
+
+    train: Any
+    held: Any
+
+    def __post_init__(self) -> None:
+        if len(self.train) != len(self.held) or self.train.dim != self.held.dim:
+            raise CoterieError("Rows to train on and rows kept back must be those of the same clients.")
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("train", "held"):
+            raise AttributeError(name)
+        return getattr(self.train, name)
+
+    def take(self, rows: slice | Ints) -> Beside:
+        """The same rows seen as other clients, on both sides."""
+        return Beside(self.train.take(rows), self.held.take(rows))
+
+    def sizes(self) -> Floats:
+        """Weights (m,) of the rows to train on."""
+        return np.asarray(self.train.sizes())
+
+    def mean_gradient(self, theta: Floats, draws: Any) -> Floats:
+        """Of the rows to train on."""
+        return np.asarray(self.train.mean_gradient(theta, draws))
+
+    def walk(self, *where: Any, **how: Any) -> Floats:
+        """Over the rows to train on."""
+        return np.asarray(self.train.walk(*where, **how))
+
+
+def hold_out(
+    make: Callable[[Any, Any, Ints, Ints], Any],
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    starts: npt.ArrayLike,
+    stops: npt.ArrayLike,
+    fraction: float = 0.25,
+    seed: int = 0,
+    ids: npt.ArrayLike | None = None,
+) -> Beside:
+    """Keep some of every client's training rows back, drawn by keys.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(X, y, starts, stops)``: the objective, such as ``partial(Softmax.of, classes=10)``.
+    X, y : (n, ...)
+        Rows sorted by client.
+    starts, stops : (m,) int
+    fraction : float, default 0.25
+        Share of a client's rows that is kept back, rounded; one at least where there are two, and never all.
+    seed : int, default 0
+    ids : (m,) uint64, optional
+        Of the clients, by default their numbers: draws depend on nothing else.
+
+    Returns
+    -------
+    Beside
+
+    Raises
+    ------
+    CoterieError
+        For a fraction that is none.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise CoterieError(f"The share of rows kept back must be between 0 and 1, not {fraction:g}.")
+    lo, hi = np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
+    n = hi - lo
+    names = np.arange(len(lo)) if ids is None else np.asarray(ids)
+    owner = np.repeat(np.arange(len(lo)), n)
+    first = np.cumsum(n) - n
+    row = np.repeat(lo - first, n) + np.arange(len(owner))
+    u = keyed.uniform_rows(seed, "kept back", names, 0, n)
+    order = row[np.lexsort((u, owner))]
+    kept = np.clip(np.rint(fraction * n).astype(np.int64), np.minimum(n - 1, 1), n - 1).clip(0)
+    cut = first + n - kept
+    rows = np.asarray(X)[order], np.asarray(y)[order]
+    return Beside(make(*rows, first, cut), make(*rows, cut, first + n))

@@ -1,0 +1,358 @@
+"""Groups that are not known: found by updates, by restarts, by merging; their number; and how sure each client's is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from coterie.engines import InProcess, Loopback
+from coterie.errors import CoterieError
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.grouping.adapt import adapt
+from coterie.methods.grouping.along_network import by_merging
+from coterie.methods.grouping.found import Groups, numbered, right
+from coterie.methods.grouping.losses import by_held_out, held_loss, training_loss
+from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
+from coterie.methods.grouping.sure import judge, probability, sure
+from coterie.methods.grouping.updates import by_updates, sketch
+from coterie.methods.ifca import IFCA
+from coterie.objectives.beside import Beside, hold_out
+from coterie.objectives.glm import GLM
+from coterie.objectives.quadratic import Quadratic
+from coterie.objectives.softmax import Softmax
+
+K = 3
+
+
+def rows(groups=3, each=6, n=20, seed=0, wrong=0.0):
+    """Clients of a group read three classes off two columns in their own way: X, y, starts, stops, groups."""
+    rng = np.random.default_rng(seed)
+    m = groups * each
+    known = np.arange(m) % groups
+    X = np.concatenate([np.ones((m * n, 1)), rng.normal(size=(m * n, 4))], axis=1)
+    way = np.concatenate([np.zeros((groups, 1, K)), 2.0 * rng.normal(size=(groups, 4, K))], axis=1)
+    logits = np.einsum("rj,rjk->rk", X, way[np.repeat(known, n)])
+    y = (logits + wrong * rng.normal(size=logits.shape)).argmax(axis=1)
+    stops = n * np.arange(1, m + 1)
+    return X, y, stops - n, stops, known
+
+
+softmax = partial(Softmax.of, classes=K, ridge=1e-3)
+
+
+def federation(**how):
+    X, y, starts, stops, known = rows(**how)
+    return InProcess(softmax(X, y, starts, stops)), known
+
+
+def keeping(fraction=0.3, **how):
+    X, y, starts, stops, known = rows(**how)
+    return InProcess(hold_out(softmax, X, y, starts, stops, fraction)), known
+
+
+# -- rows kept back
+
+
+def test_rows_kept_back_are_each_in_one_part_and_drawn_by_key():
+    X, y, starts, stops, _ = rows(n=10)
+    both = hold_out(softmax, X, y, starts, stops, 0.3)
+    assert (both.train.counts == 7).all() and (both.held.counts == 3).all()
+    assert np.shares_memory(both.train.X, both.held.X)
+    for i in (0, 5):
+        parts = [o.X[o.starts[i] : o.stops[i], 1] for o in (both.train, both.held)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(X[starts[i] : stops[i], 1]))
+    again = hold_out(softmax, X, y, starts[[3]], stops[[3]], 0.3, ids=[3])
+    np.testing.assert_array_equal(again.held.X[7:10], both.held.X[both.held.starts[3] : both.held.stops[3]])
+    other = hold_out(softmax, X, y, starts, stops, 0.3, seed=1)
+    assert not np.array_equal(other.held.X, both.held.X)
+
+
+def test_few_rows_are_kept_back_with_care():
+    X, y, *_ = rows(n=10)
+    both = hold_out(softmax, X, y, [0, 0, 1, 3], [0, 1, 3, 6], 0.9)
+    assert both.train.counts.tolist() == [0, 1, 1, 1] and both.held.counts.tolist() == [0, 0, 1, 2]
+    with pytest.raises(CoterieError, match="between 0 and 1, not 1"):
+        hold_out(softmax, X, y, [0], [5], 1.0)
+    with pytest.raises(CoterieError, match="the same clients"):
+        Beside(both.train, both.held.take(np.arange(2)))
+
+
+def test_methods_see_the_rows_to_train_on_alone():
+    X, y, starts, stops, _ = rows()
+    both = hold_out(softmax, X, y, starts, stops)
+    method = FedAvg(eta=0.5, E=3, B=4)
+    one, two = (list(method.run(InProcess(o), [5]))[-1]["w"] for o in (both, both.train))
+    np.testing.assert_array_equal(one, two)
+
+
+# -- by updates
+
+
+@pytest.mark.parametrize("how", ["k-means", "agglomerative"])
+def test_updates_tell_the_groups_and_their_number(how):
+    fed, known = federation()
+    found = by_updates(fed, np.zeros(15), eta=0.5, steps=30, how=how)
+    assert found.k == 3 and right(found.labels, known) == 18
+    assert max(found.score, key=found.score.get) == 3 and found.sizes.tolist() == [6, 6, 6]
+
+
+def test_one_step_is_told_apart_from_several():
+    """What all clients have in common hides the groups after one step, here because classes are not as frequent."""
+    fed, known = federation(seed=5, n=8, each=8, wrong=0.5)
+    w = list(FedAvg(eta=0.5, E=1).run(fed, [1]))[-1]["w"]
+    one, many = (right(by_updates(fed, w, eta=0.5, steps=s, k=3).labels, known) for s in (1, 50))
+    assert many >= 22 and many >= one
+
+
+def test_clients_send_a_short_sketch_that_keeps_cosines():
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=(20, 5000)) + 2.0 * rng.normal(size=(4, 5000))[np.arange(20) % 4]
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    s = sketch(u, 1024, seed=3)
+    assert s.shape == (20, 1024)
+    np.testing.assert_array_equal(s, sketch(u, 1024, seed=3))
+    assert np.abs(s @ s.T - u @ u.T).max() < 5.0 / np.sqrt(1024)
+    many = np.mean([sketch(u[:2], 64, seed) @ sketch(u[:2], 64, seed).T for seed in range(300)], axis=0)
+    np.testing.assert_allclose(many, u[:2] @ u[:2].T, atol=0.03)
+    assert sketch(u, 0) is u and sketch(u, 6000) is u
+    fed, known = federation()
+    found = by_updates(fed, np.zeros(15), eta=0.5, q=9, k=3)
+    assert found.about["directions"].shape == (18, 9) and right(found.labels, known) >= 16
+
+
+def test_clients_that_do_not_move_are_in_no_group():
+    X, y, starts, stops, known = rows()
+    stops = stops.copy()
+    stops[4] = starts[4]
+    fed = InProcess(softmax(X, y, starts, stops))
+    found = by_updates(fed, np.zeros(15), eta=0.5, k=3)
+    assert found.labels[4] == -1 and right(found.labels, known) == 17
+    with pytest.raises(CoterieError, match="17 clients sent updates"):
+        by_updates(fed, np.zeros(15), eta=0.5, k=17)
+    with pytest.raises(CoterieError, match="not 'magic'"):
+        by_updates(fed, np.zeros(15), eta=0.5, how="magic")
+
+
+def test_sites_change_nothing():
+    X, y, starts, stops, _ = rows()
+    one = by_updates(InProcess(softmax(X, y, starts, stops)), np.zeros(15), eta=0.5, B=3, q=9, k=3)
+    two = by_updates(Loopback(softmax(X, y, starts, stops), sites=3), np.zeros(15), eta=0.5, B=3, q=9, k=3)
+    np.testing.assert_array_equal(one.labels, two.labels)
+
+
+# -- by restarts of IFCA
+
+
+def test_restarts_find_the_groups_and_say_how_often():
+    fed, known = federation(wrong=0.3)
+    found = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=8, restarts=10)
+    assert right(found.labels, known) == 18
+    assert 0.0 < found.about["same"] <= 1.0 and len(found.about["losses"]) == 10
+    assert found.score[3] == found.about["losses"].min()
+    at = int(np.argmin(found.about["losses"]))
+    np.testing.assert_array_equal(found.labels, found.about["labels"][at])
+    assert training_loss(fed, found.about["w"]) == pytest.approx(found.score[3])
+
+
+def test_first_clients_are_drawn_by_key():
+    every = [tuple(draw(12, 3, r, seed=1)) for r in range(20)]
+    assert every == [tuple(draw(12, 3, r, seed=1)) for r in range(20)]
+    assert all(len(set(one)) == 3 for one in every) and len(set(every)) > 10
+    with pytest.raises(CoterieError, match="18 clients cannot be in 19 groups"):
+        by_restarts(federation()[0], IFCA(k=19, eta=0.5), np.zeros(15), rounds=1)
+
+
+def test_the_number_of_groups_by_rows_kept_back():
+    fed, known = keeping(n=40)
+    methods = [IFCA(k=k, eta=0.5, tau=5) for k in (1, 2, 3, 4)]
+    found = number_by_held_out(fed, methods, np.zeros(15), rounds=8, restarts=6)
+    assert found.k == 3 and right(found.labels, known) == 18
+    assert set(found.score) == {1, 2, 3, 4} and found.score[1] > found.score[3]
+
+    found = by_updates(fed, np.zeros(15), eta=0.5, k=range(2, 6))
+    chosen = by_held_out(fed, found.about["partitions"], rounds=30, eta=0.5, tau=5)
+    assert chosen.k == 3 and set(chosen.score) == {1, 2, 3, 4, 5}
+
+
+def test_one_group_is_chosen_where_clients_are_alike():
+    X, y, starts, stops, _ = rows(groups=1, each=12, n=30, wrong=1.0)
+    fed = InProcess(hold_out(softmax, X, y, starts, stops))
+    found = by_updates(fed, np.zeros(15), eta=0.5, k=range(2, 5))
+    assert by_held_out(fed, found.about["partitions"], rounds=30, eta=0.5, tau=5).k == 1
+
+
+def test_losses_are_those_of_the_rows_kept_back():
+    fed, _ = keeping()
+    theta = np.random.default_rng(0).normal(size=(18, 15))
+    X, y, starts, stops, _ = rows()
+    o = hold_out(softmax, X, y, starts, stops, 0.3).held
+    assert held_loss(fed, theta) == pytest.approx(o.value(theta).sum() / o.counts.sum())
+    some = np.array([1, 4])
+    assert held_loss(fed, theta, some) == pytest.approx(o.value(theta)[some].sum() / o.counts[some].sum())
+    with pytest.raises(CoterieError, match="No rows were kept back"):
+        held_loss(federation()[0], theta)
+
+
+# -- by merging
+
+
+def test_merging_along_the_network_finds_the_groups():
+    fed, known = federation(n=40)
+    method = FedAvg(eta=1.0, finetune=100)
+    alone = method.models(fed, method.init(fed))
+    shared = list(FedAvg(eta=1.0, E=5).run(fed, [40]))[-1]["w"]
+    found = by_merging(fed, alone, shared, eta=1.0, steps=20, points=10)
+    assert found.k == 3 and right(found.labels, known) == 18
+    assert 3 in found.about["partitions"] and found.score[3] == max(found.score.values())
+
+
+# -- how sure
+
+
+def test_with_two_groups_the_probability_is_that_of_a_paired_t_test():
+    fed, _ = federation()
+    w = np.random.default_rng(1).normal(size=(2, 15))
+    found = sure(fed, w, held=False)
+    X, y, starts, stops, _ = rows()
+    o = softmax(X, y, starts, stops)
+    a, b = (o.row_losses(np.tile(model, (18, 1))).reshape(18, 20) for model in w)
+    gap = (b - a).mean(axis=1)
+    se = (b - a).std(axis=1, ddof=1) / np.sqrt(20)
+    np.testing.assert_allclose(found.margin, np.abs(gap))
+    np.testing.assert_allclose(found.se, se)
+    np.testing.assert_array_equal(found.group, (gap < 0).astype(int))
+    np.testing.assert_allclose(found.probability, student.cdf(np.abs(gap) / se, 19))
+    np.testing.assert_allclose(found.loss, np.stack([a.mean(axis=1), b.mean(axis=1)], axis=1))
+
+
+def test_clear_groups_are_sure_and_identical_ones_are_not():
+    fed, known = keeping(n=40)
+    found = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=10, restarts=6)
+    w = found.about["w"]
+    clear = sure(fed, w)
+    assert right(clear.group, known) == 18 and clear.probability.min() > 0.9 and np.median(clear.probability) > 0.98
+    same = sure(fed, np.stack([w[0]] * 3))
+    np.testing.assert_allclose(same.probability, 1.0 / 3.0)
+    np.testing.assert_allclose(same.margin, 0.0)
+    pair = sure(fed, np.stack([w[0], w[0], w[1], w[2]]))  # the best group twice: a coin between them
+    np.testing.assert_allclose(pair.probability[pair.group == 0], 0.45, atol=0.06)
+
+
+def test_probabilities_are_shares_of_right_choices():
+    """Of simulated clients to whom 80% is said, 80% really are better off, if any margin and noise is as likely."""
+    rng = np.random.default_rng(0)
+    m, n = 200_000, 8
+    true, noise = rng.uniform(-30.0, 30.0, m), np.exp(rng.uniform(-2.0, 2.0, m))
+    x = true[:, None] + noise[:, None] * rng.normal(size=(m, n))
+    mean, se = x.mean(axis=1), x.std(axis=1, ddof=1) / np.sqrt(n)
+    gap = np.stack([np.full(m, np.inf), np.abs(mean)], axis=1)
+    p = probability(gap, np.stack([np.ones(m), se], axis=1), np.full(m, float(n)))
+    good = np.sign(true) == np.sign(mean)
+    for low, high in ((0.5, 0.65), (0.65, 0.8), (0.8, 0.9), (0.9, 0.97), (0.97, 0.999)):
+        there = (p > low) & (p <= high)
+        assert there.sum() > 500
+        assert good[there].mean() == pytest.approx(p[there].mean(), abs=0.03)
+
+
+def test_with_several_groups_it_is_a_lower_bound():
+    rng = np.random.default_rng(0)
+    n, k, m = 30, 4, 300
+    losses = rng.normal(size=(m, n, k)) + 0.3 * rng.normal(size=(m, 1, k))
+    mean = losses.mean(axis=1)
+    best = mean.argmin(axis=1)
+    worse = losses - losses[np.arange(m), :, best][..., None]
+    gap, se = worse.mean(axis=1), worse.std(axis=1, ddof=1) / np.sqrt(n)
+    gap[np.arange(m), best] = np.inf
+    p = probability(gap, se, np.full(m, float(n)))
+    draws = rng.normal(size=(2000, m, k)) / np.sqrt(n) + mean  # the posterior of independent normal losses
+    joint = (draws.argmin(axis=2) == best).mean(axis=0)
+    assert (p >= 0.25).all() and (p <= joint + 0.06).all()
+    assert np.corrcoef(p, joint)[0, 1] > 0.9
+
+
+def test_few_rows_say_little():
+    X, y, *_ = rows()
+    fed = InProcess(softmax(X, y, [0, 0, 1], [0, 1, 3]))
+    found = sure(fed, np.random.default_rng(1).normal(size=(2, 15)), held=False)
+    assert found.group[0] == -1 and found.probability[:2].tolist() == [0.5, 0.5]
+    assert np.isnan(found.se[:2]).all() and np.isfinite(found.se[2]) and np.isfinite(found.margin[1])
+    one = sure(fed, np.zeros((1, 15)), held=False)
+    assert one.probability.tolist() == [1.0, 1.0, 1.0] and np.isnan(one.margin).all()
+
+
+def test_a_table_can_be_judged_too():
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(30, 2)), rng.normal(size=(2, 2))
+    y, starts = X @ w[0] + 0.1 * rng.normal(size=30), np.arange(0, 30, 10)
+    glm = GLM(X, y, np.zeros(30), np.ones(30), starts, starts + 10, "gaussian")
+    assert sure(InProcess(glm), w, held=False).group.tolist() == [0, 0, 0]
+    with pytest.raises(CoterieError, match="Quadratic tells no losses of single rows"):
+        sure(InProcess(Quadratic(np.eye(2)[None], np.zeros((1, 2)))), w, held=False)
+
+
+def test_broken_models_are_never_the_best():
+    fed, _ = federation()
+    w = np.stack([np.full(15, np.nan), np.zeros(15)])
+    found = sure(fed, w, held=False)
+    assert (found.group == 1).all() and (found.probability > 0.5).all()
+
+
+def test_a_view_of_clients_judges_as_all_do():
+    """Separable: rows depend on their own client alone."""
+    X, y, starts, stops, _ = rows()
+    w = np.random.default_rng(1).normal(size=(3, 15))
+    fed = InProcess(softmax(X, y, starts, stops))
+    whole = fed.ask(judge, w=w, held=False)
+    part = fed.ask(judge, to=[7, 2], w=w, held=False)
+    for name in whole:
+        np.testing.assert_allclose(part[name], whole[name][[7, 2]], rtol=1e-12)
+
+
+# -- clients never seen
+
+
+def test_new_clients_get_their_group_and_adapt_what_is_personal():
+    fed, _ = federation()
+    w = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=10, restarts=6).about["w"]
+    X, y, starts, *_ = rows(n=30)
+    few = InProcess(softmax(X[20:], y[20:], starts, np.minimum(starts + 6, len(X) - 20)))
+    here = adapt(few, w)
+    np.testing.assert_array_equal(here.models, w[here.group])
+    short = adapt(few, w, eta=0.2, steps=5, personal=("0",))
+    moved = short.models != w[short.group]
+    assert moved[:, 0].all() and not moved[:, 1:].any()
+    whole = adapt(few, w, eta=0.2, steps=5)
+    assert (whole.models != w[whole.group]).any(axis=0).all()
+    assert ((short.sure.probability >= 1.0 / 3.0) & (short.sure.probability <= 1.0)).all()
+    with pytest.raises(CoterieError, match="head"):
+        adapt(few, w, steps=1, personal=("head*",))
+
+
+def test_new_clients_of_known_groups_are_recognised():
+    X, y, starts, stops, known = rows(each=12)
+    old = np.arange(18)
+    fed = InProcess(softmax(X, y, starts[old], stops[old]))
+    w = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=10, restarts=6).about["w"]
+    new = InProcess(softmax(X, y, starts[18:], starts[18:] + 8))
+    here = adapt(new, w, eta=0.1, steps=3)
+    assert right(here.group, known[18:]) == 18
+    nobody = InProcess(softmax(X, y, [0], [0]))
+    empty = adapt(nobody, w, eta=0.1, steps=3)
+    np.testing.assert_array_equal(empty.models, w[[0]])
+    far = adapt(new, w, eta=1e200, steps=3)
+    np.testing.assert_array_equal(far.models, w[far.group])
+
+
+# -- what is found
+
+
+def test_groups_are_numbered_and_matched():
+    assert numbered(np.array([5, -1, 2, 5])).tolist() == [0, -1, 1, 0]
+    found = Groups(numbered(np.array([1, 1, 0])))
+    assert found.k == 2 and found.sizes.tolist() == [2, 1]
+    assert right(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1])) == 4
+    assert right(np.array([0, 0, 0, -1]), np.array([0, 0, 1, 1])) == 2
+    assert right(np.array([-1]), np.array([0])) == 0
