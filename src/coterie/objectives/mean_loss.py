@@ -130,6 +130,7 @@ def _walk(
     family, X, y, offset, weights, starts, stops = data
     m, d = theta.shape
     out, g = theta.copy(), np.empty(d)
+    plain = shift.shape[0] == 0 and on.shape[0] == 0
     for i in range(m):
         at, lo, n, weight = out[i], starts[i], stops[i] - starts[i], 0.0
         for r in range(lo, lo + n):
@@ -143,7 +144,11 @@ def _walk(
                 drawn = key(keys[i], first[i] + (s if fresh else 0))
                 for b in range(size):
                     add_row(family, X, y, offset, weights, lo + whole(drawn, b, n), at, n / (size * weight), g)
-            advance(at, g, i, anchor, eta, pull, shift, on)
+            if plain:
+                for j in range(d):
+                    at[j] -= eta[i] * (g[j] + pull * (at[j] - anchor[i, j]))
+            else:
+                advance(at, g, i, anchor, eta, pull, shift, on)
     return out
 
 

@@ -115,10 +115,15 @@ def _walk(
     on: Floats,
 ) -> Floats:
     out, g, z = theta.copy(), np.empty(theta.shape[1]), np.empty(data[5])
+    plain = shift.shape[0] == 0 and on.shape[0] == 0
     for i in range(theta.shape[0]):
         for s in range(steps[i]):
             _mean_gradient(data, i, weight[i], out[i], keys[i], first[i] + (s if fresh else 0), size, z, g)
-            advance(out[i], g, i, anchor, eta, pull, shift, on)
+            if plain:
+                for j in range(g.shape[0]):
+                    out[i, j] -= eta[i] * (g[j] + pull * (out[i, j] - anchor[i, j]))
+            else:
+                advance(out[i], g, i, anchor, eta, pull, shift, on)
     return out
 
 

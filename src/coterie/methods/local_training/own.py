@@ -26,7 +26,14 @@ def joined(site: Site, shared: Floats, link: Link) -> Floats:
     if not own.any():
         return np.broadcast_to(shared, (len(site), len(own)))
     theta = np.empty((len(site), len(own)), dtype=shared.dtype)
-    theta[:, ~own], theta[:, own] = shared, _parts(site, own, link)
+    for part, values in (
+        (~own, np.broadcast_to(shared, (len(site), shared.shape[-1]))),
+        (own, _parts(site, own, link)),
+    ):
+        at = 0
+        for run in runs(part):
+            to = at + run.stop - run.start
+            theta[:, run], at = values[:, at:to], to
     return theta
 
 
@@ -35,8 +42,20 @@ def parted(site: Site, theta: Floats, good: Any, link: Link) -> Floats:
     own = stays(site, link)
     if not own.any():
         return theta
-    site.state["own"] = np.where(np.asarray(good)[:, None], theta[:, own], _parts(site, own, link))
-    return theta[:, ~own]
+    site.state["own"] = np.where(np.asarray(good)[:, None], cut(theta, own), _parts(site, own, link))
+    return cut(theta, ~own)
+
+
+def runs(part: Bools) -> list[slice]:
+    """Neighbours that are in a part (d,), which are copied at once: layers are few, numbers many."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
+    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def cut(theta: Floats, part: Bools) -> Floats:
+    """The columns of theta (m, d) that are in a part (d,)."""
+    pieces = [theta[:, run] for run in runs(part)]
+    return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
 
 
 def _parts(site: Site, own: Bools, link: Link) -> Floats:
