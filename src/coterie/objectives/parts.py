@@ -38,7 +38,9 @@ def where(objective: Any, patterns: Sequence[str] = ()) -> Bools:
     wanted = (*patterns, *getattr(objective, "kept", ()))
     if not wanted:
         return np.zeros(objective.dim, dtype=bool)
-    return np.asarray(Layout.of(names(objective), personal=wanted, rest="shared").personal >= 0)
+    sizes = names(objective)
+    layers = Layout.of(list(sizes), personal=wanted, rest="shared").personal >= 0
+    return np.repeat(layers, list(sizes.values()))
 
 
 def sound(objective: Any) -> Bools:

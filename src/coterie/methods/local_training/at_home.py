@@ -71,7 +71,8 @@ def train(
 
 def finite(*models: Floats) -> Any:
     """Whether all of a client's models are where they may be (m,): parameters that are farther away have diverged."""
-    return np.all([(np.abs(x) < (1e100 if x.itemsize == 8 else 1e30)).all(axis=1) for x in models], axis=0)
+    largest = [np.maximum(x.max(axis=1, initial=0.0), -x.min(axis=1, initial=0.0)) for x in models]
+    return np.all([x < (1e100 if x.itemsize == 8 else 1e30) for x in largest], axis=0)
 
 
 def sent(site: Site, theta: Floats, weight: Floats, good: Any, link: Link) -> Reply:
@@ -90,7 +91,8 @@ def sent(site: Site, theta: Floats, weight: Floats, good: Any, link: Link) -> Re
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
     if "up" not in link:
-        reply["x"] = w.astype(theta.dtype)[:, None] * np.where(good[:, None], shared, 0.0)
+        shared = np.where(good[:, None], shared, 0.0) if len(bad) else shared
+        reply["x"] = w.astype(theta.dtype)[:, None] * shared
     return reply | {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
 
 
