@@ -10,6 +10,7 @@ import pytest
 from coterie.engines import Faults, InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
+from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
@@ -214,6 +215,19 @@ def test_a_client_that_no_codec_can_hold_is_left_out():
     assert state["status"] == "running" and np.abs(state["w"]).max() < 1e3
 
 
+def test_groups_models_travel_coded_too():
+    """CFL sends every client its group's: the references follow when a group splits."""
+    o = quadratic(12)
+    o = Quadratic(o.A, o.b + 30.0 * (np.arange(12) % 2)[:, None])
+    plain = CFL(eta=0.2, eps1=1e3, eps2=1e-3)
+    fed, expected = InProcess(o), last(plain, InProcess(o), 25)
+    found = last(replace(plain, up="float64", down="float64"), fed, 25)
+    assert expected["group"].max() >= 1 and len(found["reference"]) == len(found["w"])
+    np.testing.assert_array_equal(found["group"], expected["group"])
+    np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-10)
+    np.testing.assert_array_equal(found["holds"], found["group"])
+
+
 @work
 def told(site, w, link):
     return {"x": each(site, w, link)}
@@ -236,9 +250,9 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
 
 
 def test_patterns_and_codecs_are_looked_at():
-    fed = InProcess(layered(M))
-    with pytest.raises(CoterieError, match=r"'heat' matches no parameter.*There are body, scale, head"):
-        FedAvg(eta=0.1, personal=("heat",)).init(fed)
+    for fed in (InProcess(layered(M)), Loopback(layered(M), sites=2)):
+        with pytest.raises(CoterieError, match=r"'heat' matches no parameter.*There are body, scale, head"):
+            FedAvg(eta=0.1, personal=("heat",)).init(fed)
     with pytest.raises(CoterieError, match="personal must be names of parameters, or patterns such as head"):
         FedAvg(eta=0.1, personal=(3,))
     assert FedAvg(eta=0.1, personal="head").personal == ("head",)

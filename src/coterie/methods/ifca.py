@@ -60,6 +60,8 @@ def update(site: Site, link: Link, eta: float, tau: int, B: int, t: int) -> Repl
 class IFCA(LocalTraining):
     """Algorithm 1 with the paper's symbols; clients count by the weight of their rows (there all have as many).
 
+    A client's own parts (``personal``), which the paper has not, go with whatever model it takes.
+
     Attributes
     ----------
     k : int
@@ -67,7 +69,7 @@ class IFCA(LocalTraining):
     tau : int, default 1
         Steps of a client in a round.
     spread : float, default 0.1
-        Standard deviation of the first models' numbers, which must differ.
+        Standard deviation of the first models' numbers, which must differ; an objective's own first models come first.
     """
 
     k: int

@@ -41,7 +41,7 @@ class LocalTraining(Stepwise):
         Patterns of parameters that never leave a client, such as ``head*``. What the objective keeps with each client
         stays there too.
     up, down : str, default "none"
-        Codecs of what clients send and of what they are sent: see ``coterie.codecs.by_name``.
+        Codecs of what clients send and of what they are sent: see ``coterie.codecs.by_name`` and ``coded.Coded``.
     strict : bool, default False
         Whether a client that diverges, or whose data give no gradient, ends the run. Otherwise it is left out from then
         on, unless most of those that answered have diverged.
