@@ -42,8 +42,8 @@ def train(config: ConfigPath, out: Out = None, resume: Resume = False, strict: S
     from coterie.results.training.config import read
 
     described = read(config)
-    if strict:
-        described = replace(described, run=described.run | {"strict": True})
+    settled = described.run | {"seeds": described.run["seeds"][:1]} | ({"strict": True} if strict else {})
+    described = replace(described, run=settled)
     checked(described)
     bench, run = trained(described, out, resume)
     if out is not None:
@@ -98,9 +98,8 @@ def comparison(bench: Bench, run: Trained) -> Comparison:
     """One run as a comparison of one method."""
     from coterie.results.training.comparison import Comparison
 
-    config = replace(bench.config, run=bench.config.run | {"seeds": [run.seed]})
     groups = [bench.data.group if bench.data.known else None]
-    return Comparison(config, {run.method: [run]}, groups, {})
+    return Comparison(bench.config, {run.method: [run]}, groups, {})
 
 
 def show(result: Comparison) -> None:

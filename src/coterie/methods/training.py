@@ -29,8 +29,10 @@ class Trainer:
         Hyper-parameters where nothing else is given.
     groups : bool
         Needs groups that are known.
-    layout : bool
-        Splits a model into layers that are shared and layers that are not.
+    layout : str
+        Of a method that splits a model: its hyper-parameter that names layers, "personal" or "shared".
+    layers : tuple of str
+        Patterns of layers that it is about, one of which a model must have.
     together : bool
         Trains one client that holds all rows.
     fixed : dict
@@ -42,7 +44,8 @@ class Trainer:
     what: str
     defaults: dict[str, Any] = field(default_factory=lambda: dict(STEPS))
     groups: bool = False
-    layout: bool = False
+    layout: str = ""
+    layers: tuple[str, ...] = ()
     together: bool = False
     fixed: dict[str, Any] = field(default_factory=dict)
 
@@ -55,7 +58,8 @@ class Trainer:
     @cached_property
     def takes(self) -> dict[str, Field[Any]]:
         """Hyper-parameters that can be given."""
-        return {f.name: f for f in fields(self.made_of) if f.init and f.name not in self.fixed and f.name != "seed"}
+        ours = {"seed", "group", *self.fixed}
+        return {f.name: f for f in fields(self.made_of) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any]) -> None:
         """A CoterieError for a hyper-parameter that the method does not have, with the nearest one, or a wrong value.
@@ -67,7 +71,7 @@ class Trainer:
                 hint = nearest(name, self.takes) or f" It has {', '.join(self.takes)}."
                 raise CoterieError(f"The method {self.name} has no hyper-parameter '{name}'.{hint}")
         for setting in self.settings(given):
-            self.make(0, **setting)
+            self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""
@@ -97,16 +101,33 @@ def _listed(*trainers: Trainer) -> dict[str, Trainer]:
     return {t.name: t for t in trainers}
 
 
+_PASSES = STEPS | {"E": 1}
+_GROUPED = _PASSES | {"own": "averaged", "weigh": "rows"}
 TRAINERS = _listed(
     Trainer("local", "fedavg:FedAvg", "every client alone", fixed={"personal": EVERYTHING}),
     Trainer("pooled", "fedavg:FedAvg", "one client that holds all rows", together=True),
-    Trainer("fedavg", "fedavg:FedAvg", "one model, averaged from clients' own steps"),
+    Trainer("fedavg", "fedavg:FedAvg", "one model, the average of clients' own steps"),
     Trainer("fedavg-finetune", "fedavg:FedAvg", "the same, then steps of each client alone", STEPS | {"finetune": 20}),
-    Trainer("ditto", "ditto:Ditto", "own models pulled to the averaged one", STEPS | {"lam": 0.1, "s": 5}),
-    Trainer(
-        "pfedme", "pfedme:PFedMe", "own models in Moreau envelopes", {"eta": 0.05, "lam": 5.0, "alpha": 0.05, "B": 10}
-    ),
+    Trainer("fedprox", "fedprox:FedProx", "clients' steps held near the average", STEPS | {"mu": 0.1}),
+    Trainer("scaffold", "scaffold:Scaffold", "clients' steps corrected for their drift"),
+    Trainer("ditto", "ditto:Ditto", "own models pulled to the average", STEPS | {"lam": 0.1, "s": 5}),
+    Trainer("pfedme", "pfedme:PFedMe", "own models in Moreau envelopes", STEPS | {"lam": 5.0, "alpha": 0.05, "R": 5}),
+    Trainer("apfl", "apfl:APFL", "own models mixed with the average"),
+    Trainer("fedper", "fedper:FedPer", "own last layers", layout="personal"),
+    Trainer("fedrep", "fedrep:FedRep", "own last layers, trained first", layout="personal"),
+    Trainer("fedbn", "fedbn:FedBN", "own normalisation", layers=("*bn*", "*norm*")),
     Trainer("ifca", "ifca:IFCA", "a model for each of k groups, chosen by loss", STEPS | {"k": 4, "tau": 5}),
+    Trainer("cfl", "cfl:CFL", "groups split where their updates disagree", STEPS | {"eps1": 0.4, "eps2": 1.6}),
+    Trainer("group-sgd", "group_sgd:GroupSGD", "known groups, some layers shared", _GROUPED, True, "shared"),
+    Trainer("group-models", "group_sgd:GroupSGD", "a model for each known group", _GROUPED, True, fixed={"shared": ()}),
+    Trainer(
+        "group-penalty",
+        "group_penalty:GroupPenalty",
+        "own layers pulled together within known groups",
+        STEPS | {"lam": 0.1, "tau": 5},
+        True,
+        "personal",
+    ),
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines.checkpoint import write
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 from coterie.methods.training import trainer
 from coterie.report import training_figures as pictures
 from coterie.report import words
@@ -120,13 +120,9 @@ def notes(result: Comparison) -> list[str]:
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         for run in runs:
-            if run.quarantined:
-                who = words.joined([words.short(v) for v in list(run.quarantined)[:5]])
-                more = len(run.quarantined) - 5
-                who += f" and {more:,} more" if more > 0 else ""
-                out.append(
-                    f"{run.method}, seed {run.seed}: left out of the training because of broken data: client {who}."
-                )
+            for why in dict.fromkeys(reason for _, reason in run.quarantined.values()):
+                who = [words.short(label) for label, (_, reason) in run.quarantined.items() if reason == why]
+                out.append(f"Seed {run.seed}: {run.method} left out, for {why}, client {listed(who)}.")
     return list(dict.fromkeys(out))
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from coterie.methods.training import TRAINERS, trainer
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
+from coterie.objectives import parts
 from coterie.results.metrics import bootstrap
 from coterie.results.training import model
 from coterie.results.training.bench import Bench
@@ -125,23 +126,23 @@ def settings(run: Trained) -> str:
     return ", ".join(f"{name}={value}" for name, value in run.setting.items())
 
 
-def chosen(config: Config, names: Sequence[str]) -> list[str]:
+def chosen(bench: Bench, names: Sequence[str]) -> list[str]:
     """The methods to compare: local and pooled always, and all that can be used where "all" is asked for."""
     asked = list(ALWAYS)
     for name in names:
         if name == "all":
-            asked += [t.name for t in TRAINERS.values() if usable(config, t.name)]
+            asked += [t.name for t in TRAINERS.values() if usable(bench, t.name)]
         else:
             asked.append(trainer(name).name)
     return list(dict.fromkeys(asked))
 
 
-def usable(config: Config, name: str) -> bool:
-    """Whether a method can be used on what a configuration has: known groups, a layout."""
-    method = trainer(name)
-    grouped = config.data["partition"] in ("rotated", "given", "by_column")
-    layout = any(config.layout.values()) or bool({"personal", "shared"} & config.options.get(name, {}).keys())
-    return (grouped or not method.groups) and (layout or not method.layout)
+def usable(bench: Bench, name: str) -> bool:
+    """Whether a method can be used on what there is: known groups, a layout, the layers that it is about."""
+    method, config = trainer(name), bench.config
+    layout = any(config.layout.values()) or method.layout in config.options.get(name, {})
+    layers = not method.layers or bool(model.matching(method.layers, list(parts.names(bench.each))))
+    return (bench.data.known or not method.groups) and (layout or not method.layout) and layers
 
 
 def quiet(_: str) -> Sequence[Callback]:
@@ -170,18 +171,19 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Compa
     several settings of a method are given, each is trained on a part of the training rows, and the one that is best
     on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing.
     """
-    methods = chosen(config, names)
-    runs: dict[str, list[Trained]] = {name: [] for name in methods}
+    methods: list[str] = []
+    runs: dict[str, list[Trained]] = {}
     groups: list[npt.NDArray[np.int64] | None] = []
     for k, seed in enumerate(config.run["seeds"]):
         bench = Bench.of(config, seed)
         groups.append(bench.data.group if bench.data.known else None)
+        methods = methods or chosen(bench, names)
         inner = bench.inside()
         for name in methods:
             where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
             setting = pick(inner, name, watch, where)
             run = train(bench, name, setting, watch(where))
-            runs[name].append(replace(run, theta=None))
+            runs.setdefault(name, []).append(replace(run, theta=None))
     tried = {name: len(trainer(name).settings(config.options.get(name, {}))) for name in methods}
     return Comparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
 

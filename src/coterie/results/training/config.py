@@ -166,6 +166,16 @@ def imported(path: str, what: str, folder: Path | None = None) -> Any:
     return found
 
 
+def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:
+    """What a function or class gives for ``args``; a CoterieError where it does not take them, or is none."""
+    if not callable(made):
+        raise CoterieError(f"{what} is no function or class that makes one.")
+    try:
+        return made(**args)
+    except TypeError as e:
+        raise CoterieError(f"{what} does not take these args: {e}.") from e
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Keys in which two documents differ, each with both values: ``"method.eta (0.1 there, 0.2 here)"``."""
     found: list[str] = []

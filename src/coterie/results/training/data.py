@@ -15,7 +15,7 @@ from coterie.data import partition
 from coterie.data.dealing import Deal, Dealt, Part, dealt_out, shuffled
 from coterie.errors import CoterieError, nearest
 from coterie.numerics.kernels import Ints
-from coterie.results.training.config import Config
+from coterie.results.training.config import Config, called
 
 Array = npt.NDArray[Any]
 Table = dict[str, Array]
@@ -100,11 +100,21 @@ def federated(config: Config, seed: int) -> Federated:
     if data["partition"] == "rotated":
         angles = data["angles"]
         dealt = partition.rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
-        return Federated.of(dealt, len(angles) > 1)
+        return _channels(Federated.of(dealt, len(angles) > 1), data["source"])
     deal = _deal(data, table, seed)
     if "group" in table:
         deal = replace(deal, group=_groups(deal, table["group"]))
-    return Federated.of(deal.of(table["X"], table["y"]), "group" in table)
+    # Not Deal.of: a client with rows that are not finite is left out and named when it trains.
+    dealt = deal.parts(table["X"][deal.row], table["y"][deal.row])
+    return _channels(Federated.of(dealt, "group" in table), data["source"])
+
+
+def _channels(data: Federated, name: str) -> Federated:
+    """Grey images (n, h, w) of the package with their one channel (n, 1, h, w)."""
+    if name not in PACKAGED:
+        return data
+    train, test = (replace(part, X=part.X[:, None]) for part in (data.train, data.test))
+    return replace(data, train=train, test=test)
 
 
 def _deal(data: dict[str, Any], table: Table, seed: int) -> Deal:
@@ -137,6 +147,8 @@ def _groups(deal: Deal, label: Array) -> Ints:
 def source(config: Config) -> Table:
     """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has."""
     name, args = config.data["source"], config.data["args"]
+    if name == "digits" and args:
+        raise CoterieError("The data source 'digits' takes no args.")
     if name == "digits":
         from sklearn.datasets import load_digits
 
@@ -145,13 +157,13 @@ def source(config: Config) -> Table:
     elif name == "fashion-mnist":
         from coterie.data.fashion import fashion
 
-        images = fashion(**args)
+        images = called(fashion, "The data source 'fashion-mnist'", args)
         pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0
         found = {"X": pixels, "y": np.concatenate([images.labels, images.test_labels])}
     elif name.endswith(".npz"):
         found = _npz(config.folder / name)
     elif ":" in name:
-        found = config.load(name, "The data source")(**args)
+        found = called(config.load(name, "The data source"), f"The data source '{name}'", args)
     else:
         hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, .npz files and package.module:function."
         raise CoterieError(f"There are no data called '{name}'.{hint}")

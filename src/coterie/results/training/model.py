@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -9,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.dealing import Part
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, listed, nearest
+from coterie.objectives.parts import names
 from coterie.objectives.softmax import Softmax
-from coterie.results.training.config import Config
+from coterie.results.training.config import Config, called
 
 Array = npt.NDArray[Any]
+NETS = ("mlp", "cnn", "unet", "nodule_detector")
+"""The package's own nets, in ``objectives/deep/nets.py``."""
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 
@@ -33,7 +38,7 @@ def objective(config: Config, rows: Part, classes: int, held: bool = False) -> A
             raise CoterieError("The model softmax needs classes: whole numbers from 0 as y.")
         return Softmax.of(with_constant(rows.X), rows.y, rows.starts, rows.stops, classes, ridge=ridge)
     made = network(config)
-    deep = _deep()
+    deep, _ = _deep()
     options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum")} | {"ridge": ridge}
     loss, score = model["loss"], model["score"]
     options["loss"] = config.load(loss, "The loss") if ":" in loss else loss
@@ -47,40 +52,65 @@ def network(config: Config) -> Any:
     if ":" in path:
         made = config.load(path, "The model")
     else:
-        _deep()
-        from coterie.objectives.deep import nets
-
-        named = {name: value for name, value in vars(nets).items() if callable(value) and not name.startswith("_")}
-        made = named.get(path)
-        if made is None:
-            known = ["softmax", *(name for name, value in named.items() if value.__module__ == nets.__name__)]
-            hint = nearest(path, known) or f" There are {', '.join(known)}, and package.module:name."
+        _, nets = _deep()
+        if path not in NETS:
+            hint = (
+                nearest(path, ("softmax", *NETS)) or f" There are softmax, {', '.join(NETS)}, and package.module:name."
+            )
             raise CoterieError(f"There is no model called '{path}'.{hint}")
-    return partial(_called, made, path, args)
+        made = getattr(nets, path)
+    return partial(called, made, f"The model '{path}'", args)
 
 
-def _called(made: Any, path: str, args: dict[str, Any]) -> Any:
-    if not callable(made):
-        raise CoterieError(f"The model '{path}' is no function or class that makes one.")
-    try:
-        return made(**args)
-    except TypeError as e:
-        raise CoterieError(f"The model '{path}' does not take these args: {e}.") from e
-
-
-def _deep() -> Any:
-    """The package of deep objectives, imported only here and only when a model needs it."""
+def _deep() -> tuple[Any, Any]:
+    """The package of deep objectives and its nets, imported only here and only when a model needs them."""
     try:
         from coterie.objectives import deep
+        from coterie.objectives.deep import nets
     except ModuleNotFoundError as e:
         raise CoterieError("This model needs PyTorch: pip install 'coterie[torch]'.") from e
-    return deep
+    return deep, nets
 
 
 def with_constant(X: Array) -> npt.NDArray[np.float64]:
     """Rows flattened, with a constant 1 before them."""
     flat = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
     return np.concatenate([np.ones((len(X), 1)), flat], axis=1)
+
+
+def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
+    """The layers that are "shared" and those that are "personal", as patterns; what one does not say, the other does.
+
+    Raises
+    ------
+    CoterieError
+        For a pattern that matches nothing, and layers that are both or neither.
+    """
+    shared, personal, known = config.layout["shared"], config.layout["personal"], list(names(objective))
+    if shared is None and personal is None:
+        return {}
+    for pattern in (*(shared or ()), *(personal or ())):
+        if not matching([pattern], known):
+            hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
+            raise CoterieError(f"The layout's '{pattern}' matches no layer of the model.{hint}")
+    one, other = (matching(patterns or [], known) for patterns in (shared, personal))
+    if both := [name for name in known if name in one and name in other]:
+        raise CoterieError(f"The layout has '{both[0]}' shared and personal: name it in one of both.")
+    left = [name for name in known if name not in one and name not in other]
+    if left and shared is not None and personal is not None:
+        raise CoterieError(
+            f"The layout says nothing of '{left[0]}': leave out shared or personal, which then has the rest."
+        )
+    rest = tuple(left)
+    return {
+        "shared": rest if shared is None else tuple(shared),
+        "personal": rest if personal is None else tuple(personal),
+    }
+
+
+def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
+    """Names that some pattern matches."""
+    return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
 
 
 def scored(config: Config) -> bool:

@@ -13,16 +13,19 @@ import numpy as np
 from coterie.engines import checkpoint
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, listed
+from coterie.methods.local_training.at_home import BROKEN, FAR
 from coterie.methods.training import Trainer, trainer
 from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback, Look
 from coterie.results.training.config import differences
 from coterie.results.training.data import Federated
+from coterie.results.training.model import layers
 from coterie.results.training.scores import Scores
 
 State = dict[str, Any]
 Point = dict[str, float]
 FILE = "checkpoint"
+_WHY = {FAR: "its steps diverged", BROKEN: "its data give no gradient"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Trained:
     rounds : int
         Done.
     quarantined : dict
-        Labels of clients that were left out, and the round in which that began.
+        Labels of clients that were left out, the round in which that began, and why.
     gone : list of str
         Labels of clients that diverged and ended the run.
     group : (m,) int64 or None
@@ -63,7 +66,7 @@ class Trained:
     curve: list[Point]
     status: str
     rounds: int
-    quarantined: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     group: Any = None
     ledger: dict[str, float] = field(default_factory=dict)
@@ -95,6 +98,9 @@ class _Run:
         given = dict(self.setting)
         if self.bench.config.run["strict"] and "strict" in self.trainer.takes:
             given.setdefault("strict", True)
+        if self.trainer.layout:
+            layout = layers(self.bench.config, self.bench.each)
+            given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
         self.method = self.trainer.make(self.bench.seed, **given)
         self.fed: InProcess = self.bench.engine(self.trainer)
         self.started = perf_counter()
@@ -228,6 +234,7 @@ def _ended(run: _Run, status: str) -> Trained:
     labels, state = run.bench.data.labels, run.state
     together = run.trainer.together
     out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
+    why = state.get("why", np.full(len(out), BROKEN))
     gone = [] if together else [labels[i] for i in np.atleast_1d(state.get("gone", []))]
     return Trained(
         method=run.trainer.name,
@@ -238,7 +245,7 @@ def _ended(run: _Run, status: str) -> Trained:
         curve=run.curve,
         status=status,
         rounds=int(state["t"]),
-        quarantined={labels[i]: int(out[i]) for i in np.flatnonzero(out)},
+        quarantined={labels[i]: (int(out[i]), _WHY[int(why[i])]) for i in np.flatnonzero(out)},
         gone=gone,
         group=np.asarray(state["group"]) if "group" in state and not together else None,
         ledger=run.fed.ledger.as_dict(),

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import sizes
+from coterie.objectives.parts import sound
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Scores:
     accuracy : (m,) float64 or None
         Share that is classified rightly, where there are classes.
     weight : (m,) float64
-        Of the rows.
+        Of the rows; 0 for a client whose rows are not finite.
     """
 
     loss: Floats
@@ -32,11 +33,11 @@ class Scores:
     @classmethod
     def of(cls, held: Any, theta: Any, classified: bool) -> Scores:
         """Of models theta (m, d) on an objective of held-out rows."""
-        weight = np.asarray(sizes(held), dtype=np.float64)
+        weight = np.where(sound(held), sizes(held), 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)
-        accuracy = np.asarray(held.accuracy(theta), dtype=np.float64) if classified else None
+            accuracy = np.where(weight > 0.0, held.accuracy(theta), np.nan) if classified else None
         return cls(loss, accuracy, weight)
 
     @property

@@ -157,7 +157,7 @@ def by_client(bench: Bench, run: Trained) -> pd.DataFrame:
     if run.group is not None:
         frame["found_group"] = run.group + 1
     if run.quarantined:
-        frame["quarantined"] = [run.quarantined.get(label, 0) for label in data.labels]
+        frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
     return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
 
 

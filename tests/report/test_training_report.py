@@ -1,0 +1,90 @@
+"""The page of methods that were trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.report import training, training_figures
+from coterie.report.tables import render_text
+from coterie.results.training.comparison import compare
+from tests.results.test_training import config
+
+
+@pytest.fixture(scope="module")
+def result():
+    return compare(config(run={"seeds": 2}), ["fedavg", "ditto", "ifca", "group-models"])
+
+
+def test_the_page_stands_alone_and_is_repeated(result):
+    page = training.render(result)
+    assert page == training.render(result)
+    assert not re.search(r"(?:src|href)=\"(?!data:)", page)
+    assert "<script" not in page
+    assert len(page) < 500_000
+    HTMLParser().feed(page)
+    for name in result.runs:
+        assert name in page
+    assert result.fingerprint in page
+    assert page.count("<svg") == page.count("</svg>")
+
+
+def test_every_method_has_a_line_and_dots(result):
+    over_rounds, over_bytes = training_figures.curves(result)
+    assert all(f"<title>{name}:" in over_rounds.svg for name in result.runs)
+    assert "<title>pooled:" not in over_bytes.svg
+    assert "pooled, with all rows in one place" in over_bytes.caption
+    dots = training_figures.dots(result)
+    assert dots.svg.count("<circle") == len(result.runs) * 2 * 12
+
+
+def test_who_is_with_whom(result):
+    square = training_figures.square(result, "ifca")
+    assert square is not None
+    assert square.svg.count('class="with"') == 12
+    assert square.svg.count('class="edge"') == 3
+    table = training.confusion_table(result, "ifca")
+    assert sum(int(cell) for row in table.rows for cell in row[1:]) == 12
+    assert table.note.count(".") >= 3
+    unknown = replace(result, groups=[None, None])
+    assert training.confusion_table(unknown, "ifca").note == "No groups are known."
+
+
+def test_the_table_in_a_terminal(result):
+    text = render_text(training.comparison_table(result), 160)
+    assert text.count("\n> ") == 1
+    assert "all rows" in text
+    assert f"Configuration {result.fingerprint}" in " ".join(text.split())
+
+
+def test_the_answer_says_what_may_be_as_good(result):
+    text = training.headline(result)
+    assert text.startswith(f"{result.best} has an accuracy of ")
+    assert all(name in text for name in training.as_good(result))
+
+
+def test_one_method_alone(result):
+    alone = replace(result, runs={"ditto": result.runs["ditto"]})
+    page = training.render(alone)
+    assert "What was trained" in page
+    assert "against" not in training.comparison_table(alone).columns[2]
+
+
+def test_what_went_wrong_is_said(result):
+    run = result.runs["ditto"][0]
+    broken = replace(
+        run, quarantined={"<7>": (3, "its data give no gradient")}, status="diverged by step 4", gone=["2"]
+    )
+    page = training.render(replace(result, runs={**result.runs, "ditto": [broken, result.runs["ditto"][1]]}))
+    assert "Seed 0: ditto left out, for its data give no gradient, client &lt;7&gt;." in page
+    assert "diverged by step 4 (client 2)" in page
+
+
+def test_a_page_that_cannot_be_written(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CoterieError, match="cannot be written"):
+        training.write_report(result, tmp_path / "file" / "r.html")

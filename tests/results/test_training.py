@@ -1,0 +1,238 @@
+"""Runs from a configuration: resumed is straight, broken clients are named, early stop, callbacks, saved models."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.training import TRAINERS
+from coterie.results.training import store
+from coterie.results.training.bench import Bench
+from coterie.results.training.callbacks import Callback, callbacks
+from coterie.results.training.config import Config
+from coterie.results.training.run import FILE, train
+
+METHODS = ["local", "pooled", "fedavg", "ditto", "pfedme", "ifca", "scaffold", "apfl"]
+
+
+def config(**sections):
+    """Twelve clients in four groups, softmax, six rounds."""
+    base = {"data": {"partition": "rotated", "clients": 12, "rows": 360}, "run": {"rounds": 6, "evaluate_every": 2}}
+    return Config.of({name: base.get(name, {}) | sections.get(name, {}) for name in {**base, **sections}})
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Bench.of(config(), 0)
+
+
+class Fault(Exception):
+    """A machine that dies."""
+
+
+class Dies(Callback):
+    def __init__(self, after):
+        self.after, self.ended = after, False
+
+    def look(self, look):
+        if look.round == self.after:
+            raise Fault
+
+    def end(self):
+        self.ended = True
+
+
+def numbers(run):
+    """What must not depend on where a run was cut."""
+    return [{k: v for k, v in p.items() if k != "seconds"} for p in run.curve]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not(bench, name, tmp_path):
+    often = replace(bench, config=config(run={"checkpoint_every": 1}))
+    straight = train(often, name, {})
+    dies = Dies(4)
+    with pytest.raises(Fault):
+        train(often, name, {}, [dies], tmp_path)
+    assert dies.ended  # a writer is closed, whatever happens
+    resumed = train(often, name, {}, [], tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.theta, straight.theta)
+    assert numbers(resumed) == numbers(straight)
+    assert [p["round"] for p in straight.curve] == [2, 4, 6]
+
+
+def test_rounds_can_be_made_more(bench, tmp_path):
+    short = replace(bench, config=config(run={"rounds": 3}))
+    longer = replace(bench, config=config(run={"rounds": 6}))
+    assert numbers(train(short, "ditto", {}, [], tmp_path))[-1]["round"] == 3
+    resumed, straight = train(longer, "ditto", {}, [], tmp_path, resume=True), train(longer, "ditto", {})
+    np.testing.assert_array_equal(resumed.theta, straight.theta)
+    assert numbers(resumed) == numbers(straight)
+    with pytest.raises(CoterieError, match=r"run.rounds \(6 there, 3 here\). Rounds can only be made more"):
+        train(short, "ditto", {}, [], tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": {"name": "ditto", "lam": 3.0}}, r"methods.ditto.lam \(0.1 there, 3.0 here\)"),
+        ({"model": {"ridge": 0.5}}, r"model.ridge \(0.0 there, 0.5 here\)"),
+        ({"run": {"strict": True}}, r"run.strict \(False there, True here\)"),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_refused_by_the_key_that_differs(bench, tmp_path, change, message):
+    train(bench, "ditto", {}, [], tmp_path)
+    with pytest.raises(CoterieError, match=message):
+        train(replace(bench, config=config(**change)), "ditto", {}, [], tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_other_rows_or_none_is_refused(bench, tmp_path):
+    with pytest.raises(CoterieError, match="There is no file"):
+        train(bench, "ditto", {}, [], tmp_path, resume=True)
+    with pytest.raises(CoterieError, match="no folder to resume from"):
+        train(bench, "ditto", {}, resume=True)
+    train(bench, "ditto", {}, [], tmp_path)
+    with pytest.raises(CoterieError, match=r"data.fingerprint .*, data.seed \(0 there, 1 here\)"):
+        train(Bench.of(bench.config, 1), "ditto", {}, [], tmp_path, resume=True)
+    (tmp_path / FILE).write_bytes(b"something else")
+    with pytest.raises(CoterieError, match="cannot be read"):
+        train(bench, "ditto", {}, [], tmp_path, resume=True)
+
+
+def test_looking_changes_nothing(bench):
+    seldom, often = (replace(bench, config=config(run={"evaluate_every": n})) for n in (6, 1))
+    one, many = train(seldom, "ifca", {}), train(often, "ifca", {})
+    np.testing.assert_array_equal(one.theta, many.theta)
+    assert {k: v for k, v in one.ledger.items() if k != "seconds"} == {
+        k: v for k, v in many.ledger.items() if k != "seconds"
+    }
+
+
+def test_methods_see_the_same_rows_and_pooled_holds_them_all(bench):
+    n = len(bench.data.train.y)
+    assert bench.together.counts.tolist() == [n]
+    assert bench.each.counts.sum() == n
+    assert bench.engine(TRAINERS["fedavg"]).clients.k == 1
+    assert bench.engine(TRAINERS["group-sgd"]).clients.k == 4
+
+
+def test_rows_that_choose_are_training_rows(bench):
+    inner = bench.inside().data
+    rows = lambda part: {row.tobytes() for row in part.X}  # noqa: E731
+    train_rows, test_rows = rows(bench.data.train), rows(bench.data.test)
+    assert rows(inner.train) | rows(inner.test) == train_rows
+    assert (rows(inner.train) | rows(inner.test)) & test_rows == set()
+    assert len(inner.train.y) + len(inner.test.y) == len(bench.data.train.y)
+
+
+def test_early_stop_keeps_the_best_models_by_rows_held_back(bench):
+    settled = config(run={"rounds": 400, "patience": 6, "evaluate_every": 1}, data={"validation": 0.5})
+    run = train(replace(bench, config=settled), "local", {"eta": 2.0})
+    assert run.status == "stopped"
+    assert 7 <= run.rounds < 400
+    values = [p["validation"] for p in run.curve]
+    assert max(values) > max(values[-6:]) or values.index(max(values)) == len(values) - 7
+
+
+class Stops(Callback):
+    def look(self, look):
+        return look.round == 3
+
+
+def test_a_callback_may_stop_a_run(bench):
+    run = train(bench, "fedavg", {}, [Stops()])
+    assert (run.rounds, run.status, run.trouble) == (3, "stopped", "")
+
+
+def test_steps_that_are_too_long_end_a_run_and_say_so(bench):
+    with np.errstate(all="ignore"):
+        run = train(bench, "pfedme", {"alpha": 1e60, "lam": 1e60})
+    assert "diverged by step 1" in run.trouble
+    assert run.rounds == 0
+    assert run.gone
+
+
+def test_models_come_back_from_the_disk(bench, tmp_path):
+    run = train(bench, "ditto", {})
+    store.save(tmp_path, bench, run)
+    saved = store.load(tmp_path)
+    np.testing.assert_array_equal(saved.theta, run.theta)
+    at = saved.labels.index("7")
+    part = bench.data.test
+    rows = slice(part.starts[at], part.stops[at])
+    right = np.mean(saved.predict(part.X[rows], 7) == part.y[rows])
+    assert right == pytest.approx(run.scores.accuracy[at])
+    assert saved.about["configuration"] == bench.config.fingerprint("ditto")
+    with pytest.raises(CoterieError, match="There was no client 'x'"):
+        saved.predict(part.X[rows], "x")
+    with pytest.raises(CoterieError, match=r"shape \(1, 8, 8\) each, not \(5,\)"):
+        saved.predict(np.zeros((3, 5)), "7")
+    assert not list(tmp_path.glob("*.pkl"))
+
+
+@pytest.mark.parametrize("damage", ["arrays", "json", "nothing"])
+def test_damaged_models_are_refused(bench, tmp_path, damage):
+    if damage != "nothing":
+        store.save(tmp_path, bench, train(bench, "fedavg", {}))
+        file = next(tmp_path.glob("*.safetensors")) if damage == "arrays" else tmp_path / store.FILE
+        file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(CoterieError, match="damaged" if damage != "nothing" else "no trained models"):
+        store.load(tmp_path)
+
+
+@pytest.fixture
+def trackers(monkeypatch):
+    """What TensorBoard's and MLflow's packages offer, writing into a list."""
+    told = []
+
+    class Writer:
+        def __init__(self, folder):
+            told.append(("open", folder))
+
+        def add_scalar(self, name, value, step):
+            told.append((name, step))
+
+        def close(self):
+            told.append("closed")
+
+    mlflow = types.ModuleType("mlflow")
+    for name in ("set_experiment", "start_run", "log_params", "log_metrics", "end_run"):
+        setattr(mlflow, name, lambda *a, _name=name, **k: told.append((_name, k.get("step"))))
+    board = types.ModuleType("tensorboardX")
+    board.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "tensorboardX", board)
+    return told
+
+
+def test_tensorboard_and_mlflow_are_told(bench, trackers):
+    watching = callbacks(config(run={"tensorboard": "logs", "mlflow": "digits"}))
+    train(bench, "fedavg", {}, watching)
+    assert ("open", "logs/fedavg-seed0") in trackers
+    assert [step for name, step in (t for t in trackers if isinstance(t, tuple)) if name == "accuracy"] == [2, 4, 6]
+    assert [step for name, step in (t for t in trackers if isinstance(t, tuple)) if name == "log_metrics"] == [2, 4, 6]
+    assert trackers[-2:] == ["closed", ("end_run", None)]
+
+
+@pytest.mark.parametrize(("key", "what"), [("tensorboard", "TensorBoard"), ("mlflow", "MLflow")])
+def test_a_tracker_that_is_not_installed_is_asked_for(monkeypatch, key, what):
+    for name in ("tensorboardX", "tensorboard.summary", "tensorboard", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(CoterieError, match=f"{what} is asked for and not installed: pip install"):
+        callbacks(config(run={key: "x"}))
+
+
+def told(look):
+    """A callback by import path."""
+    return look.round == 2
+
+
+def test_own_callbacks_by_import_path(bench):
+    path = f"{__name__}:told"
+    run = train(bench, "fedavg", {}, callbacks(config(run={"callbacks": [path]})))
+    assert run.rounds == 2

@@ -1,0 +1,164 @@
+"""A configuration: every wrong key and value has a sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.training import TRAINERS
+from coterie.results.training.config import Config, read
+from coterie.results.training.data import federated
+
+BAD = [
+    ({"dta": {}}, r"no section \[dta\]. Did you mean 'data'"),
+    ({"data": {"clint": 3}}, r"\[data\] has no key 'clint'. Did you mean 'clients'"),
+    ({"data": 3}, r"\[data\] must be a table"),
+    ({"data": {"clients": 0}}, "data.clients must be a whole number of at least 1, not 0"),
+    ({"data": {"clients": True}}, "data.clients must be a whole number"),
+    ({"data": {"partition": "iidd"}}, "must be one of iid, .* Did you mean 'iid'"),
+    ({"data": {"angles": ["a"]}}, "data.angles must be a list of numbers"),
+    ({"data": {"test": 1.5}}, "data.test must be a number above 0 and at most 0.95"),
+    ({"run": {"rounds": 2.5}}, "run.rounds must be a whole number of at least 1, not 2.5"),
+    ({"run": {"seeds": [1, 1]}}, "run.seeds must be different seeds"),
+    ({"run": {"seeds": "two"}}, "run.seeds must be a whole number"),
+    ({"run": {"strict": 1}}, "run.strict must be true or false"),
+    ({"model": {"path": 3}}, "model.path must be a text"),
+    ({"model": {"args": "x"}}, "model.args must be a table"),
+    ({"engine": {"kind": "ray"}}, "engine.kind must be one of inprocess"),
+    ({"method": {"name": "fedav"}}, "no method to train called 'fedav'. Did you mean 'fedavg'"),
+    ({"method": {"name": "fedavg", "etta": 1}}, "fedavg has no hyper-parameter 'etta'. Did you mean 'eta'"),
+    ({"method": {"name": "fedavg", "eta": -1}}, "fedavg: eta must be a number above 0, not -1"),
+    ({"methods": {"ditto": {"lam": [0.1, -1.0]}}}, "ditto: lam must be a number of at least 0, not -1.0"),
+    ({"methods": {"ditto": {"lam": []}}}, "needs one value of lam at least"),
+    ({"methods": {"ditto": 3}}, r"\[methods.ditto\] must be a table"),
+    ({"method": {"name": "fedavg", "seed": 3}}, "has no hyper-parameter 'seed'"),
+    ({"method": {"name": "local", "personal": ["a"]}}, "has no hyper-parameter 'personal'"),
+]
+
+
+@pytest.mark.parametrize(("tables", "message"), BAD)
+def test_every_mistake_has_a_sentence(tables, message):
+    with pytest.raises(CoterieError, match=message) as found:
+        Config.of(tables)
+    text = str(found.value)
+    assert "\n" not in text
+    assert text.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_every_method_can_be_made_of_its_defaults(name):
+    method = TRAINERS[name]
+    method.check({})
+    assert method.what
+    assert method.defaults.keys() <= method.takes.keys()
+
+
+def test_the_hash_knows_what_matters():
+    plain = Config.of({})
+    assert plain.fingerprint() == Config.of({"run": {"rounds": 50}, "method": {"eta": 0.1}}).fingerprint()
+    assert plain.fingerprint() == Config.of({"engine": {"threads": 2}, "run": {"checkpoint": "x"}}).fingerprint()
+    others = [{"run": {"rounds": 51}}, {"data": {"seed": 1}}, {"method": {"eta": 0.2}}, {"model": {"ridge": 0.1}}]
+    assert len({plain.fingerprint(), *(Config.of(t).fingerprint() for t in others)}) == 5
+
+
+def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():
+    found = TRAINERS["fedavg"].settings({"eta": [0.1, 0.2], "personal": ["a", "b"], "E": [1, 2, 3]})
+    assert len(found) == 6
+    assert {tuple(s["personal"]) for s in found} == {("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[data", "is not TOML"), (None, "cannot be read: No such file"), (b"\xff\xfe", "is not TOML")],
+)
+def test_files_that_are_no_configuration(tmp_path, text, message):
+    path = tmp_path / "c.toml"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CoterieError, match=message):
+        read(path)
+
+
+SOURCE = """
+import numpy as np
+def make(n=60):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, 3)), rng.integers(0, 2, n)
+    return X, y, np.repeat(["a", "b", "c"], n // 3), np.repeat([1, 0, 1], n // 3)
+def one():
+    return 3
+def uneven():
+    return np.zeros((3, 2)), np.zeros(4)
+def empty():
+    return np.zeros((0, 2)), np.zeros(0)
+value = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "source_of_tests.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def described(folder, **data):
+    return Config.of({"data": data}, folder)
+
+
+def test_arrays_of_a_function_with_clients_and_groups(folder):
+    found = federated(described(folder, source="source_of_tests:make", partition="given", args={"n": 90}), 0)
+    assert found.labels == ("b", "a", "c")  # sorted by group
+    assert found.group.tolist() == [0, 1, 1]
+    assert found.known
+    assert [len(found.train.y), len(found.test.y)] == [45, 45]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"source": "digit"}, "no data called 'digit'. Did you mean 'digits'"),
+        ({"source": "digits", "args": {"n": 1}}, "takes no args"),
+        ({"source": "no_module_here:make"}, "cannot be imported: No module named"),
+        ({"source": "source_of_tests:mke"}, "has no 'mke'. Did you mean 'make'"),
+        ({"source": "source_of_tests:one"}, "must give X and y"),
+        ({"source": "source_of_tests:uneven"}, "gives 3 rows of X, and y of shape"),
+        ({"source": "source_of_tests:empty"}, "has no rows"),
+        ({"source": "source_of_tests:value"}, "no function"),
+        ({"source": "source_of_tests:make", "args": {"m": 1}}, "does not take these args"),
+        ({"source": "source_of_tests:make", "partition": "by_column", "column": "clint"}, "Did you mean 'client'"),
+        ({"source": "no.npz"}, "cannot be read: No such file"),
+        ({"clients": 2000}, "rows are not enough"),
+    ],
+)
+def test_data_that_are_not_there(folder, data, message):
+    with pytest.raises(CoterieError, match=message):
+        federated(described(folder, **data), 0)
+
+
+def test_arrays_in_a_file_and_nothing_that_runs(folder):
+    rng = np.random.default_rng(0)
+    np.savez(folder / "rows.npz", X=rng.normal(size=(40, 3)), y=rng.integers(0, 2, 40), shop=np.repeat([5, 7], 20))
+    found = federated(described(folder, source="rows.npz", partition="by_column", column="shop"), 0)
+    assert found.labels == ("5", "7")
+    np.savez(folder / "bad.npz", X=np.array([{}], dtype=object), y=np.zeros(1))
+    with pytest.raises(CoterieError, match="something else than plain arrays"):
+        federated(described(folder, source="bad.npz"), 0)
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])
+def test_partitions_are_functions_of_the_seed(partition):
+    config = Config.of({"data": {"partition": partition, "clients": 8, "alpha": 0.1, "rows": 400}})
+    one, again, other = federated(config, 0), federated(config, 0), federated(config, 1)
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+    assert len(one.train.y) + len(one.test.y) == 400
+    fixed = Config.of({"data": {**config.data, "seed": 5}})
+    assert federated(fixed, 0).fingerprint == federated(fixed, 1).fingerprint
+
+
+def test_clients_without_some_labels_and_with_one_row_are_let_through():
+    config = Config.of({"data": {"partition": "shards", "shards": 1, "clients": 30, "rows": 61}})
+    found = federated(config, 0)
+    assert len(found) == 30
+    assert found.classes == 10

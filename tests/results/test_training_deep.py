@@ -1,0 +1,123 @@
+"""Torch models from a configuration: layouts by layer name, broken clients, devices, models that come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from coterie.errors import CoterieError
+from coterie.results.training import store
+from coterie.results.training.bench import Bench
+from coterie.results.training.comparison import chosen, compare
+from coterie.results.training.config import Config
+from coterie.results.training.run import train
+from tests.cli.harness import coterie
+
+
+def config(**sections):
+    """Eight clients in four groups, a small perceptron, three rounds."""
+    base = {
+        "data": {"partition": "rotated", "clients": 8, "rows": 240},
+        "model": {"path": "mlp", "args": {"sizes": [64, 8, 10]}},
+        "run": {"rounds": 3},
+    }
+    return Config.of({name: base.get(name, {}) | sections.get(name, {}) for name in {**base, **sections}})
+
+
+def norm():
+    """A user's own model, with statistics."""
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+
+def test_every_method_that_can_be_used_runs_on_a_torch_model():
+    settled = config(layout={"personal": ["head*"]}, run={"rounds": 2})
+    names = chosen(Bench.of(settled, 0), ["all"])
+    assert {"fedper", "fedrep", "group-sgd", "group-models", "scaffold", "apfl", "ifca"} <= set(names)
+    assert "fedbn" not in names  # no layer normalises
+    result = compare(settled, names)
+    assert np.isfinite(result.table["loss" if result.score == "loss" else "accuracy"]).all()
+    assert not result.table["diverged"].any()
+
+
+def test_resumed_is_straight_with_layers_that_stay_at_home(tmp_path):
+    bench = Bench.of(config(layout={"personal": ["head*"]}, model={"dtype": "float64"}), 0)
+    straight = train(bench, "fedper", {})
+    short = replace(bench, config=replace(bench.config, run=bench.config.run | {"rounds": 1}))
+    train(short, "fedper", {}, [], tmp_path)
+    resumed = train(bench, "fedper", {}, [], tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.theta, straight.theta)
+
+
+def test_statistics_stay_at_home_and_fedbn_is_in():
+    settled = config(model={"path": f"{__name__}:norm", "args": {}}, methods={"fedbn": {"personal": ["2.*"]}})
+    bench = Bench.of(settled, 0)
+    run = train(bench, "fedavg", {})
+    kept = np.ptp(run.theta, axis=0) > 0
+    assert 0 < kept.sum() <= 17  # two statistics of eight units, and their count
+    assert train(bench, "fedbn", {"personal": ["2.*"]}).status == "running"
+
+
+def spoiled(bench, value=np.nan):
+    part = bench.data.train
+    X = np.array(part.X)
+    X[part.starts[2]] = value
+    return replace(bench, data=replace(bench.data, train=replace(part, X=X)))
+
+
+def test_a_client_with_broken_rows_is_left_out_and_named():
+    bench = spoiled(Bench.of(config(), 0))
+    run = train(bench, "ditto", {})
+    assert run.status == "running"
+    assert run.quarantined == {bench.data.labels[2]: (1, "its data give no gradient")}
+    assert np.isfinite(run.scores.summary()["loss"])
+    strict = replace(bench, config=config(run={"strict": True}))
+    ended = train(strict, "ditto", {})
+    assert ended.gone == [bench.data.labels[2]]
+    assert "ended by step 1" in ended.trouble
+
+
+def test_a_batch_larger_than_a_clients_rows_and_clients_without_some_labels():
+    settled = config(data={"partition": "shards", "shards": 1, "clients": 12, "rows": 36})
+    assert train(Bench.of(settled, 0), "fedavg", {"B": 100}).status == "running"
+
+
+def test_models_come_back_and_predict(tmp_path):
+    bench = Bench.of(config(), 0)
+    run = train(bench, "ditto", {})
+    store.save(tmp_path, bench, run)
+    saved = store.load(tmp_path)
+    assert saved.theta.dtype == np.float32
+    part = bench.data.test
+    rows = slice(part.starts[0], part.stops[0])
+    right = np.mean(saved.predict(part.X[rows], saved.labels[0]) == part.y[rows])
+    assert right == pytest.approx(run.scores.accuracy[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"args": {"sizes": [10, 10]}}, "The model cannot take rows of shape"),
+        ({"args": {"size": 3}}, "does not take these args"),
+        ({"device": "cuda:99"}, "cuda"),
+        ({"path": "collections:OrderedDict", "args": {}}, "model"),
+        ({"loss": "crossentropy"}, "loss"),
+    ],
+)
+def test_models_that_do_not_fit(model, message):
+    with pytest.raises(CoterieError, match=message):
+        train(Bench.of(config(model=model), 0), "fedavg", {})
+
+
+def test_a_layer_pattern_that_matches_nothing_lists_the_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = '[data]\npartition = "rotated"\nclients = 8\n[model]\npath = "mlp"\n[layout]\npersonal = ["haed*"]\n'
+    (tmp_path / "c.toml").write_text(text + '[method]\nname = "fedper"\n')
+    message = coterie("train", "c.toml").message
+    assert "'haed*' matches no layer of the model" in message
+    assert "head" in message
