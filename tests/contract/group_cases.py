@@ -36,7 +36,7 @@ def architectures(m: int = 23, k: int = 5, seed: int = 0) -> Problem:
 
 def padded(rows: Any) -> np.ndarray:
     """Models of unequal size as one array."""
-    out = np.zeros((len(rows), max(len(row) for row in rows)))
+    out = np.zeros((len(rows), max(len(row) for row in rows)), dtype=rows[0].dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out
@@ -80,5 +80,6 @@ GROUPS = [
     grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, look=3, random=True),
     grouping("group-sgd-own", classes, eta=0.1, shared=("0",), personal=("5",), B=2, E=1, weigh="rows", random=True),
     grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, look=2),
+    grouping("group-sgd-coded", classes, eta=0.1, shared=("0", "1"), B=2, up="qsgd:4", down="float16", random=True),
     grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, look=3, random=True),
 ]

@@ -305,6 +305,7 @@ def test_layers_that_cannot_be_shared(layers, shared, sentence):
         ({"group": GROUP}, np.arange(7), "must be the federation's clusters"),
         ({"group": GROUP + 1}, GROUP, "Group 0 has no clients: number the groups from 0 without a gap"),
         ({"group": GROUP[1:]}, GROUP, "group must be a whole number from 0 for each of 7 clients"),
+        ({"up": "qsgd:4"}, GROUP, "and travel without codecs"),
         ({"shared": ("foot",)}, GROUP, "'foot' matches no parameter. There are head, body."),
     ],
 )
@@ -322,7 +323,6 @@ def test_groups_that_do_not_fit(fields, clusters, sentence):
         ({"weigh": "row"}, "weigh must be one of clients, rows, not 'row'"),
         ({"own": "mean"}, "own must be one of weighted, averaged"),
         ({"replicates": 1}, "replicates must be a whole number of at least 2"),
-        ({"up": "qsgd:4"}, "GroupSGD sends models as they are"),
         ({"shared": 3}, "shared must be names of parameters, or patterns"),
     ],
 )
@@ -346,3 +346,14 @@ def test_a_client_without_rows_and_one_with_broken_rows_do_not_count():
     np.testing.assert_array_equal(state["quarantined"], [0, 0, 1, 0])
     np.testing.assert_allclose(state["share"], [0.5, 0.5])
     assert np.isfinite(state["trace"]["formula"]).all()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_models_of_groups_may_travel_coded(given):
+    fields = {"eta": 0.2, "shared": ("0", "1"), "tau": 2, "group": GROUP if given else None}
+    plain = last(GroupSGD(**fields), InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS), 6)
+    fed = InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS)
+    coded = last(GroupSGD(**fields, up="float16", down="float16", look=2), fed, 6)
+    assert np.abs(coded["w"] - plain["w"]).max() < 1e-3
+    assert not np.array_equal(coded["w"], plain["w"])
+    assert coded["trace"]["norm"].shape == (3,)

@@ -81,10 +81,13 @@ class GroupSGD(LocalTraining):
             need(name, getattr(self, name), least, whole=True)
         need_choices(self, {"weigh": ("clients", "rows"), "own": ("weighted", "averaged")})
         object.__setattr__(self, "shared", need_patterns("shared", self.shared))
-        if (self.up, self.down) != ("none", "none"):
-            raise CoterieError("GroupSGD sends models as they are: leave the codecs up and down out.")
         if self.E and self.tau > 1:
             raise CoterieError("Give tau, steps of a round, or E, passes over the rows, not both.")
+
+    @property
+    def coded(self) -> bool:
+        """Whether models travel coded."""
+        return (self.up, self.down) != ("none", "none")
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
@@ -99,8 +102,10 @@ class GroupSGD(LocalTraining):
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
         group, nobody = self.groups(fed), np.zeros(len(fed.clients), dtype=np.int64)
         said = agreed(fed, group, self.shared, self.link, self.seed)
-        if len(set(said.layout.sizes)) > 1 and not np.array_equal(group, fed.clients.clusters):
-            raise CoterieError("Groups whose models differ in size must be the federation's clusters.")
+        if len(set(said.layout.sizes)) > 1 and (self.coded or not np.array_equal(group, fed.clients.clusters)):
+            raise CoterieError(
+                "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
+            )
         state: State = {"t": 0, "status": "running", "quarantined": nobody, "why": nobody.copy(), "w": said.start(w)}
         about = {"layout": said.layout.arrays(), "weigh": self.weigh, "share": np.zeros(said.layout.k), "trace": {}}
         return state | about | ({} if said.travels.values.all() else {"whole": said.whole, "travels": said.travels})
@@ -110,7 +115,8 @@ class GroupSGD(LocalTraining):
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
         trace, models = self.looked(fed, state, layout), layout.models(x)
         over = {"eta": self.rate(t), "tau": self.tau, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
-        sums = fed.total(update, to=to, **addressed(fed, self.groups(fed), models, to), link=self.link, **over)
+        message = addressed(fed, self.groups(fed), models, to, self.coded)
+        sums = fed.total(update, to=to, **message, link=self.link, **over)
         share, moves = averaged(sums, models)
         step = layout.gather(moves, share)
         if self.own == "averaged":
@@ -124,7 +130,7 @@ class GroupSGD(LocalTraining):
             return dict(state["trace"])
         over = {"weigh": self.weigh, "B": self.B, "R": self.replicates, "t": t}
         to = addressed(fed, self.groups(fed), layout.models(state["w"]), free)
-        sums = fed.total(observe, to=free, **to, link=self.link, **over)
+        sums = fed.total(observe, to=free, **to, own=self.link, **over)
         return appended(state["trace"], seen(sums, layout, t))
 
     def models(self, fed: Federation, state: State) -> Any:

@@ -12,9 +12,9 @@ from coterie.methods.local_training.own import Link
 from coterie.numerics.kernels import Floats, Ints
 
 
-def addressed(fed: Federation, group: Ints, models: list[Floats], to: Ints) -> dict[str, Any]:
+def addressed(fed: Federation, group: Ints, models: list[Floats], to: Ints, coded: bool = False) -> dict[str, Any]:
     """Arguments of ``total`` that send the clients ``to`` their groups' models, and add up by group."""
-    if np.array_equal(group, fed.clients.clusters):
+    if np.array_equal(group, fed.clients.clusters) and not coded:
         return {"by": "cluster", "groups": len(models), "w": PerCluster(models), "clusters": True}
     return {"by": group[to], "groups": len(models), "w": PerRow(np.stack(models)[group[to]]), "clusters": False}
 

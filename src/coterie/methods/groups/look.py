@@ -20,12 +20,13 @@ STREAM = "look"
 
 
 @work
-def observe(site: Site, w: Floats, clusters: bool, link: Link, weigh: str, B: int, R: int, t: int) -> Reply:
+def observe(site: Site, w: Floats, clusters: bool, own: Link, weigh: str, B: int, R: int, t: int) -> Reply:
     """A client's gradient, R stochastic ones from independent batches, and the variance of one by coordinate.
 
-    All times its weight (the variance times its square), to be added up in groups; nothing where one is not finite.
+    All times its weight (the variance times its square), to be added up in groups; nothing where one is not finite. No
+    codec is used: ``own`` is what other work calls ``link``, of the layers that stay.
     """
-    theta, travels = received(site, w, clusters, link), ~stays(site, link)
+    theta, travels = received(site, w, clusters, own), ~stays(site, own)
     m, keys = len(site), keyed.starts(site.seed, STREAM, site.ids)
     every = gradient(site.objective, theta, Draws(keys, np.zeros(m, dtype=np.int64)))
     first = np.full(m, t * R, dtype=np.int64)

@@ -107,7 +107,7 @@ def measure(sizes: Sequence[int], shared: tuple[str, ...], repeats: int, seed: i
     layout = GroupLayout(**state["layout"])
     x = 0.5 * np.random.default_rng(seed).normal(size=layout.dim)
     to = addressed(fed, group, layout.models(x), np.arange(len(group)))
-    over: dict[str, Any] = {"link": method.link, "weigh": "clients", "B": BATCH, "R": AT_ONCE}
+    over: dict[str, Any] = {"own": method.link, "weigh": "clients", "B": BATCH, "R": AT_ONCE}
     draws = []
     for t in range(repeats // AT_ONCE):
         sums = fed.total(observe, **to, **over, t=t)
