@@ -9,7 +9,7 @@ import pytest
 
 from coterie.engines import Faults, InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.federation import PerRow, work
+from coterie.federation import PerCluster, PerRow, work
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -247,6 +247,14 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
         np.testing.assert_allclose(np.sum(sums["x"], axis=0 if by is not None else ()), models.sum(axis=0), atol=0.3)
     assert (state["holds"][[1, 4]] == -1).all()
     np.testing.assert_array_equal(state["holds"][to], to if by is None else by)
+
+
+def test_clients_of_a_group_are_sent_one_model():
+    coded = Coded(InProcess(quadratic(2)), {}, "sign", "none", 0)
+    with pytest.raises(CoterieError, match="the clients of a group are sent one model"):
+        coded.total(told, to=[0, 1], w=PerRow(np.eye(2)), link={}, by=np.array([0, 0]))
+    with pytest.raises(CoterieError, match="Models that go to clusters do not travel coded"):
+        coded.total(told, w=PerCluster(np.ones((1, 2))), link={})
 
 
 def test_patterns_and_codecs_are_looked_at():

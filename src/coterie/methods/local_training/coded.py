@@ -50,30 +50,31 @@ class Coded:
         """See ``Federation.ask``."""
         if "link" not in message:
             return self.fed.ask(work, to=to, **message)
-        return self._arrived(self.fed.ask(work, to=to, **self._told(to, None, message)), message)
+        return self._arrived(self.fed.ask(work, to=to, **self._told(to, None, None, message)), message)
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
         """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codes."""
         if "link" not in message or self.up == "none":
-            told = self._told(to, by, message) if "link" in message else message
+            told = self._told(to, by, groups, message) if "link" in message else message
             return cast("Sums", self._arrived(self.fed.total(work, to=to, by=by, groups=groups, **told), message))
-        replies = self._arrived(self.fed.ask(work, to=to, **self._told(to, by, message)), message)
+        replies = self._arrived(self.fed.ask(work, to=to, **self._told(to, by, groups, message)), message)
         if by is None:
             return self._added(replies, np.zeros(len(replies.to), dtype=np.int64), None)
         labels = self.clients.clusters[replies.to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
         return self._added(replies, labels, int(labels.max(initial=-1)) + 1 if groups is None else groups)
 
-    def _told(self, to: To, by: By, message: State) -> State:
+    def _told(self, to: To, by: By, groups: int | None, message: State) -> State:
         """The message as it travels."""
         codecs = {name: codec for name, codec in (("up", self.up), ("down", self.down)) if codec != "none"}
         told = message | {"link": {**message["link"], **codecs, "message": self.state["messages"]}}
         self.state["messages"] += 1
         if "w" in message:
             everyone = np.arange(len(self.clients))
-            told["w"] = self._model(everyone if to is None else everyone[cast("Ints", to)], by, message["w"])
+            to = everyone if to is None else everyone[cast("Ints", to)]
+            told["w"] = self._model(to, by, groups, message["w"])
         return told
 
-    def _model(self, to: Ints, by: By, w: Any) -> Any:
+    def _model(self, to: Ints, by: By, groups: int | None, w: Any) -> Any:
         """What the clients ``to`` are sent for the models w (d1,) or (k, d1), or PerRow with one for each of ``by``."""
         if isinstance(w, PerCluster):
             raise CoterieError("Models that go to clusters do not travel coded: leave the codecs up and down out.")
@@ -84,9 +85,11 @@ class Coded:
             self._labels, k = to, len(self.clients)
             if by is not None:
                 self._labels = self.clients.clusters[to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
-                k = int(self._labels.max(initial=-1)) + 1
+                k = int(self._labels.max(initial=-1)) + 1 if groups is None else groups
             which, at, self._index = np.unique(self._labels, return_index=True, return_inverse=True)
             models = cast("Floats", w.value)[at]
+            if not np.array_equal(models[self._index], cast("Floats", w.value)):
+                raise CoterieError("With a codec, the clients of a group are sent one model.")
         self._base = models
         return w if self.down == "none" else self._change(to, which, k, models)
 
