@@ -59,9 +59,11 @@ class GroupSGD(LocalTraining):
         Whether clients count alike, as in the notes, or by the weight of their rows.
     own : {"weighted", "averaged"}, default "weighted"
         How far groups' own layers go: "weighted" is the gradient of f, |G| / n times the mean in the group;
-        "averaged" is that mean, as in FedAvg, a step n / |G| times as long. Stationary points are the same.
+        "averaged" is that mean, as in FedAvg, a step n / |G| times as long. Stationary points are the same; what is no
+        gradient, such as BatchNorm's statistics where they travel, is to be averaged.
     look : int, default 0
-        Rounds between two looks at gradients and their variance, kept in ``state["trace"]`` (see ``groups.look``).
+        Rounds between two looks at the gradients of all clients and their variance, kept in ``state["trace"]`` (see
+        ``groups.look.seen``; ``groups.growth`` reads it); 0 for none. A look costs an exchange.
     replicates : int, default 2
         Independent batches of every client at a look.
     """

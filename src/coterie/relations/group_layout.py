@@ -19,20 +19,21 @@ from coterie.relations.layout import Layout
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """Where the parameters of every group's model are in the augmented one.
+    """Where the layers of every group's model are in the augmented one.
 
     Attributes
     ----------
-    reads : (d_1 + ... + d_k,) int64
-        The entry of the augmented model that each parameter is, group after group. No two of a group are the same one.
-    sizes : (k,) int64
-        Parameters d_g of each group's model.
+    at, length : (layers of all groups,) int64
+        Where each layer begins in the augmented model, and how many numbers it has, group after group.
+    layers : (k,) int64
+        Layers of each group's model.
     shared : int
         Length of x_s, which comes first.
     """
 
-    reads: Ints
-    sizes: Ints
+    at: Ints
+    length: Ints
+    layers: Ints
     shared: int
 
     @classmethod
@@ -55,25 +56,35 @@ class GroupLayout:
         common = [_chosen(names, piece) for names, piece in zip(layers, pieces, strict=True)]
         for g, mine in enumerate(common[1:], start=1):
             _need_same(common[0], mine, g)
-        first = dict(zip(common[0], np.cumsum([0, *common[0].values()])[:-1], strict=True))
-        size, reads = sum(common[0].values()), []
-        for names, mine, piece in zip(layers, common, pieces, strict=True):
-            at = [first[name] + np.arange(n) if name in mine else np.full(n, -1) for name, n in names.items()]
-            of = np.concatenate([np.empty(0, dtype=np.int64), *at]).astype(np.int64)
-            of[of < 0] = size + np.arange(piece.d2)
-            size += piece.d2
-            reads.append(of)
-        total = np.array([len(of) for of in reads], dtype=np.int64)
-        return cls(np.concatenate(reads), total, sum(common[0].values()))
+        first = dict(zip(common[0], np.cumsum([0, *common[0].values()])[:-1].tolist(), strict=True))
+        size, at = sum(common[0].values()), []
+        for names in layers:
+            for name, n in names.items():
+                at.append(first.get(name, size))
+                size += 0 if name in first else n
+        length = np.array([n for names in layers for n in names.values()], dtype=np.int64)
+        many = np.array([len(names) for names in layers], dtype=np.int64)
+        return cls(np.array(at, dtype=np.int64), length, many, sum(common[0].values()))
 
     def arrays(self) -> dict[str, Any]:
         """All that makes this layout again: ``GroupLayout(**arrays)``."""
-        return {"reads": self.reads, "sizes": self.sizes, "shared": self.shared}
+        return {"at": self.at, "length": self.length, "layers": self.layers, "shared": self.shared}
 
     @property
     def k(self) -> int:
         """Number of groups."""
-        return len(self.sizes)
+        return len(self.layers)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Parameters d_g of each group's model (k,)."""
+        return np.bincount(np.repeat(np.arange(self.k), self.layers), self.length, self.k).astype(np.int64)
+
+    @cached_property
+    def reads(self) -> Ints:
+        """The entry of the augmented model that each parameter is (d_1 + ... + d_k,), group after group."""
+        before = np.cumsum(self.length) - self.length
+        return np.repeat(self.at - before, self.length) + np.arange(int(self.length.sum()))
 
     @cached_property
     def _bounds(self) -> Ints:
