@@ -1,6 +1,6 @@
 """Three hospitals find nodules and draw boxes by their own habits: personal heads, on slices made by the package.
 
-``python examples/nodules.py`` takes about two minutes on two cores.
+``python examples/nodules.py`` takes about a minute and a half of one core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Two hospitals with other scanners segment the same organ: what a shared encoder gains, on slices made by the package.
+"""Two hospitals with other scanners segment the same organ: which layers to share, on slices made by the package.
 
-``python examples/segmentation.py`` takes about two minutes on two cores. With ``--folder``, the hospitals are the
+``python examples/segmentation.py`` takes about a minute of one core. With ``--folder``, the hospitals are the
 sub-folders of a folder of your own, each with ``images`` and ``masks`` (see docs/images.md).
 """
 
