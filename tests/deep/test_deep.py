@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -259,6 +260,24 @@ def test_threads_share_out_clients_and_change_nothing(monkeypatch: pytest.Monkey
     many = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     np.testing.assert_array_equal(many, objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_blocks_in_threads_do_not_disturb_each_other(batched: bool) -> None:
+    objective = deep(batched=batched)
+    theta = models(objective)
+
+    def run(i: int) -> tuple[Any, Any]:
+        some = slice(2 * (i % 3), 2 * (i % 3) + 2)
+        drawn = Draws(draws(4).keys[some], draws(4).first[some], 4)
+        here, at = objective.take(some), theta[some]
+        return here.walk(at, at, ETA[some], 0.0, STEPS[some], drawn, True), here.value(at)
+
+    expected = [run(i) for i in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        for i, found in enumerate(pool.map(run, range(60))):
+            for a, b in zip(found, expected[i % 3], strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 def test_broken_rows_are_known() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
@@ -36,13 +38,13 @@ class Together:
 
     def __init__(self, of: Architecture, ridge: float) -> None:
         self.of, self.ridge = of, ridge
-        self.module = of.module()
+        self._template, self._local = of.module(), threading.local()
         self.layers = [place.name for place in of.parameters]
         self.fixed = [place.name for place in of.buffers]
 
     def _forward(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any) -> Tensor:
         with self.of.autocast():
-            outputs: Tensor = functional_call(self.module, (layers, fixed), (x,))
+            outputs: Tensor = functional_call(self._local.module, (layers, fixed), (x,))
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
     def _mean(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
@@ -61,6 +63,9 @@ class Together:
         return vmap(self._forward)
 
     def _cut(self, theta: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Layers that have gradients, and buffers, as views of flat rows; what comes before any call of a model."""
+        if not hasattr(self._local, "module"):  # a call puts its layers into the module: threads must not share one
+            self._local.module = copy.deepcopy(self._template)
         views = self.of.views(theta)
         return {n: views[n] for n in self.layers}, {n: views[n] for n in self.fixed}
 
