@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from coterie.methods.group_sgd import GroupSGD
+from coterie.objectives.deep import Deep
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.softmax import Softmax
 from tests.contract.baseline_cases import classes
@@ -32,6 +35,26 @@ def architectures(m: int = 23, k: int = 5, seed: int = 0) -> Problem:
         return Problem(parts[0], plain.clusters, plain.weights, plain.ids)
     place = np.array([np.sum(kind[:i] == kind[i]) for i in range(m)])
     return Problem(Mixed(parts, kind, place), plain.clusters, plain.weights, plain.ids)
+
+
+def net(deep: bool) -> nn.Module:
+    """The same body under two heads: a layer to 3 classes, or a hidden layer and 2 classes."""
+    head = [("hidden", nn.Linear(3, 4)), ("relu", nn.ReLU()), ("out", nn.Linear(4, 2))] if deep else []
+    top = head or [("head", nn.Linear(3, 3))]
+    return nn.Sequential(OrderedDict([("body", nn.Linear(2, 3)), ("tanh", nn.Tanh()), *top]))
+
+
+def nets(m: int = 9, k: int = 3, dtype: str = "float64") -> Problem:
+    """Clients of odd clusters have the deeper net."""
+    plain = grouped(m, k)
+    glm, odd, y = plain.objective, plain.clusters % 2 == 1, np.random.default_rng(0).integers(0, 6, 99)
+    parts = []
+    for deep, here in ((False, ~odd), (True, odd)):
+        labels = y[: len(glm.X)] % (2 if deep else 3)
+        parts.append(Deep.of(partial(net, deep), glm.X, labels, glm.starts[here], glm.stops[here], dtype=dtype))
+    place = np.where(odd, np.cumsum(odd), np.cumsum(~odd)) - 1
+    objective = Mixed(parts, odd, place) if odd.any() else parts[0]
+    return Problem(objective, plain.clusters, plain.weights, plain.ids)
 
 
 def padded(rows: Any) -> np.ndarray:
@@ -82,4 +105,17 @@ GROUPS = [
     grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, look=2),
     grouping("group-sgd-coded", classes, eta=0.1, shared=("0", "1"), B=2, up="qsgd:4", down="float16", random=True),
     grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, look=3, random=True),
+    grouping("deep-group-sgd", nets, eta=0.1, shared=("body*",), B=2, tau=2, look=3, random=True, tolerance=1e-10),
+    grouping(
+        "deep-group-sgd-float32",
+        partial(nets, dtype="float32"),
+        eta=0.1,
+        shared=("body*",),
+        own="averaged",
+        E=1,
+        B=2,
+        C=0.7,
+        random=True,
+        tolerance=1e-4,
+    ),
 ]
