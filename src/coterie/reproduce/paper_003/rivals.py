@@ -63,26 +63,28 @@ def alone(data: Data, settings: Sequence[Setting]) -> list[Floats]:
     fed = data.fed()
     out = []
     for setting in settings:
-        method = FedAvg(eta=setting["eta"] / data.curvature, finetune=setting["steps"])
+        method = FedAvg(eta=setting["eta"] / data.curvature, finetune=setting["steps"], strict=True)
         out.append(method.models(fed, method.init(fed)))
     return out
 
 
 def _fedavg(data: Data, s: Setting) -> FedAvg:
-    return FedAvg(eta=s["eta"] / data.curvature, E=E, finetune=s.get("finetune", 0))
+    return FedAvg(eta=s["eta"] / data.curvature, E=E, finetune=s.get("finetune", 0), strict=True)
 
 
 def _ditto(data: Data, s: Setting) -> Ditto:
-    return Ditto(eta=s["eta"] / (data.curvature * (1.0 + s["pull"])), E=E, s=E, lam=s["pull"] * data.curvature)
+    return Ditto(
+        eta=s["eta"] / (data.curvature * (1.0 + s["pull"])), E=E, s=E, lam=s["pull"] * data.curvature, strict=True
+    )
 
 
 def _pfedme(data: Data, s: Setting) -> PFedMe:
     lam = s["pull"] * data.curvature
-    return PFedMe(eta=1.0 / lam, lam=lam, alpha=s["eta"] / (data.curvature + lam), K=E)
+    return PFedMe(eta=1.0 / lam, lam=lam, alpha=s["eta"] / (data.curvature + lam), K=E, strict=True)
 
 
 def _ifca(data: Data, s: Setting) -> IFCA:
-    return IFCA(k=s["k"], eta=s["eta"] / data.curvature, tau=E, seed=s["start"])
+    return IFCA(k=s["k"], eta=s["eta"] / data.curvature, tau=E, seed=s["start"], strict=True)
 
 
 def by_rounds(steps: Sequence[float] = STEPS, rounds: Sequence[int] = ROUNDS) -> dict[str, Gridded]:
