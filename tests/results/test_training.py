@@ -175,6 +175,20 @@ def test_models_come_back_from_the_disk(bench, tmp_path):
     assert not list(tmp_path.glob("*.pkl"))
 
 
+def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, tmp_path):
+    run = train(bench, "ifca", {"eta": 0.5})
+    store.save(tmp_path, bench, run)
+    saved, part = store.load(tmp_path), bench.data.test
+    rows = slice(part.starts[0], part.stops[0])
+    adapted = saved.adapt(part.X[rows], part.y[rows])
+    models = np.stack([run.theta[run.group == g].mean(axis=0) for g in np.unique(run.group)])
+    here = saved.objective(part.X[rows], part.y[rows])
+    losses = [float(here.value(model[None])[0]) for model in models]
+    np.testing.assert_allclose(adapted.models[0], models[int(np.argmin(losses))])
+    further = saved.adapt(part.X[rows], part.y[rows], eta=0.5, steps=20)
+    assert here.value(further.models)[0] < min(losses)
+
+
 @pytest.mark.parametrize("damage", ["arrays", "json", "nothing"])
 def test_damaged_models_are_refused(bench, tmp_path, damage):
     if damage != "nothing":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,7 @@ BAD = [
     ({"methods": {"ditto": {"lam": [0.1, -1.0]}}}, "ditto: lam must be a number of at least 0, not -1.0"),
     ({"methods": {"ditto": {"lam": []}}}, "needs one value of lam at least"),
     ({"methods": {"ditto": 3}}, r"\[methods.ditto\] must be a table"),
+    ({"methods": {"all": {"etta": 3}}}, r"No method has a hyper-parameter 'etta', .* Did you mean 'eta'"),
     ({"method": {"name": "fedavg", "seed": 3}}, "has no hyper-parameter 'seed'"),
     ({"method": {"name": "local", "personal": ["a"]}}, "has no hyper-parameter 'personal'"),
 ]
@@ -60,6 +63,23 @@ def test_the_hash_knows_what_matters():
     assert plain.fingerprint() == Config.of({"engine": {"threads": 2}, "run": {"checkpoint": "x"}}).fingerprint()
     others = [{"run": {"rounds": 51}}, {"data": {"seed": 1}}, {"method": {"eta": 0.2}}, {"model": {"ridge": 0.1}}]
     assert len({plain.fingerprint(), *(Config.of(t).fingerprint() for t in others)}) == 5
+
+
+def test_hyper_parameters_for_all_go_to_those_that_have_them():
+    config = Config.of({"methods": {"all": {"eta": 0.3, "lam": 2.0}, "ditto": {"lam": 1.0}}})
+    assert config.given("fedavg") == {"eta": 0.3}
+    assert config.given("ditto") == {"eta": 0.3, "lam": 1.0}
+    assert config.given("pfedme") == {"eta": 0.3, "lam": 2.0}
+    assert config.document("ditto")["methods"]["ditto"] == {"eta": 0.3, "B": 10, "lam": 1.0, "s": 5}
+
+
+@pytest.mark.parametrize("name", ["digits", "fashion"])
+def test_the_examples_are_right(name):
+    config = read(Path(__file__).parents[2] / "examples" / f"{name}.toml")
+    assert config.layout["personal"] == ["head*"]
+    for method in TRAINERS.values():
+        for setting in method.settings(config.given(method.name)):
+            method.make(0, **({method.layout: ("head*",)} if method.layout else {}) | setting)
 
 
 def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():

@@ -140,7 +140,7 @@ def chosen(bench: Bench, names: Sequence[str]) -> list[str]:
 def usable(bench: Bench, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, the layers that it is about."""
     method, config = trainer(name), bench.config
-    layout = any(config.layout.values()) or method.layout in config.options.get(name, {})
+    layout = any(config.layout.values()) or method.layout in config.given(name)
     layers = not method.layers or bool(model.matching(method.layers, list(parts.names(bench.each))))
     return (bench.data.known or not method.groups) and (layout or not method.layout) and layers
 
@@ -184,7 +184,7 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Compa
             setting = pick(inner, name, watch, where)
             run = train(bench, name, setting, watch(where))
             runs.setdefault(name, []).append(replace(run, theta=None))
-    tried = {name: len(trainer(name).settings(config.options.get(name, {}))) for name in methods}
+    tried = {name: len(trainer(name).settings(config.given(name))) for name in methods}
     return Comparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
 
 
@@ -193,7 +193,7 @@ def pick(inner: Bench, name: str, watch: Watch = quiet, where: str = "") -> dict
 
     ``inner`` has training rows only (:meth:`Bench.inside`). Clients count alike; a run that diverges is the worst.
     """
-    candidates = trainer(name).settings(inner.config.options.get(name, {}))
+    candidates = trainer(name).settings(inner.config.given(name))
     if len(candidates) == 1:
         return candidates[0]
     run = inner.config.run

@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.training import trainer
+from coterie.methods.training import TRAINERS, trainer
 from coterie.results.training.keys import SECTIONS, section
 
 TABLES = (*SECTIONS, "method", "methods")
+ALL = "all"
 _DIFFERENCES = 5
 
 
@@ -49,7 +50,8 @@ class Config:
     method : str
         The method that is trained.
     options : dict of dict
-        What is given of each method's hyper-parameters, by its name; lists are settings to choose among.
+        What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
+        "all"; lists are settings to choose among.
     folder : path
         Where files and modules that it names are looked for first.
     """
@@ -74,13 +76,19 @@ class Config:
         method, options = _methods(tables.get("method", {}), tables.get("methods", {}))
         return cls(**found, method=method, options=options, folder=folder or Path())
 
+    def given(self, name: str) -> dict[str, Any]:
+        """What is given of a method's hyper-parameters, under its name or for all."""
+        takes = trainer(name).takes
+        common = {key: value for key, value in self.options.get(ALL, {}).items() if key in takes}
+        return common | self.options.get(name, {})
+
     def document(self, *methods: str) -> dict[str, Any]:
         """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""
         kept = {
             name: {key: value for key, value in getattr(self, name).items() if SECTIONS[name][key].matters}
             for name in SECTIONS
         }
-        chosen = {name: trainer(name).defaults | self.options.get(name, {}) for name in methods or (self.method,)}
+        chosen = {name: trainer(name).defaults | self.given(name) for name in methods or (self.method,)}
         return {**kept, "methods": chosen}
 
     def fingerprint(self, *methods: str) -> str:
@@ -129,8 +137,15 @@ def _methods(method: Any, methods: Any) -> tuple[str, dict[str, dict[str, Any]]]
     for name, table in methods.items():
         if not isinstance(table, Mapping):
             raise CoterieError(f"[methods.{name}] must be a table of hyper-parameters, not {table!r}.")
-        trainer(name).check(table)
         options[name] = dict(table)
+        if name != ALL:
+            trainer(name).check(table)
+    for key in options.get(ALL, {}):
+        if not any(key in method.takes for method in TRAINERS.values()):
+            known = dict.fromkeys(name for method in TRAINERS.values() for name in method.takes)
+            raise CoterieError(
+                f"No method has a hyper-parameter '{key}', as [methods.{ALL}] says.{nearest(key, known)}"
+            )
     chosen = method.get("name", "fedavg")
     if not isinstance(chosen, str):
         raise CoterieError(f"method.name must be a text, not {chosen!r}.")

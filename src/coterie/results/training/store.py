@@ -18,8 +18,10 @@ import numpy.typing as npt
 from coterie import __version__
 from coterie.data.dealing import Part
 from coterie.engines.checkpoint import write
+from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Ragged
+from coterie.methods.grouping.adapt import Adapted, adapt
 from coterie.results.plain import plain, unplain
 from coterie.results.store import Shelf
 from coterie.results.training import model
@@ -82,6 +84,22 @@ class Saved:
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to predict must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return np.asarray(self.objective(rows).predict(self.model(client)[None]))
+
+    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
+        """A model for a client that was not there, from its own rows: see :func:`coterie.methods.grouping.adapt.adapt`.
+
+        It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
+
+        Parameters
+        ----------
+        X, y : (n, ...)
+        **options
+            ``eta``, ``steps``, ``B`` and ``personal``.
+        """
+        theta = np.asarray(self.theta)
+        label = np.zeros(len(theta), dtype=np.int64) if self.group is None else self.group
+        means = [theta[label == g].mean(axis=0) for g in np.unique(label)]
+        return adapt(InProcess(self.objective(X, y)), np.stack(means), **options)
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
         """Rows of one client as the objective that was trained; outcomes are zero where they are not known."""
