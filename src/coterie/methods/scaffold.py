@@ -13,7 +13,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
+from coterie.methods.local_training.at_home import GOOD, Reply, each, epochs, finite, sent, train, weight
 from coterie.methods.local_training.options import need
 from coterie.methods.local_training.own import Link, stays
 from coterie.methods.local_training.rounds import State, average
@@ -46,12 +46,12 @@ def update(site: Site, w: Floats, link: Link, c: Floats, eta: float, E: int, B: 
         plus = gradient(site.objective, x, every)[:, shared]
     else:
         plus = own - c + (x - y)[:, shared] / (steps * eta)[:, None] if eta > 0.0 else own
-    good = finite(y, plus)
-    n, before = np.where(good, weight(site), 0.0), site.state.get("n", np.zeros(len(site)))
+    reply = sent(site, y, weight(site), finite(y, plus), link)
+    good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
-    site.state["n"] = n
-    change = {"c": n[:, None] * plus - before[:, None] * own, "N": n - before}
-    return sent(site, y, weight(site), good, link) | change
+    site.state["n"] = n = np.where(good, weight(site), 0.0)
+    change = (n[:, None] * plus - before[:, None] * own).astype(x.dtype)
+    return reply | {"c": change, "N": n - before}
 
 
 @dataclass(frozen=True, kw_only=True)

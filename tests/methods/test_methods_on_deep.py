@@ -1,0 +1,88 @@
+"""A torch model of one linear layer is multinomial logistic regression: every method makes the same of both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.apfl import APFL
+from coterie.methods.ditto import Ditto
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedbn import FedBN
+from coterie.methods.fedprox import FedProx
+from coterie.methods.ifca import IFCA
+from coterie.methods.pfedme import PFedMe
+from coterie.methods.scaffold import Scaffold
+from coterie.objectives.deep import Deep
+from coterie.objectives.softmax import Softmax
+
+P, K, COUNTS = 4, 3, np.array([1, 5, 8, 3, 6])
+ROWS = {"eta": 0.1, "B": 4, "C": 0.7, "seed": 3}
+METHODS = [
+    FedAvg(E=2, finetune=3, **ROWS),
+    FedProx(E=2, mu=0.5, **ROWS),
+    Scaffold(E=2, **ROWS),
+    Scaffold(E=2, option=1, eta_g=1.2, **ROWS),
+    APFL(E=2, adaptive=True, alpha=0.3, **ROWS),
+    Ditto(lam=0.5, s=3, **ROWS),
+    PFedMe(lam=2.0, alpha=0.1, K=3, R=2, **ROWS),
+    IFCA(k=2, tau=3, **ROWS),
+]
+
+
+def data(counts=COUNTS):
+    rng, stops = np.random.default_rng(0), np.cumsum(counts)
+    return rng.normal(size=(stops[-1], P)), rng.integers(0, K, stops[-1]), stops - counts, stops
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 2e-4)])
+def test_a_linear_layer_is_softmax(method, dtype, tolerance):
+    X, y, starts, stops = data()
+    turned = np.arange(P * K).reshape(P, K).T.ravel()  # torch keeps a row for each class, Softmax a column
+    shape = (2, P * K) if isinstance(method, IFCA) else (P * K,)
+    w = np.random.default_rng(1).normal(size=shape)
+    plain = InProcess(Softmax.of(X, y, starts, stops, K, ridge=0.01), seed=5)
+    deep = InProcess(Deep.of(nn.Linear(P, K, bias=False), X, y, starts, stops, dtype=dtype, ridge=0.01), seed=5)
+    (expected,) = method.run(plain, [4], method.init(plain, w))
+    (state,) = method.run(deep, [4], method.init(deep, w[..., turned]))
+    assert state["w"].dtype == dtype
+    np.testing.assert_allclose(state["w"], expected["w"][..., turned], rtol=tolerance, atol=tolerance)
+    models = method.models(deep, state)
+    assert models.dtype == dtype
+    np.testing.assert_allclose(models, method.models(plain, expected)[:, turned], rtol=tolerance, atol=tolerance)
+
+
+class Normalised(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.add_module(name, nn.BatchNorm1d(P))
+        self.name, self.head = name, nn.Linear(P, K)
+
+    def forward(self, x):
+        return self.head(getattr(self, self.name)(x))
+
+
+@pytest.mark.parametrize("buffers", ["personal", "averaged"])
+def test_fedbn_averages_all_but_what_normalises(buffers):
+    """Scales, shifts and statistics differ between clients; the other layers are one, whatever the buffers' policy."""
+    X, y, starts, stops = data(COUNTS + 1)  # BatchNorm trains on two rows or more
+    fed = InProcess(Deep.of(Normalised("bn1"), X, y, starts, stops, dtype="float64", buffers=buffers))
+    method = FedBN(eta=0.1, E=3)
+    (state,) = method.run(fed, [5])
+    models, own = method.models(fed, state), 4 * P  # torch keeps weight and bias of bn1, those of the head, statistics
+    assert state["layers"] == ["*bn*"] and len(state["w"]) == models.shape[1] - own
+    head = models[:, 2 * P : 2 * P + P * K + K]
+    np.testing.assert_array_equal(head, np.tile(state["w"], (len(COUNTS), 1)))
+    for part in (models[:, : 2 * P], models[:, -2 * P :]):
+        assert len(np.unique(part, axis=0)) == len(COUNTS)
+
+
+def test_fedbn_names_the_layers_where_none_normalises():
+    X, y, starts, stops = data()
+    fed = InProcess(Deep.of(nn.Linear(P, K), X, y, starts, stops))
+    with pytest.raises(CoterieError, match=r"'\*bn\*' matches no parameter. There are weight, bias"):
+        FedBN(eta=0.1).init(fed)
