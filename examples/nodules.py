@@ -1,6 +1,6 @@
 """Three hospitals find nodules and draw boxes by their own habits: personal heads, on slices made by the package.
 
-``python examples/nodules.py`` takes about a minute and a half of one core.
+``python examples/nodules.py`` takes two to three minutes of one core.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Print a table; return the scores (seeds, hospitals, 2) by method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=80)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=2, help="first seed; the settings were chosen on seeds 0 and 1")
     parser.add_argument("--images", type=int, nargs="+", default=[100, 100, 100], help="made for each hospital")
     given = parser.parse_args(arguments)
     found: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
-    for seed in range(given.seeds):
+    for seed in range(given.first, given.first + given.seeds):
         dealt = three_hospitals(given.images, side=SIDE, seed=seed, test_fraction=0.7)
         for name in METHODS:
             found[name].append(scores(dealt, name, given.rounds, seed))

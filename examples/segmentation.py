@@ -1,6 +1,6 @@
 """Two hospitals with other scanners segment the same organ: which layers to share, on slices made by the package.
 
-``python examples/segmentation.py`` takes about a minute of one core. With ``--folder``, the hospitals are the
+``python examples/segmentation.py`` takes about a minute and a half of one core. With ``--folder``, the hospitals are the
 sub-folders of a folder of your own, each with ``images`` and ``masks`` (see docs/images.md).
 """
 
@@ -50,11 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="a folder of your own instead of images made by the package")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=2, help="first seed; the settings were chosen on seeds 0 and 1")
     parser.add_argument("--images", type=int, nargs="+", default=[100, 30], help="made for each hospital")
     given = parser.parse_args(arguments)
     found: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
-    for seed in range(given.seeds):
+    for seed in range(given.first, given.first + given.seeds):
         made = given.folder is None
         dealt = (
             two_hospitals(given.images, seed=seed, test_fraction=0.8) if made else read_folder(given.folder, seed=seed)
