@@ -1,7 +1,7 @@
 """Two hospitals with other scanners segment the same organ: which layers to share, on slices made by the package.
 
-``python examples/segmentation.py`` takes about a minute and a half of one core. With ``--folder``, the hospitals are the
-sub-folders of a folder of your own, each with ``images`` and ``masks`` (see docs/images.md).
+``python examples/segmentation.py`` takes about a minute and a half of one core. With ``--folder``, the hospitals are
+the sub-folders of a folder of your own, each with ``images`` and ``masks`` (see docs/images.md).
 """
 
 from __future__ import annotations
