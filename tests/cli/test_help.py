@@ -15,7 +15,8 @@ EVIDENCE_OPTIONS = ["--splits", "--test-fraction", "--order-by", "--split-by", "
 COMPARE = [*TABLE_OPTIONS, *MODEL_OPTIONS, *EVIDENCE_OPTIONS]
 OPTIONS = {
     "fit": [*COMPARE, "--method"],
-    "compare": COMPARE,
+    "compare": [*COMPARE, "--methods", "--report"],
+    "train": ["--out", "--resume", "--strict"],
     "predict": ["--interval", "--out"],
     "report": ["--out"],
     "reproduce": ["--json", "--out", "--seeds", "--quick"],
