@@ -7,9 +7,11 @@ from functools import partial
 from tests.contract.baseline_cases import BASELINES
 from tests.contract.cases import CASES as FIRST
 from tests.contract.cases import Case, dim, grouped, quadratic, streamed
+from tests.contract.deep_cases import DEEP
+from tests.contract.found_cases import FOUND
 from tests.contract.group_cases import GROUPS
-from tests.contract.more_baseline_cases import MORE_BASELINES
 from tests.contract.grouping_cases import GROUPING
+from tests.contract.more_baseline_cases import MORE_BASELINES
 from tests.contract.network_cases import NETWORK_EXACT
 from tests.contract.similarity_cases import SIMILARITY, found, network_run
 
@@ -35,4 +37,4 @@ EXACT_NETWORK = [
     )
     for name, row in NETWORK_EXACT.items()
 ]
-CASES = [*FIRST, *BASELINES, *GROUPING, *MORE_BASELINES, *GROUPS, *NETWORK, *EXACT_NETWORK]
+CASES = [*FIRST, *BASELINES, *GROUPING, *FOUND, *MORE_BASELINES, *DEEP, *GROUPS, *NETWORK, *EXACT_NETWORK]
