@@ -47,6 +47,12 @@ _EXPERIMENTS = (
         "1 min",
         "paper_000.convergence",
     ),
+    Experiment(
+        "000/digits",
+        "Layers shared by all and by groups of rotated digits, known or found",
+        "10 min",
+        "paper_000.digits",
+    ),
     Experiment("001/table1", "Distance to the truth in section 6.1's simulation", "30 s", "paper_001.table1"),
     Experiment("001/figure1", "The same distance against rows of a client", "2 min", "paper_001.figure1"),
     Experiment("001/figure2", f"{_DONOR} cross-entropies of clients", "15 s", "paper_001.figure2"),
