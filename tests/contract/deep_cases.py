@@ -90,34 +90,23 @@ AT_HOME = [
 
 
 @work
-def place(site, names=()):
-    w = np.tile(first(site.objective, 0), (len(site), 1))
-    for name in names:
-        site.state[name] = w
-    return {"w": w}
+def begins(site):
+    return {"w": np.tile(first(site.objective, 0), (len(site), 1))}
 
 
 def start(fed: Any) -> np.ndarray:
     """The model's own first parameters (d,)."""
-    told = fed.ask(place, to=[0])
+    told = fed.ask(begins, to=[0])
     if not told:
         raise CoterieError("Nobody tells how the model starts.")
     return np.asarray(told["w"][0], dtype=np.float64)
-
-
-def placed(fed: Any, method: Any, names: list[str], means: list[str]) -> State:
-    """Clients at the first model, and servers that know it."""
-    state, told = method.init(fed), fed.ask(place, names=names)
-    if told.missing.size:
-        raise CoterieError("Some clients did not start.")
-    return state | {name: np.tile(told["w"][0], (fed.clients.k, 1)) for name in means}
 
 
 def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
     p = np.full(fed.clients.k, 0.4)
     method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), **options)
     if not state:
-        yield (state := placed(fed, method, ["theta"], ["mean"]))
+        yield (state := method.init(fed, start(fed)))
     yield from method.run(fed, range(1, 13), state)
 
 
@@ -126,7 +115,7 @@ def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[Sta
     momentum = Momentum(0.3, 0.4, 0.95, 0.01, 0.005)
     method = AsyncAL2SGD(own_ties(fed), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
     if not state:
-        yield (state := placed(fed, method, ["theta", "x", "z"], ["own", "all"]))
+        yield (state := method.init(fed, start(fed)))
     yield from method.run(fed, range(1, 13), state)
 
 

@@ -180,6 +180,20 @@ def test_statistics_move_with_training_and_are_used_in_evaluation() -> None:
     assert averaged.kept == () and averaged.dim == objective.dim
 
 
+def test_statistics_rest_where_a_step_has_one_row() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    objective = deep(make)
+    theta = np.tile(objective.start(0), (M, 1))
+    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(0), True)  # all rows: client 1 has one, client 3 none
+    p, alone = objective.architecture.p, np.isin(np.arange(M), (1, 3)) | (STEPS == 0)
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found[alone, p:], theta[alone, p:])
+    assert (found[~alone, p:] != theta[~alone, p:]).all()
+    assert (found[1, :p] != theta[1, :p]).any()
+
+
 def test_dropout_depends_on_client_and_step_alone() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))

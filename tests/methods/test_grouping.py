@@ -158,8 +158,8 @@ def test_restarts_find_the_groups_and_say_how_often():
 
 
 def test_first_clients_are_drawn_by_key():
-    every = [tuple(draw(12, 3, r, seed=1)) for r in range(20)]
-    assert every == [tuple(draw(12, 3, r, seed=1)) for r in range(20)]
+    every = [tuple(draw(np.arange(12, dtype=np.uint64), 3, r, seed=1)) for r in range(20)]
+    assert every == [tuple(draw(np.arange(12, dtype=np.uint64), 3, r, seed=1)) for r in range(20)]
     assert all(len(set(one)) == 3 for one in every) and len(set(every)) > 10
     with pytest.raises(CoterieError, match="18 clients cannot be in 19 groups"):
         by_restarts(federation()[0], IFCA(k=19, eta=0.5), np.zeros(15), rounds=1)

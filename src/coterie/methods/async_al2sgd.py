@@ -25,10 +25,10 @@ from coterie.relations.ties import Ties
 
 
 @work
-def start(site: Site, gamma: Floats) -> Reply:
-    """``x_i = y_i = z_i = 0``."""
-    for name in ("theta", "x", "z", "h"):
-        site.state[name] = np.zeros((len(site), site.objective.dim))
+def start(site: Site, gamma: Floats, w: Any = 0.0) -> Reply:
+    """``x_i = y_i = z_i = w`` (d,), zero by default."""
+    for name, value in (("theta", w), ("x", w), ("z", w), ("h", 0.0)):
+        site.state[name] = np.full((len(site), site.objective.dim), value)
     site.state["gamma"] = gamma
     return {}
 
@@ -106,11 +106,12 @@ class AsyncAL2SGD:
     vote: Vote | None = None
     network: Network = field(default=central)
 
-    def init(self, fed: Federation) -> State:
-        """The state before the first step."""
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first step, at w (d,) for all clients, by default zero."""
         about = complete(fed.ask(shape))
-        complete(fed.ask(start, gamma=PerRow(self.ties.gamma)))
-        k, none = len(self.p), np.zeros((len(self.p), int(about["dim"].max())))
+        at = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
+        k, none = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}
 

@@ -77,14 +77,15 @@ class AsyncL2GD:
     vote: Vote | None = None
     network: Network = field(default=central)
 
-    def init(self, fed: Federation) -> State:
-        """Line 1; the state before the first step."""
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
         about = complete(fed.ask(shape))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
-        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank))
+        at = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
         k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
-        mean = np.zeros((k, int(about["dim"].max())))
+        mean = np.full((k, int(about["dim"].max())), at.get("w", 0.0))
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below

@@ -118,6 +118,7 @@ TRAINERS = _listed(
     Trainer("fedbn", "fedbn:FedBN", "own normalisation", layers=("*bn*", "*norm*")),
     Trainer("ifca", "ifca:IFCA", "a model for each of k groups, chosen by loss", STEPS | {"k": 4, "tau": 5}),
     Trainer("cfl", "cfl:CFL", "groups split where their updates disagree", STEPS | {"eps1": 0.4, "eps2": 1.6}),
+    Trainer("found-groups", "found_groups:FoundGroups", "groups found by updates, then a model for each", _GROUPED),
     Trainer("group-sgd", "group_sgd:GroupSGD", "known groups, some layers shared", _GROUPED, True, "shared"),
     Trainer("group-models", "group_sgd:GroupSGD", "a model for each known group", _GROUPED, True, fixed={"shared": ()}),
     Trainer(

@@ -26,10 +26,9 @@ def shape(site: Site) -> Reply:
 
 
 @work
-def start(site: Site, gamma: Floats, rank: int) -> Reply:
-    """theta_i = 0; where steps are to be taken in closed form, the client's eigenbasis."""
-    theta = np.zeros((len(site), site.objective.dim))
-    site.state["theta"], site.state["gamma"] = theta, gamma
+def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
+    """theta_i = w (d,), zero by default; where steps are to be taken in closed form, the client's eigenbasis."""
+    site.state["theta"], site.state["gamma"] = np.full((len(site), site.objective.dim), w), gamma
     if rank:
         for name, value in spectrum(site.objective, rank).items():
             site.state[name] = value

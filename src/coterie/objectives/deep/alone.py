@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import Architecture, Place
+from coterie.objectives.deep.architecture import MOVING, Architecture, Place
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
@@ -63,6 +63,13 @@ class Bench:
         else:
             row[self.order[: len(row)]] = flat
 
+    def training(self, rows: int) -> None:
+        """Go into training mode; less than two rows have no variance, so that statistics rest there."""
+        self.module.train()
+        for layer in self.module.modules() if rows < 2 and self.of.moving else ():
+            if isinstance(layer, MOVING):
+                layer.eval()
+
     def forward(self, x: Any) -> Tensor:
         """What the module makes of inputs."""
         with self.of.autocast():
@@ -72,6 +79,7 @@ class Bench:
     def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> Tensor:
         """The gradient (p,) of the loss of some rows at ``flat``."""
         x, y, scale = batch
+        self.training(len(y))
         self.grads.zero_()
         loss = (self.of.loss(self.forward(x), y) * scale).sum()
         torch.autograd.backward(loss)
@@ -114,7 +122,6 @@ class Alone:
 
         def one(i: int) -> None:
             bench = self.bench
-            bench.module.train()
             bench.load(theta[i])
             with _seeded(self.of, int(keys[i]), int(first[i])):
                 bench.unload(out[i, : self.of.p], bench.gradient(_single(batch, i, int(first[i])), self.ridge))
@@ -130,7 +137,6 @@ class Alone:
 
         def one(i: int) -> None:
             bench, at = self.bench, int(first[i])
-            bench.module.train()
             bench.load(theta[i])
             to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
             on = self._layers(going.on)

@@ -1,0 +1,97 @@
+"""Seed 000's open end "we don't know the groups in advance": groups are looked for first, then trained as if known.
+
+Clients are put into groups by where some local steps from one model lead them, or by restarts of IFCA; from then on
+this is ``GroupSGD`` with these groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Sums
+from coterie.methods.checks import need_choices
+from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.grouping.found import Groups
+from coterie.methods.grouping.restarts import by_restarts
+from coterie.methods.grouping.updates import by_updates
+from coterie.methods.ifca import IFCA
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.rounds import State
+from coterie.methods.local_training.start import started
+from coterie.numerics.kernels import Ints
+from coterie.relations.group_layout import GroupLayout
+
+MOST = 8
+"""Groups that are tried where their number is not given."""
+FEWEST = 3
+"""Clients that it takes to look for groups; fewer are one group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundGroups(GroupSGD):
+    """``GroupSGD`` with groups that are found before the first round.
+
+    Attributes
+    ----------
+    by : {"updates", "restarts"}, default "updates"
+        Cluster clients' normalised updates, or keep the best of several restarts of IFCA.
+    k : int, default 0
+        Number of groups; 0, for updates alone: 2 to 8, the one with the largest silhouette.
+    steps : int, default 50
+        Local steps that make an update, or the first models of a restart.
+    restarts, rounds : int, default 20 and 20
+        Of IFCA.
+    """
+
+    by: str = "updates"
+    k: int = 0
+    steps: int = 50
+    restarts: int = 20
+    rounds: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need_choices(self, {"by": ("updates", "restarts")})
+        for name, least in {"k": 0, "steps": 1, "restarts": 1, "rounds": 1}.items():
+            need(name, getattr(self, name), least, whole=True)
+        if self.k == 0 and self.by == "restarts":
+            raise CoterieError("Restarts of IFCA need a number of groups: give k, or look for groups by updates.")
+
+    def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
+        """The state before the first round: the groups found from one model w (d,), where all of them start, too."""
+        model = started(fed, self.link, self.seeds, w).whole(w)
+        found = self._found(fed, model)
+        group = np.where(found.labels < 0, np.argmax(found.sizes), found.labels)  # the silent go with the most
+        state = self.known(group).init(fed)
+        if w is not None:
+            layout = GroupLayout(**state["layout"])
+            for g in range(layout.k):
+                state["w"][layout.of_group(g)] = model if "travels" not in state else model[state["travels"][g]]
+        return state | {"group": group}
+
+    def _found(self, fed: Federation, model: Any) -> Groups:
+        eta, m = self.rate(0), len(fed.clients)
+        if m < FEWEST:
+            return Groups(np.zeros(m, dtype=np.int64))
+        if self.by == "updates":
+            many = range(2, MOST + 1) if self.k == 0 else self.k
+            return by_updates(fed, model, eta=eta, steps=self.steps, k=many, B=self.B, seed=self.seed)
+        ifca = IFCA(k=self.k, eta=eta, tau=self.tau, B=self.B, C=self.C, seed=self.seed, personal=self.personal)
+        return by_restarts(fed, ifca, model, rounds=self.rounds, restarts=self.restarts, steps=self.steps)
+
+    def known(self, group: Ints) -> GroupSGD:
+        """The same with given groups (m,)."""
+        return GroupSGD(**{f.name: getattr(self, f.name) for f in fields(GroupSGD)} | {"group": group})
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """A round of ``GroupSGD``."""
+        return self.known(state["group"]).round(fed, state, to)
+
+    def models(self, fed: Federation, state: State) -> Any:
+        """Every client's model: see ``GroupSGD.models``."""
+        return self.known(state["group"]).models(fed, state)
