@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
@@ -32,9 +33,9 @@ def alone(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, An
     return {"theta": np.where(good[:, None], theta, w), "good": good}
 
 
-def draw(m: int, k: int, restart: int, seed: int) -> Ints:
-    """k different clients out of m, for one restart."""
-    u = keyed.uniform(seed, "first clients", np.arange(m, dtype=np.uint64), restart, 1)[:, 0]
+def draw(ids: npt.NDArray[np.uint64], k: int, restart: int, seed: int) -> Ints:
+    """Positions of k different clients, for one restart: who they are does not depend on the order of ``ids`` (m,)."""
+    u = keyed.uniform(seed, "first clients", ids, restart, 1)[:, 0]
     return np.sort(np.argsort(u, kind="stable")[:k])
 
 
@@ -76,13 +77,13 @@ def by_restarts(
     """
     need("restarts", restarts, 1, whole=True)
     need("rounds", rounds, 1, whole=True)
-    m, k = len(fed.clients), method.k
+    m, k, eta = len(fed.clients), method.k, method.rate(0)
     if k > m:
         raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")
     losses, labels, models = np.full(restarts, np.inf), [], []
     for r in range(restarts):
         first = fed.ask(
-            alone, to=draw(m, k, r, method.seed), w=np.asarray(w), eta=method.rate(0), steps=steps, B=method.B
+            alone, to=draw(fed.clients.ids, k, r, method.seed), w=np.asarray(w), eta=eta, steps=steps, B=method.B
         )
         if not first or len(first.rows) < k or not first["good"].all():
             labels.append(np.full(m, -1))

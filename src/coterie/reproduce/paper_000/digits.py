@@ -11,18 +11,16 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.rotated import rotated_digits
-from coterie.engines.inprocess import InProcess
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedper import FedPer
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.grouping.found import Groups, right
-from coterie.methods.grouping.restarts import by_restarts, number_by_held_out
+from coterie.methods.grouping.restarts import by_restarts
 from coterie.methods.grouping.updates import by_updates
 from coterie.methods.ifca import IFCA
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.beside import Beside
 from coterie.objectives.parts import first
 from coterie.report.tables import Table
 from coterie.reproduce.outcome import Outcome, Settings
@@ -87,11 +85,6 @@ class Images(Data):
         """The first model (d,)."""
         return first(self.objective, self.seed)
 
-    def kept_back(self, repeat: int = 0) -> InProcess:
-        """The clients with some of their training rows kept back, to choose a number of groups by."""
-        train, held = self.split(self.seed + 1, repeat)
-        return InProcess(Beside(train.objective, held.objective), ids=self.clients.ids)
-
 
 def rows(seed: int, clients: int = CLIENTS) -> tuple[Images, Images, Ints]:
     """Rows to learn from and to test on, and hidden groups."""
@@ -112,13 +105,10 @@ def by_silhouette(data: Images) -> Groups:
     return by_updates(data.fed(), data.start, eta=0.5, steps=50, k=KS, seed=data.seed)
 
 
-def by_first_models(data: Images, rounds: int = 10, restarts: int = RESTARTS) -> Groups:
-    """IFCA from client models: the number of groups by rows kept back, then the least training loss of restarts."""
-    make = partial(IFCA, eta=0.5, tau=STEPS, seed=data.seed)
-    how: dict[str, Any] = {"rounds": rounds, "restarts": restarts}
-    chosen = number_by_held_out(data.kept_back(), [make(k=k) for k in KS], data.start, **how)
-    found = by_restarts(data.fed(), make(k=chosen.k), data.start, **how)
-    return replace(found, score=chosen.score)
+def by_first_models(data: Images, rounds: int = 20, restarts: int = RESTARTS) -> Groups:
+    """IFCA from client models, the least training loss of some restarts; as many groups as silhouettes say."""
+    method = IFCA(k=by_silhouette(data).k, eta=0.5, tau=STEPS, seed=data.seed)
+    return by_restarts(data.fed(), method, data.start, rounds=rounds, restarts=restarts)
 
 
 @dataclass(frozen=True)
