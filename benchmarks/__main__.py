@@ -22,6 +22,8 @@ NAMES = (
     "network_lasso",
     "digits_network",
     "bytes",
+    "deep",
+    "groups",
 )
 
 
