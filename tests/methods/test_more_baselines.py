@@ -178,6 +178,16 @@ def test_apfl_ends_at_the_local_optimum_whatever_alpha(alpha):
     np.testing.assert_allclose(models, np.linalg.solve(o.A, o.b[..., None])[..., 0], rtol=1e-9)
 
 
+def test_apfl_keeps_the_start_of_a_client_that_diverges_at_once():
+    o = quadratic()
+    o.A[1] *= 1e200
+    method, fed = APFL(eta=0.2, E=3), InProcess(o)
+    with np.errstate(all="ignore"):
+        state = method.step(fed, method.init(fed))
+    assert np.flatnonzero(state["quarantined"]).tolist() == [1]
+    assert np.isfinite(method.models(fed, state)).all()
+
+
 def test_apfl_with_alpha_zero_is_fedavg_and_adaptive_ones_stay_within_bounds():
     o = quadratic()
     fed = InProcess(o)

@@ -31,7 +31,7 @@ def update(
 ) -> Reply:
     """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
     steps, x = epochs(site, E, B), np.array(each(site, w, link))
-    before = site.state.get("v", x)
+    before = np.array(site.state.get("v", x))  # of its own: x moves below
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
     moves, turn = ~where(site.objective), np.zeros(len(site))
     for s in range(int(steps.max(initial=0))):
