@@ -34,6 +34,7 @@ class Bench:
         self.of, self.module, self.order = of, of.module(), of.channels_last
         self.flat = torch.zeros(of.d, dtype=of.dtype, device=of.device)
         self.grads = torch.zeros(of.p, dtype=of.dtype, device=of.device)
+        self.moves = None if of.moves is None else self.laid(of.tensor(of.moves)[: of.p])
         parameters = dict(self.module.named_parameters())
         for place in of.parameters:
             parameter = parameters[place.name]
@@ -85,7 +86,7 @@ class Bench:
         torch.autograd.backward(loss)
         if ridge:
             self.grads.add_(self.flat[: self.of.p], alpha=ridge * float(scale.sum()))
-        return self.grads
+        return self.grads if self.moves is None else self.grads.mul_(self.moves)
 
 
 class Alone:

@@ -85,6 +85,11 @@ class Architecture:
     device : str
     buffers : {"personal", "averaged", "refused"}
         What becomes of buffers such as BatchNorm's running statistics.
+
+    Attributes
+    ----------
+    moves : (d,) or None
+        0 for parameters that do not require gradients, 1 for what is trained; None where all is.
     """
 
     def __init__(
@@ -107,9 +112,13 @@ class Architecture:
         self.p = self.parameters[-1].stop if self.parameters else 0
         if not self.p:
             raise CoterieError("The model has no parameters, so there is nothing to train.")
+        still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
+        if len(still) == len(self.parameters):
+            raise CoterieError("All parameters of the model are frozen: leave requires_grad of some at True.")
         floating = ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
         self.buffers = _places(floating, self.p)
         self.d = self.buffers[-1].stop if self.buffers else self.p
+        self.moves = _moves(self.d, still)
         if buffers not in BUFFERS:
             raise CoterieError(f"buffers must be one of {', '.join(BUFFERS)}, not {buffers!r}.")
         if buffers == "refused" and self.buffers:
@@ -141,15 +150,16 @@ class Architecture:
     def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
         """First parameters (d,): what the layers' own initialisation makes with this seed.
 
-        Layers that cannot initialise themselves (no ``reset_parameters``) keep the module's numbers, unless ``model``
-        was a function that makes a module.
+        Layers that cannot initialise themselves (no ``reset_parameters``), and frozen ones, keep the module's numbers,
+        unless ``model`` was a function that makes a module.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.make().to(self.dtype)
             if not self.anew:
                 for layer in module.modules():
-                    if callable(reset := getattr(layer, "reset_parameters", None)):
+                    frozen = (inner := list(layer.parameters())) and not any(p.requires_grad for p in inner)
+                    if not frozen and callable(reset := getattr(layer, "reset_parameters", None)):
                         reset()
         flat = torch.empty(self.d, dtype=self.dtype)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -186,6 +196,16 @@ class Architecture:
     def autocast(self) -> Any:
         """A context in which layers compute in half precision, where that was asked for."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+
+def _moves(d: int, still: list[Place]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """1 for what is trained and 0 for what is frozen (d,); None where nothing is."""
+    if not still:
+        return None
+    out = np.ones(d)
+    for place in still:
+        out[place.start : place.stop] = 0.0
+    return out
 
 
 def _places(named: Any, at: int) -> list[Place]:

@@ -287,7 +287,9 @@ class Deep:
         """Local steps on the mean losses: see ``mean_loss.walk``."""
         out, total = self._theta(theta), self.sizes()
         to = np.broadcast_to(anchor, theta.shape)
-        going = Going(np.asarray(eta), steps, float(pull), to, shift, None if on is None else np.asarray(on), fresh)
+        moves = self.architecture.moves
+        on = moves if on is None else np.asarray(on) * (1.0 if moves is None else moves)
+        going = Going(np.asarray(eta), steps, float(pull), to, shift, on, fresh)
         size = np.full(len(self), draws.size) if draws.size else self.counts
         how = self.training.clip, self.training.momentum
         if self.batched:

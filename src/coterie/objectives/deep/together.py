@@ -56,7 +56,11 @@ class Together:
 
     @cached_property
     def _gradient(self) -> Callable[..., dict[str, Tensor]]:
-        return vmap(grad(self._mean))
+        each = vmap(grad(self._mean))
+        if self.of.moves is None:
+            return each
+        moves = {name: layer[0] for name, layer in self._cut(self.of.tensor(self.of.moves)[None])[0].items()}
+        return lambda *given: {name: g * moves[name] for name, g in each(*given).items()}
 
     @cached_property
     def _outputs(self) -> Callable[..., Tensor]:

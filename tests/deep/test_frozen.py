@@ -1,0 +1,79 @@
+"""Parameters that do not require gradients stay where they are, as batches and one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.training import TRAINERS
+from coterie.objectives.deep import Deep
+from coterie.objectives.steps import Draws
+
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(24, 5)).astype(np.float32), np.arange(24) % 3
+LO, HI = np.arange(0, 24, 8), np.arange(8, 32, 8)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    made = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    made[0].weight.requires_grad_(False)
+    return made
+
+
+def deep(model: object = net, **how: object) -> Deep:
+    return Deep.of(model, X, y, LO, HI, **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: bool) -> None:
+    objective = deep(batched=batched, ridge=0.1, clip=0.5)
+    first = np.tile(objective.start(0), (3, 1))
+    draws = Draws(np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.int64))
+    steps = np.full(3, 2)
+    there = objective.walk(first, first * 0.0, np.full(3, 0.1), 0.2, steps, draws, False, shift=first)
+    np.testing.assert_array_equal(there[:, :20], first[:, :20])
+    assert np.all(there[:, 20:] != first[:, 20:])
+    g = objective.mean_gradient(first, draws)
+    assert not g[:, :20].any()
+    assert g[:, 20:].all()
+
+    module, end = net(), objective.walk(first, first, np.full(3, 0.1), 0.0, steps, draws, False)
+    for _ in range(2):
+        module.zero_grad()
+        moving = [p for p in module.parameters() if p.requires_grad]
+        square = sum(p.square().sum() for p in moving)
+        loss = nn.functional.cross_entropy(module(torch.tensor(X[:8])), torch.tensor(y[:8])) + 0.05 * square
+        loss.backward()
+        nn.utils.clip_grad_norm_(moving, 0.5)
+        torch.optim.SGD(moving, 0.1).step()
+    flat = torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
+    np.testing.assert_allclose(end[0], flat, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "pfedme", "apfl", "ifca", "group-models"])
+def test_methods_leave_it_alone(name: str) -> None:
+    objective, trainer = deep(), TRAINERS[name]
+    fed = InProcess(objective, np.zeros(3, dtype=np.int64) if trainer.groups else None)
+    method = trainer.make(0)
+    state = method.step(fed, method.init(fed))
+    models, first = np.asarray(method.models(fed, state)), objective.start(0)
+    np.testing.assert_allclose(models[:, :20], np.tile(first[:20], (3, 1)), rtol=1e-6)
+    assert np.abs(models[:, 20:] - first[20:]).max() > 1e-4
+
+
+def test_frozen_layers_of_a_module_keep_their_numbers() -> None:
+    module = net()
+    module[0].bias.requires_grad_(False)
+    start = deep(module).start(7)
+    np.testing.assert_array_equal(start[:20], module[0].weight.detach().numpy().ravel())
+    assert np.all(start[24:36] != module[2].weight.detach().numpy().ravel())
+
+
+def test_a_model_of_frozen_layers_alone_is_refused() -> None:
+    with pytest.raises(CoterieError, match="All parameters of the model are frozen"):
+        deep(net().requires_grad_(False))
