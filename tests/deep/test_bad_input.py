@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from coterie.errors import CoterieError
 from coterie.objectives import parts
@@ -37,6 +37,14 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
         return iter([])
 
 
+class Uneven(Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.ones(6 + i), 0
+
+
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "not a module": (lambda: deep(lambda: 3), "must be a torch.nn.Module, or a function that makes one"),
     "no parameters": (lambda: deep(nn.Flatten()), "no parameters, so there is nothing to train"),
@@ -50,6 +58,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "loss unknown": (lambda: deep(loss="cross_entrop"), "cross_entropy"),
     "loss means": (lambda: deep(loss=nn.CrossEntropyLoss()), 'reduction="none"'),
     "loss misfits": (lambda: deep(y=X[:, :2], loss="mse"), "cannot compare outputs"),
+    "whole numbers": (lambda: deep(X=np.ones((10, 6), dtype=np.uint8)), "measurements as float32"),
+    "loss without gradient": (lambda: deep(loss=lambda o, t: torch.zeros(len(t))), "The loss has no gradient"),
+    "score means": (lambda: deep(score=lambda o, t: o.mean()), "The score must give"),
+    "score fails": (lambda: deep(score=lambda o, t: o[:, 7]), "The score cannot compare outputs of shape"),
+    "uneven items": (lambda: Deep.of_clients(mlp, [Uneven()]).sound(), "of the same shapes"),
     "dtype": (lambda: deep(dtype="int8"), "dtype must be one of"),
     "buffers": (lambda: deep(buffers="mine"), "buffers must be one of"),
     "refused": (lambda: deep(normed, buffers="refused"), "1.running_mean"),
@@ -81,6 +94,12 @@ def test_one_clear_sentence(name: str) -> None:
 def test_cuda_asked_for_and_not_there() -> None:
     with pytest.raises(CoterieError, match='CUDA is not there: say device="cpu"'):
         deep(device="cuda")
+
+
+def test_pairs_beside_datasets() -> None:
+    beside = Deep.of_clients(mlp, [TensorDataset(torch.tensor(X[:5]), torch.tensor(y[:5])), (X[5:], y[5:])])
+    theta = beside.start(0)
+    np.testing.assert_allclose(beside.value(theta), deep().value(theta), rtol=1e-6)
 
 
 def test_small_clients_and_absent_classes_are_no_error() -> None:

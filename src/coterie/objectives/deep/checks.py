@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
-from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.architecture import Architecture, Loss
 from coterie.objectives.deep.rows import Rows, Tensors
 
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
@@ -24,12 +24,17 @@ def tried(of: Architecture, rows: Rows) -> None:
         with torch.no_grad(), of.autocast():
             outputs = of.module().eval()(x)
     except MISFITS as problem:
-        shape = tuple(getattr(x, "shape", ())[1:])
-        raise CoterieError(f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.") from problem
+        shape, more = tuple(getattr(x, "shape", ())[1:]), ""
+        if not x.is_floating_point():
+            more = " Whole numbers are handed on as they are: give images and other measurements as float32."
+        raise CoterieError(
+            f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.{more}"
+        ) from problem
     if of.labels and isinstance(rows, Tensors):
         _known(outputs, rows.y)
+    outputs = outputs.to(of.dtype).requires_grad_()
     try:
-        losses = of.loss(outputs.to(of.dtype), y)
+        losses = of.loss(outputs, y)
     except MISFITS as problem:
         raise CoterieError(
             f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
@@ -37,6 +42,22 @@ def tried(of: Architecture, rows: Rows) -> None:
         ) from problem
     if tuple(losses.shape) != (1,):
         raise CoterieError('The loss must give one number for each row, not their mean: use reduction="none".')
+    if not getattr(losses, "requires_grad", False):
+        raise CoterieError("The loss has no gradient: compute it from the outputs with torch alone, without detach.")
+    if of.score is not None:
+        _scored(of.score, outputs.detach(), y)
+
+
+def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
+    try:
+        found = score(outputs, y)
+    except MISFITS as problem:
+        raise CoterieError(
+            f"The score cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
+            f"{tuple(y.shape[1:])}: {_short(problem)}."
+        ) from problem
+    if not isinstance(found, Tensor) or tuple(found.shape) != (1,):
+        raise CoterieError("The score must give a tensor with one number for each row, not their mean.")
 
 
 def _known(outputs: Tensor, y: Tensor) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Ints
@@ -63,7 +63,7 @@ class Sets:
     """Items of map-style Datasets, one Dataset or DataLoader for each client, put together as a DataLoader would."""
 
     def __init__(self, clients: Sequence[Any], dtype: torch.dtype, device: torch.device) -> None:
-        self.sets: list[Any] = [c.dataset if isinstance(c, DataLoader) else c for c in clients]
+        self.sets: list[Any] = [_items(c) for c in clients]
         loader = next((c for c in clients if isinstance(c, DataLoader)), None)
         self.collate: Callable[[list[Any]], Any] = loader.collate_fn if loader is not None else default_collate
         for number, data in enumerate(self.sets):
@@ -86,8 +86,10 @@ class Sets:
         items = [self.sets[o][int(i)] for o, i in zip(owner, local, strict=True)]
         try:
             X, y = self.collate(items)
-        except (TypeError, ValueError) as problem:
-            raise CoterieError(f"Items of a Dataset must be pairs of inputs and targets: {problem}.") from problem
+        except (TypeError, ValueError, RuntimeError) as problem:
+            raise CoterieError(
+                f"Items of Datasets must be pairs of inputs and targets, of the same shapes: {problem}."
+            ) from problem
         return self._shaped(X, index), self._shaped(y, index)
 
     def _shaped(self, values: Any, index: Ints) -> Tensor:
@@ -106,11 +108,20 @@ class Sets:
         return good
 
 
+def _items(data: Any) -> Any:
+    """What has items by number: of a loader its Dataset, of a pair (X, y) one of both."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return TensorDataset(*(torch.as_tensor(np.asarray(values)) for values in data))
+    return data.dataset if isinstance(data, DataLoader) else data
+
+
 def _tensor(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if not isinstance(values, Tensor):
         array: npt.NDArray[Any] = np.asarray(values)
         if array.dtype.kind not in "biuf":
-            raise CoterieError(f"Inputs and targets must be numbers, not of type {array.dtype}.")
+            raise CoterieError(
+                f"Inputs and targets must be numbers, not of type {array.dtype}: code classes as 0, 1, ... first."
+            )
         values = torch.from_numpy(np.ascontiguousarray(array if array.dtype.kind != "u" else array.astype(np.int64)))
     if values.is_floating_point():
         values = values.to(dtype)
