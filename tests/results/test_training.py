@@ -100,7 +100,7 @@ def test_a_checkpoint_of_other_rows_or_none_is_refused(bench, tmp_path):
     with pytest.raises(CoterieError, match=r"data.fingerprint .*, data.seed \(0 there, 1 here\)"):
         train(Bench.of(bench.config, 1), "ditto", {}, [], tmp_path, resume=True)
     (tmp_path / FILE).write_bytes(b"something else")
-    with pytest.raises(CoterieError, match="cannot be read"):
+    with pytest.raises(CoterieError, match=r"cannot be read \(.* cut short\): begin again"):
         train(bench, "ditto", {}, [], tmp_path, resume=True)
 
 
@@ -139,6 +139,23 @@ def test_early_stop_keeps_the_best_models_by_rows_held_back(bench):
     assert max(values) > max(values[-6:]) or values.index(max(values)) == len(values) - 7
 
 
+def test_early_stop_goes_on_from_a_checkpoint(bench, tmp_path):
+    settled = config(run={"rounds": 6, "patience": 6, "evaluate_every": 1, "checkpoint_every": 1})
+    waits = replace(bench, config=settled)
+    straight = train(waits, "ditto", {})
+    with pytest.raises(Fault):
+        train(waits, "ditto", {}, [Dies(4)], tmp_path)
+    resumed = train(waits, "ditto", {}, [], tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.theta, straight.theta)
+    assert numbers(resumed) == numbers(straight)
+
+
+def test_without_rows_to_hold_out_it_is_said_first():
+    alone = config(data={"partition": "iid", "clients": 30, "rows": 30})
+    with pytest.raises(CoterieError, match="No client has a row to spare that can be held out"):
+        train(Bench.of(alone, 0), "fedavg", {})
+
+
 class Stops(Callback):
     def look(self, look):
         return look.round == 3
@@ -168,8 +185,10 @@ def test_models_come_back_from_the_disk(bench, tmp_path):
     right = np.mean(saved.predict(part.X[rows], 7) == part.y[rows])
     assert right == pytest.approx(run.scores.accuracy[at])
     assert saved.about["configuration"] == bench.config.fingerprint("ditto")
-    with pytest.raises(CoterieError, match="There was no client 'x'"):
+    with pytest.raises(CoterieError, match=r"There was no client 'x' in training: adapt\(\) makes"):
         saved.predict(part.X[rows], "x")
+    with pytest.raises(CoterieError, match=r"Rows to predict have values that are not finite in 3 rows"):
+        saved.predict(np.full((3, 1, 8, 8), np.nan), "7")
     with pytest.raises(CoterieError, match=r"shape \(1, 8, 8\) each, not \(5,\)"):
         saved.predict(np.zeros((3, 5)), "7")
     assert not list(tmp_path.glob("*.pkl"))
@@ -185,6 +204,10 @@ def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, 
     here = saved.objective(part.X[rows], part.y[rows])
     losses = [float(here.value(model[None])[0]) for model in models]
     np.testing.assert_allclose(adapted.models[0], models[int(np.argmin(losses))])
+    with pytest.raises(CoterieError, match="needs one row at least"):
+        saved.adapt(part.X[:0], part.y[:0])
+    with pytest.raises(CoterieError, match="Rows to adapt to have values that are not finite in 1 row"):
+        saved.adapt(part.X[:1] * np.nan, part.y[:1])
     further = saved.adapt(part.X[rows], part.y[rows], eta=0.5, steps=20)
     assert here.value(further.models)[0] < min(losses)
 
@@ -250,3 +273,32 @@ def test_own_callbacks_by_import_path(bench):
     path = f"{__name__}:told"
     run = train(bench, "fedavg", {}, callbacks(config(run={"callbacks": [path]})))
     assert run.rounds == 2
+
+
+def fails(look):
+    raise RuntimeError("no")
+
+
+class Half:
+    """A callback with one method."""
+
+    def look(self, look):
+        return look.round == 3
+
+
+class Needs(Half):
+    def __init__(self, what):
+        self.what = what
+
+
+def test_callbacks_that_fail_lack_methods_or_are_none(bench):
+    def of(name):
+        return callbacks(config(run={"callbacks": [f"{__name__}:{name}"]}))
+
+    assert train(bench, "fedavg", {}, of("Half")).rounds == 3
+    with pytest.raises(CoterieError, match=r"The callback '.*:fails' raises RuntimeError in look: no\."):
+        train(bench, "fedavg", {}, of("fails"))
+    with pytest.raises(CoterieError, match="does not take these args"):
+        of("Needs")
+    with pytest.raises(CoterieError, match="is no function"):
+        of("METHODS")

@@ -70,6 +70,17 @@ def spoiled(bench, value=np.nan):
     return replace(bench, data=replace(bench.data, train=replace(part, X=X)))
 
 
+def test_a_new_client_trains_what_is_not_shared(tmp_path):
+    bench = Bench.of(config(layout={"personal": ["head*"]}), 0)
+    run = train(bench, "fedper", {})
+    store.save(tmp_path, bench, run)
+    part = bench.data.test
+    adapted = store.load(tmp_path).adapt(part.X[:9], part.y[:9], steps=3)
+    shared = sum(n for name, n in bench.each.names.items() if not name.startswith("head"))
+    np.testing.assert_allclose(adapted.models[0, :shared], run.theta[0, :shared], atol=1e-6)
+    assert np.any(adapted.models[0, shared:] != run.theta[:, shared:].mean(axis=0))
+
+
 def test_a_client_with_broken_rows_is_left_out_and_named():
     bench = spoiled(Bench.of(config(), 0))
     run = train(bench, "ditto", {})
@@ -80,6 +91,22 @@ def test_a_client_with_broken_rows_is_left_out_and_named():
     ended = train(strict, "ditto", {})
     assert ended.gone == [bench.data.labels[2]]
     assert "ended by step 1" in ended.trouble
+
+
+def test_pooled_leaves_rows_of_broken_clients_out():
+    bench = Bench.of(config(), 0)
+    broken, part = spoiled(bench), bench.data.train
+    assert broken.together.counts[0] == bench.together.counts[0] - (part.stops - part.starts)[2]
+    run = train(broken, "pooled", {})
+    assert (run.status, run.rounds) == ("running", 3)
+    assert np.any(run.theta != broken.each.start(0))
+
+
+def test_where_nothing_can_be_judged_it_is_said_first():
+    bench = Bench.of(config(), 0)
+    nothing = replace(bench.data, test=replace(bench.data.test, X=bench.data.test.X * np.nan))
+    with pytest.raises(CoterieError, match="No client has held-out rows that are all finite"):
+        train(replace(bench, data=nothing), "fedavg", {})
 
 
 def test_a_batch_larger_than_a_clients_rows_and_clients_without_some_labels():

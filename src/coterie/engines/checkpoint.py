@@ -67,8 +67,11 @@ def read(path: Path) -> Any:
         return wire.decode(path.read_bytes(), writable=True)
     except FileNotFoundError:
         raise CoterieError(f"There is no file {path}.") from None
+    except OSError as problem:
+        raise CoterieError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except CoterieError as problem:
-        raise CoterieError(f"{path} cannot be read: {problem}") from problem
+        what = str(problem).removesuffix(".").removesuffix(": send it again")
+        raise CoterieError(f"{path} cannot be read ({what}): begin again without it.") from problem
 
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.dealing import Part
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.training import Trainer
+from coterie.objectives.mean_loss import sizes
+from coterie.objectives.parts import sound
 from coterie.results.training import model
 from coterie.results.training.config import Config
 from coterie.results.training.data import Federated, federated
@@ -49,13 +52,27 @@ class Bench:
 
     @cached_property
     def together(self) -> Any:
-        """One client that holds all rows, the same ones in memory."""
-        return replace(self.each, starts=np.array([0]), stops=np.array([len(self.data.train.y)]))
+        """One client that holds all rows, the same ones in memory, but for those of clients whose rows are broken."""
+        each, part = self.each, self.data.train
+        good = np.flatnonzero(sound(each))
+        if 0 < len(good) < len(self.data):
+            rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
+            part = Part(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
+            return model.objective(self.config, part, self.data.classes)
+        return replace(each, starts=np.array([0]), stops=np.array([len(part.y)]))
 
     @cached_property
     def held(self) -> Any:
-        """Held-out rows of every client."""
-        return model.objective(self.config, self.data.test, self.data.classes, held=True)
+        """Held-out rows of every client; a CoterieError where there are none to judge by."""
+        test = self.data.test
+        if not len(test.y):
+            raise CoterieError(
+                "No client has a row to spare that can be held out: deal rows out among fewer clients, or give more."
+            )
+        held = model.objective(self.config, test, self.data.classes, held=True)
+        if not np.any(np.where(sound(held), sizes(held), 0.0) > 0.0):
+            raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
+        return held
 
     def engine(self, trainer: Trainer) -> InProcess:
         """A fresh engine; only methods that need known groups are told them."""

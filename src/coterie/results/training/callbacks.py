@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from coterie.errors import CoterieError
-from coterie.results.training.config import Config
+from coterie.results.training.config import Config, called
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,41 @@ class Function(Callback):
     def look(self, look: Look) -> bool | None:
         """Ask the function."""
         return self.function(look)
+
+
+class Named(Callback):
+    """A callback of the user's, which may lack methods; where it fails, a CoterieError says that it did.
+
+    Parameters
+    ----------
+    path : str
+        Its import path.
+    inner : object
+        With ``start``, ``look`` and ``end``, or some of them.
+    """
+
+    def __init__(self, path: str, inner: Any) -> None:
+        self.path, self.inner = path, inner
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.inner, name)(*arguments) if hasattr(self.inner, name) else None
+        except CoterieError:
+            raise
+        except Exception as e:
+            raise CoterieError(f"The callback '{self.path}' raises {type(e).__name__} in {name}: {e}.") from e
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Hand it on."""
+        self._ask("start", settings)
+
+    def look(self, look: Look) -> bool | None:
+        """Hand it on."""
+        return bool(self._ask("look", look))
+
+    def end(self) -> None:
+        """Hand it on."""
+        self._ask("end")
 
 
 class TensorBoard(Callback):
@@ -156,6 +191,8 @@ def callbacks(config: Config) -> list[Callback]:
     out += [MLflow(run["mlflow"])] if run["mlflow"] else []
     for path in run["callbacks"]:
         found = config.load(path, "The callback")
-        found = found() if isinstance(found, type) else found
-        out.append(found if hasattr(found, "look") else Function(found))
+        found = called(found, f"The callback '{path}'", {}) if isinstance(found, type) else found
+        if not (hasattr(found, "look") or callable(found)):
+            raise CoterieError(f"The callback '{path}' is no function, and has no 'look' to call after a round.")
+        out.append(Named(path, found if hasattr(found, "look") else Function(found)))
     return out

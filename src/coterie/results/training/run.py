@@ -95,6 +95,7 @@ class _Run:
     before: float = 0.0
 
     def __post_init__(self) -> None:
+        _ = self.bench.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
         given = dict(self.setting)
         if self.bench.config.run["strict"] and "strict" in self.trainer.takes:
             given.setdefault("strict", True)
@@ -188,7 +189,7 @@ def train(
     config = bench.config.run
     judge = bench.inside() if config["patience"] else None
     here = Bench(bench.config, bench.seed, _kept(bench, judge)) if judge is not None else bench
-    saved = saved_run(bench, name, folder) if resume else None
+    saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
         setting = saved["state"]["setting"]
     run = _Run(here, trainer(name), dict(setting), judge)

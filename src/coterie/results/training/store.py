@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import __version__
+from coterie.data.columns import at_rows
 from coterie.data.dealing import Part
 from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
@@ -74,16 +75,14 @@ class Saved:
         """The parameters (d,) of a client, by its label."""
         name = str(client)
         if name not in self.labels:
-            raise CoterieError(f"There was no client '{name}' in training.{nearest(name, self.labels)}")
+            hint = nearest(name, self.labels)
+            raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
         same = isinstance(self.theta, np.ndarray) and len(self.theta) == 1
         return np.asarray(self.theta[0 if same else self.labels.index(name)])
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         """What a client's model says of rows X (n, ...): the likeliest class, or the outputs where there are none."""
-        rows = np.asarray(X)
-        if rows.shape[1:] != self.shape:
-            raise CoterieError(f"Rows to predict must have the shape {self.shape} each, not {rows.shape[1:]}.")
-        return np.asarray(self.objective(rows).predict(self.model(client)[None]))
+        return np.asarray(self.objective(self._rows(X, "predict")).predict(self.model(client)[None]))
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows: see :func:`coterie.methods.grouping.adapt.adapt`.
@@ -94,12 +93,33 @@ class Saved:
         ----------
         X, y : (n, ...)
         **options
-            ``eta``, ``steps``, ``B`` and ``personal``.
+            ``eta``, ``steps``, ``B`` and ``personal``, by default the layout's personal layers, or all where there is
+            no layout.
+
+        Raises
+        ------
+        CoterieError
+            For rows of another shape, none, or such as are not finite.
         """
+        rows = self._rows(X, "adapt to")
+        if not len(rows):
+            raise CoterieError("A new client needs one row at least to adapt a model to.")
+        here = self.objective(rows, y)
+        if "personal" not in options and any(self.config.layout.values()):
+            options["personal"] = model.layers(self.config, here)["personal"]
         theta = np.asarray(self.theta)
         label = np.zeros(len(theta), dtype=np.int64) if self.group is None else self.group
         means = [theta[label == g].mean(axis=0) for g in np.unique(label)]
-        return adapt(InProcess(self.objective(X, y)), np.stack(means), **options)
+        return adapt(InProcess(here), np.stack(means), **options)
+
+    def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+        """Rows of the shape that was trained, all finite, or a CoterieError."""
+        rows = np.asarray(X)
+        if rows.shape[1:] != self.shape:
+            raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
+        if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
+            raise CoterieError(f"Rows to {what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
+        return rows
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
         """Rows of one client as the objective that was trained; outcomes are zero where they are not known."""
