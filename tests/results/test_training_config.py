@@ -23,6 +23,7 @@ BAD = [
     ({"data": {"test": 1.5}}, "data.test must be a number above 0 and at most 0.95"),
     ({"run": {"rounds": 2.5}}, "run.rounds must be a whole number of at least 1, not 2.5"),
     ({"run": {"seeds": [1, 1]}}, "run.seeds must be different seeds"),
+    ({"run": {"seeds": [10**30]}}, r"run.seeds must be a whole number below 2\*\*63"),
     ({"run": {"seeds": "two"}}, "run.seeds must be a whole number"),
     ({"run": {"strict": 1}}, "run.strict must be true or false"),
     ({"model": {"path": 3}}, "model.path must be a text"),
@@ -90,7 +91,12 @@ def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[data", "is not TOML"), (None, "cannot be read: No such file"), (b"\xff\xfe", "is not TOML")],
+    [
+        ("[data", "is not TOML"),
+        (None, "cannot be read: No such file"),
+        (b"\xff\xfe", "is not TOML, or was not saved as UTF-8"),
+        ("# nothing", "is empty: say at least"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path, text, message):
     path = tmp_path / "c.toml"
@@ -98,6 +104,11 @@ def test_files_that_are_no_configuration(tmp_path, text, message):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(CoterieError, match=message):
         read(path)
+
+
+def test_a_mark_before_the_text_is_no_mistake(tmp_path):
+    (tmp_path / "c.toml").write_bytes(b"\xef\xbb\xbf[run]\nrounds = 3\n")
+    assert read(tmp_path / "c.toml").run["rounds"] == 3
 
 
 SOURCE = """
@@ -112,6 +123,11 @@ def uneven():
     return np.zeros((3, 2)), np.zeros(4)
 def empty():
     return np.zeros((0, 2)), np.zeros(0)
+def raises():
+    raise RuntimeError("no disk")
+def mixed():
+    X, y, client, _ = make()
+    return X, y, client, np.arange(60) % 2
 value = 3
 """
 
@@ -148,7 +164,15 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
         ({"source": "source_of_tests:value"}, "no function"),
         ({"source": "source_of_tests:make", "args": {"m": 1}}, "does not take these args"),
         ({"source": "source_of_tests:make", "partition": "by_column", "column": "clint"}, "Did you mean 'client'"),
+        ({"source": "source_of_tests:raises"}, "cannot be made: it raises RuntimeError: no disk"),
+        (
+            {"source": "source_of_tests:mixed", "partition": "given"},
+            "Rows of client a are of more than one group: give",
+        ),
+        ({"source": "source_of_tests:make", "partition": "by_column", "column": "X"}, "one client for each row"),
+        ({"source": "source_of_tests:make", "partition": "shards", "clients": 2, "shards": 90}, "ask for fewer rows"),
         ({"source": "no.npz"}, "cannot be read: No such file"),
+        ({"source": "no.npz", "args": {"n": 1}}, "takes no args"),
         ({"clients": 2000}, "rows are not enough"),
     ],
 )
@@ -165,6 +189,15 @@ def test_arrays_in_a_file_and_nothing_that_runs(folder):
     np.savez(folder / "bad.npz", X=np.array([{}], dtype=object), y=np.zeros(1))
     with pytest.raises(CoterieError, match="something else than plain arrays"):
         federated(described(folder, source="bad.npz"), 0)
+    (folder / "cut.npz").write_bytes((folder / "rows.npz").read_bytes()[:300])
+    (folder / "empty.npz").touch()
+    for name in ("cut.npz", "empty.npz"):
+        with pytest.raises(CoterieError, match="is empty or cut off: write it again"):
+            federated(described(folder, source=name), 0)
+    with (folder / "one.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(CoterieError, match="holds one array without a name"):
+        federated(described(folder, source="one.npz"), 0)
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])

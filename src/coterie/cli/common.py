@@ -86,10 +86,10 @@ def check_table(out: Path) -> None:
     check_writable(out)
 
 
-def check_folder(out: Path) -> None:
+def check_folder(out: Path, option: str = "--out") -> None:
     """Refuse a place that cannot be written to before any work, not after it."""
     if out.exists() and not out.is_dir():
-        raise CoterieError(f"'{out}' is a file; --out names a folder.")
+        raise CoterieError(f"'{out}' is a file; {option} names a folder.")
     above = out.absolute()
     while not above.exists():
         above = above.parent

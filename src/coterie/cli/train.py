@@ -79,6 +79,8 @@ def trained(config: Config, out: Path | None, resume: bool) -> tuple[Bench, Trai
     from coterie.results.training.run import train as run
 
     folder = config.folder / config.run["checkpoint"] if config.run["checkpoint"] else out
+    if folder is not None:
+        check_folder(folder, "run.checkpoint")
     bench = Bench.of(config, config.run["seeds"][0])
     watching = callbacks(config)
     setting = {} if resume else pick(bench.inside(), config.method, lambda what: [Progress(what)], config.method)

@@ -175,6 +175,7 @@ def need_rows(n: int, m: int, least: int) -> None:
     """A CoterieError where n rows do not give each of m clients as many as it must have at least."""
     if m * least > n:
         raise CoterieError(
-            f"{n:,} rows are not enough for {m:,} clients with {least:,} each: ask for {n // least:,} clients or fewer"
-            + (", or for fewer rows each." if least > 1 else ".")
+            f"{n:,} rows are not enough for {m:,} clients with {least:,} each: ask for "
+            + (f"{n // least:,} clients or fewer" if n >= least else "fewer rows each")
+            + (", or for fewer rows each." if 1 < least <= n else ".")
         )

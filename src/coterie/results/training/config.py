@@ -120,11 +120,15 @@ def read(path: str | Path) -> Config:
     """
     path = Path(path)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
+    except tomllib.TOMLDecodeError as e:
         raise CoterieError(f"'{path}' is not TOML: {e}.") from e
+    except UnicodeDecodeError as e:
+        raise CoterieError(f"'{path}' is not TOML, or was not saved as UTF-8: {e}.") from e
     except OSError as e:
         raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+    if not tables:
+        raise CoterieError(f"'{path}' is empty: say at least which [data] and which [model] there are.")
     return Config.of(tables, path.absolute().parent)
 
 
@@ -182,13 +186,17 @@ def imported(path: str, what: str, folder: Path | None = None) -> Any:
 
 
 def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:
-    """What a function or class gives for ``args``; a CoterieError where it does not take them, or is none."""
+    """What a function or class gives for ``args``; a CoterieError where it does not take them, fails, or is none."""
     if not callable(made):
         raise CoterieError(f"{what} is no function or class that makes one.")
     try:
         return made(**args)
+    except CoterieError:
+        raise
     except TypeError as e:
         raise CoterieError(f"{what} does not take these args: {e}.") from e
+    except Exception as e:
+        raise CoterieError(f"{what} cannot be made: it raises {type(e).__name__}: {e}.") from e
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,8 @@ def _deal(data: dict[str, Any], table: Table, seed: int) -> Deal:
     if name not in table:
         hint = nearest(name, table) or f" There are {', '.join(table)}."
         raise CoterieError(f"The data have no array '{name}' that says whose row it is.{hint}")
+    if table[name].ndim > 1:
+        raise CoterieError(f"The array '{name}' has the shape {table[name].shape}: give one client for each row.")
     return partition.by_column(table[name], seed, share)
 
 
@@ -140,15 +143,17 @@ def _groups(deal: Deal, label: Array) -> Ints:
     group[deal.client] = codes[deal.row]
     differ = np.flatnonzero(group[deal.client] != codes[deal.row])
     if len(differ):
-        raise CoterieError(f"Rows of client {deal.client[differ[0]] + 1} are of more than one group.")
+        at = deal.client[differ[0]]
+        who = deal.names[at] if deal.names else at + 1
+        raise CoterieError(f"Rows of client {who} are of more than one group: give all rows of a client the same one.")
     return np.unique(group, return_inverse=True)[1].astype(np.int64)
 
 
 def source(config: Config) -> Table:
     """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has."""
     name, args = config.data["source"], config.data["args"]
-    if name == "digits" and args:
-        raise CoterieError("The data source 'digits' takes no args.")
+    if args and (name == "digits" or name.endswith(".npz")):
+        raise CoterieError(f"The data source '{name}' takes no args.")
     if name == "digits":
         from sklearn.datasets import load_digits
 
@@ -173,10 +178,17 @@ def source(config: Config) -> Table:
 def _npz(path: Path) -> Table:
     """The arrays in a file; nothing in it can run."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise CoterieError(f"'{path}' holds one array without a name: write X and y with numpy.savez.")
+            return {name: found[name] for name in found.files}
+    except CoterieError:
+        raise
     except OSError as e:
         raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+    except (BadZipFile, EOFError) as e:
+        raise CoterieError(f"'{path}' is empty or cut off: write it again.") from e
     except ValueError as e:
         raise CoterieError(f"'{path}' cannot be read: it holds something else than plain arrays.") from e
 
