@@ -84,6 +84,12 @@ def test_what_went_wrong_is_said(result):
     assert "diverged by step 4 (client 2)" in page
 
 
+def test_a_run_that_ended_before_its_first_round(result):
+    run = result.runs["ditto"][0]
+    ended = replace(run, curve=[run.curve[0] | {"round": 0}], status="diverged by step 1", rounds=0)
+    assert "diverged by step 1" in training.render(replace(result, runs={"ditto": [ended, ended]}))
+
+
 def test_a_page_that_cannot_be_written(result, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CoterieError, match="cannot be written"):

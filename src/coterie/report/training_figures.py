@@ -48,7 +48,7 @@ def curves(result: Comparison) -> list[Figure]:
     y = spread(everything[:, 1])
     if result.score == "accuracy":
         y = (max(y[0], 0.0), min(y[1], 1.0)) if y[1] > y[0] else (0.0, 1.0)
-    rounds = Axes((0.0, float(everything[:, 0].max())), y)
+    rounds = Axes((0.0, max(float(everything[:, 0].max()), 1.0)), y)  # a run may end before its first round
     said = f"Held-out {result.score}, the mean over seeds, best method first."
     out = [Figure(f"{result.score.capitalize()} over rounds", _lines(points, rounds, 0, "round", result.score), said)]
     sent = everything[everything[:, 2] > 0.0, 2]
