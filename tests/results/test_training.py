@@ -212,6 +212,28 @@ def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, 
     assert here.value(further.models)[0] < min(losses)
 
 
+def test_a_new_client_gets_the_model_of_a_known_group(bench, tmp_path):
+    run = train(bench, "group-models", {"eta": 0.5})
+    store.save(tmp_path, bench, run)
+    saved, part = store.load(tmp_path), bench.data.test
+    np.testing.assert_array_equal(saved.group, bench.data.group)
+    for i in (0, 4, 11):
+        rows = slice(part.starts[i], part.stops[i])
+        adapted = saved.adapt(part.X[rows], part.y[rows])
+        assert adapted.group[0] == bench.data.group[i]
+        np.testing.assert_allclose(adapted.models[0], run.theta[i], rtol=1e-12)
+
+
+def test_a_client_with_broken_rows_is_left_out_of_softmax(bench):
+    part = bench.data.train
+    X = np.array(part.X)
+    X[part.starts[2] : part.stops[2]] = np.inf
+    broken = replace(bench, data=replace(bench.data, train=replace(part, X=X)))
+    run = train(broken, "fedavg", {})
+    assert run.quarantined == {bench.data.labels[2]: (1, "its data give no gradient")}
+    assert np.isfinite(run.theta).all()
+
+
 @pytest.mark.parametrize("damage", ["arrays", "json", "nothing"])
 def test_damaged_models_are_refused(bench, tmp_path, damage):
     if damage != "nothing":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -36,7 +37,11 @@ def objective(config: Config, rows: Part, classes: int, held: bool = False) -> A
     if model["path"] == "softmax":
         if not classes:
             raise CoterieError("The model softmax needs classes: whole numbers from 0 as y.")
-        return Softmax.of(with_constant(rows.X), rows.y, rows.starts, rows.stops, classes, ridge=ridge)
+        X = with_constant(rows.X)
+        made = Softmax.of(
+            np.nan_to_num(X, posinf=0.0, neginf=0.0), rows.y, rows.starts, rows.stops, classes, ridge=ridge
+        )
+        return replace(made, X=X)  # a client with rows that are not finite is left out and named when it trains
     made = network(config)
     deep, _ = _deep()
     options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum")} | {"ridge": ridge}

@@ -23,6 +23,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Ragged
 from coterie.methods.grouping.adapt import Adapted, adapt
+from coterie.methods.training import trainer
 from coterie.results.plain import plain, unplain
 from coterie.results.store import Shelf
 from coterie.results.training import model
@@ -53,7 +54,7 @@ class Saved:
     theta : (m, d) or (1, d) array, or Ragged
         Their models.
     group : (m,) int64 or None
-        Groups that the method found.
+        Groups that the method was told, or that it found.
     classes : int
     shape : tuple of int
         Of a row of X.
@@ -141,7 +142,8 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
     ragged = isinstance(run.theta, Ragged)
     arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
     arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
-    arrays["group"] = None if run.group is None else shelf.put("group", run.group)
+    group = data.group if trainer(run.method).groups else run.group  # known, or found
+    arrays["group"] = None if group is None else shelf.put("group", group)
     content = shelf.to_bytes()
     digest = hashlib.sha256(content).hexdigest()
     name = f"training-{digest[:16]}.safetensors"
