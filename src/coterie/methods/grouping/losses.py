@@ -11,14 +11,15 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.grouping.found import Groups, numbered
+from coterie.methods.local_training.own import Link, joined
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes, value
 
 
 @work
-def least(site: Site, w: Floats) -> dict[str, Floats]:
-    """The training loss of the best of the models w (k, d), times the weight of rows."""
-    losses = np.array([value(site.objective, np.tile(model, (len(site), 1))) for model in w])
+def least(site: Site, w: Floats, link: Link) -> dict[str, Floats]:
+    """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
+    losses = np.array([value(site.objective, joined(site, model, link)) for model in w])
     return _weighed(site, site.objective, np.nan_to_num(losses, nan=np.inf, posinf=np.inf).min(axis=0))
 
 
@@ -37,9 +38,9 @@ def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
     return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, loss, 0.0), "w": weight}
 
 
-def training_loss(fed: Federation, w: Floats) -> float:
-    """Mean training loss over all rows, each client with the one of the models w (k, d) that suits it best."""
-    return _mean(fed.total(least, w=w))
+def training_loss(fed: Federation, w: Floats, link: Link | None = None) -> float:
+    """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
+    return _mean(fed.total(least, w=w, link=link or {}))
 
 
 def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool = True) -> float:

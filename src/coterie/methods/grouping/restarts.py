@@ -66,9 +66,9 @@ def by_restarts(
     Returns
     -------
     Groups
-        ``about`` has ``w`` (k, d), the models; for each restart its ``losses`` and ``labels``; and ``same``, the share
-        of restarts that ended with the partition that is returned. That share says how likely one restart is to
-        succeed, where the partition returned is right.
+        ``about`` has ``w`` (k, d), the models without what stays with clients; for each restart its ``losses`` and
+        ``labels``; and ``same``, the share of restarts that ended with the partition that is returned. That share says
+        how likely one restart is to succeed, where the partition returned is right.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def by_restarts(
             continue
         state = list(method.run(fed, [rounds], method.init(fed, np.array(first["theta"]))))[-1]
         if state["status"] == "running":
-            losses[r] = training_loss(fed, state["w"])
+            losses[r] = training_loss(fed, state["w"], method.link)
         labels.append(np.asarray(state["group"]))
         models.append(state["w"])
     best = int(np.argmin(losses))
@@ -116,12 +116,22 @@ def number_by_held_out(
         One for each number of groups.
     w, rounds, restarts, steps
         As for :func:`by_restarts`.
+
+    Raises
+    ------
+    CoterieError
+        Where parts of the models stay with clients, so that nobody has a group's whole model to judge.
     """
     found, score = {}, {}
     for method in methods:
         one = by_restarts(fed, method, w, rounds=rounds, restarts=restarts, steps=steps)
         found[method.k] = one
         group = one.about["group"]
+        if one.about["w"].shape[1] < np.shape(w)[-1]:
+            raise CoterieError(
+                "Parts of the models stay with clients, so that numbers of groups cannot be told apart by models: "
+                "look for groups by updates, and use by_held_out."
+            )
         score[method.k] = held_loss(fed, one.about["w"][group], np.flatnonzero(group >= 0))
     best = min(score, key=lambda k: (score[k], k))
     return Groups(found[best].labels, score, found[best].about)

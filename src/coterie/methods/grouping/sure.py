@@ -59,7 +59,9 @@ def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
 @work
 def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
     """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand."""
-    m, k = len(site), len(w)
+    m, k, d = len(site), len(w), site.objective.dim
+    if w.shape[1] != d:
+        raise CoterieError(f"A group's model must be {d} numbers, as many as clients' models, not {w.shape[1]}.")
     losses, owner = row_losses(site.objective.held if held else site.objective, w)
     n = np.bincount(owner, minlength=m).astype(np.float64)
     rows = np.maximum(n, 1.0)
