@@ -86,3 +86,16 @@ def test_fedbn_names_the_layers_where_none_normalises():
     fed = InProcess(Deep.of(nn.Linear(P, K), X, y, starts, stops))
     with pytest.raises(CoterieError, match=r"'\*bn\*' matches no parameter. There are weight, bias"):
         FedBN(eta=0.1).init(fed)
+
+
+@pytest.mark.parametrize("steps", [10, 25])
+def test_scaffold_s_control_variates_are_gradients_with_momentum_too(steps):
+    """They were the mean velocity, up to ten gradients long, and grew without end; now all ends at the optimum."""
+    rng, m, n = np.random.default_rng(0), 5, 12
+    X, beta = rng.normal(size=(m * n, 3)), rng.normal(size=(m, 3))
+    y = np.einsum("rj,rj->r", X, np.repeat(beta, n, axis=0))
+    lo = np.arange(m) * n
+    net = nn.Linear(3, 1, bias=False)
+    o = Deep.of(net, X, y, lo, lo + n, loss="mse", dtype="float64", momentum=0.9)
+    state = list(Scaffold(eta=0.005, E=steps).run(InProcess(o), [120]))[-1]
+    np.testing.assert_allclose(state["w"], np.linalg.lstsq(X, y, rcond=None)[0], atol=1e-6)

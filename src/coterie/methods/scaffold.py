@@ -19,6 +19,7 @@ from coterie.methods.local_training.own import Link, stays
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import gradient
+from coterie.objectives.mixed import kinds
 from coterie.objectives.parts import precision
 from coterie.objectives.steps import Draws
 
@@ -30,6 +31,18 @@ def begin(site: Site, link: Link) -> Reply:
     site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
     site.state["n"] = weight(site)
     return {"N": weight(site)}
+
+
+def gradients(site: Site, steps: Ints) -> Floats:
+    """Of how many gradients the way of each client is the sum (m,): its steps, or more with momentum.
+
+    With the heavy ball ``v <- b v + g`` the j-th gradient from the end moves a client ``(1 - b^j) / (1 - b)`` times.
+    """
+    out = steps.astype(np.float64)
+    for rows, part in kinds(site.objective):
+        b, K = getattr(getattr(part, "training", None), "momentum", 0.0), out[rows]
+        out[rows] = (K - b * (1.0 - b**K) / (1.0 - b)) / (1.0 - b)
+    return out
 
 
 @work
@@ -45,7 +58,7 @@ def update(site: Site, w: Floats, link: Link, c: Floats, eta: float, E: int, B: 
         site.count(gradients=len(site))
         plus = gradient(site.objective, x, every)[:, shared]
     else:
-        plus = own - c + (x - y)[:, shared] / (steps * eta)[:, None] if eta > 0.0 else own
+        plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
     reply = sent(site, y, weight(site), finite(y, plus), link)
     good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
