@@ -8,6 +8,7 @@ from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups import theory
+from coterie.methods.groups.growth import growth
 from coterie.numerics import keyed
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
@@ -357,3 +358,12 @@ def test_models_of_groups_may_travel_coded(given):
     assert np.abs(coded["w"] - plain["w"]).max() < 1e-3
     assert not np.array_equal(coded["w"], plain["w"])
     assert coded["trace"]["norm"].shape == (3,)
+
+
+def test_a_small_group_that_shares_nothing_is_not_stalled():
+    """Its gradient is n / |G| times as long as its block of f's, squared 400 times, and vanishes with it."""
+    q = Quadratic(np.broadcast_to(np.eye(3), (20, 3, 3)), np.random.default_rng(0).normal(size=(20, 3)))
+    fed = InProcess(q, np.array([0] + [1] * 19))
+    seen = growth(last(GroupSGD(eta=1.0, look=1), fed, 40)["trace"])
+    assert seen.norm[-1] < 1e-3 * seen.norm[0] and seen.group_norm[-1, 0] > 300 * seen.norm[-1]
+    assert not seen.stalled.any() and len(seen.sentences()) == 1

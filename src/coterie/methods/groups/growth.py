@@ -13,7 +13,7 @@ from coterie.methods.groups.theory import group_bound, shared_bound
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 STALLED = 100.0
-"""A group's squared gradient so many times that of the sum has not followed it."""
+"""A group has not followed where ``||d_s f_g - d_s f||^2`` is so many times ``||grad f||^2``."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Growth:
 
     Attributes
     ----------
-    M : largest ``||d_s f_g - d_s f||^2 / ||grad f||^2`` up to each look: the least M_g that holds so far.
+    now : ``||d_s f_g - d_s f||^2 / ||grad f||^2`` at each look.
+    M : the largest of them up to each look: the least M_g that holds so far.
     bound : ``c_g ||grad f||^2`` with that M, above ``||grad f_g||^2``.
     M_shared, bound_shared : the same for the condition on x_s alone.
     pair : (looks,) largest ratio of the notes' kind, between two groups, up to each look.
@@ -31,6 +32,7 @@ class Growth:
     t : (looks,) rounds.
     """
 
+    now: Floats
     M: Floats
     bound: Floats
     M_shared: Floats
@@ -42,9 +44,12 @@ class Growth:
 
     @property
     def stalled(self) -> Bools:
-        """Groups (k,) whose gradient is still there when that of the sum is nearly gone."""
+        """Groups (k,) whose gradient in x_s is still there when that of the sum is nearly gone.
+
+        A group's own block is n / |G| times that of f, so it vanishes with it, however small the group.
+        """
         gone = self.norm[-1] < 1e-2 * self.norm[0]
-        return np.asarray(gone & (self.group_norm[-1] > STALLED * self.norm[-1]))
+        return np.asarray(gone & (self.now[-1] > STALLED))
 
     def sentences(self) -> list[str]:
         """What a user should know."""
@@ -68,7 +73,8 @@ def growth(trace: Mapping[str, Any]) -> Growth:
     M, M_shared, pair = (np.maximum.accumulate(trace[name], axis=0) for name in ("M", "M_shared", "pair"))
     norm, share = np.asarray(trace["norm"]), trace["share"]
     bound, tighter = group_bound(M, share) * norm[:, None], shared_bound(M_shared, share) * norm[:, None]
-    return Growth(M, bound, M_shared, tighter, pair, np.asarray(trace["group_norm"]), norm, np.asarray(trace["t"]))
+    now, group_norm, t = (np.asarray(trace[name]) for name in ("M", "group_norm", "t"))
+    return Growth(now, M, bound, M_shared, tighter, pair, group_norm, norm, t)
 
 
 def noise(trace: Mapping[str, Any]) -> dict[str, Floats]:
