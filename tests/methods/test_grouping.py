@@ -17,7 +17,7 @@ from coterie.methods.grouping.found import Groups, numbered, right
 from coterie.methods.grouping.losses import by_held_out, held_loss, training_loss
 from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
 from coterie.methods.grouping.sure import judge, probability, sure
-from coterie.methods.grouping.updates import by_updates, sketch
+from coterie.methods.grouping.updates import by_updates, silhouette, sketch
 from coterie.methods.ifca import IFCA
 from coterie.objectives.beside import Beside, hold_out
 from coterie.objectives.glm import GLM
@@ -356,3 +356,13 @@ def test_groups_are_numbered_and_matched():
     assert right(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1])) == 4
     assert right(np.array([0, 0, 0, -1]), np.array([0, 0, 1, 1])) == 2
     assert right(np.array([-1]), np.array([0])) == 0
+
+
+def test_a_silhouette_of_clients_drawn_may_miss_a_small_group():
+    """One client among 3000 is not drawn with every seed; then there is one group only."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(3000, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    labels = (np.arange(3000) == 7).astype(np.int64)
+    found = [silhouette(points, labels, seed) for seed in range(6)]
+    assert -1.0 in found and max(found) > -1.0

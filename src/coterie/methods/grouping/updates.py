@@ -140,10 +140,11 @@ def cluster(points: Floats, k: int, how: str = "k-means", seed: int = 0) -> Ints
 
 
 def silhouette(points: Floats, labels: Ints, seed: int = 0) -> float:
-    """Mean silhouette by cosines; of so many clients drawn at random where there are more."""
+    """Mean silhouette by cosines; of ``FEW`` clients drawn at random where there are more, and -1 if all are alike."""
     from sklearn.metrics import silhouette_score
 
+    some = np.argsort(keyed.uniform(seed, "silhouette", [0], 0, len(points))[0])[:FEW]
+    points, labels = points[some], labels[some]
     if len(np.unique(labels)) < 2:
         return -1.0
-    some = FEW if len(points) > FEW else None
-    return float(silhouette_score(points, labels, metric="cosine", sample_size=some, random_state=seed))
+    return float(silhouette_score(points, labels, metric="cosine"))
