@@ -13,8 +13,9 @@ from coterie.federation import PerCluster, PerRow, work
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.at_home import each
+from coterie.methods.local_training.at_home import each, sent
 from coterie.methods.local_training.coded import Coded
 from coterie.methods.pfedme import PFedMe
 from coterie.objectives.quadratic import Quadratic
@@ -247,6 +248,40 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
         np.testing.assert_allclose(np.sum(sums["x"], axis=0 if by is not None else ()), models.sum(axis=0), atol=0.3)
     assert (state["holds"][[1, 4]] == -1).all()
     np.testing.assert_array_equal(state["holds"][to], to if by is None else by)
+
+
+@work
+def unchanged(site, w, link):
+    """Sends the model back as it came."""
+    theta = each(site, w, link)
+    return sent(site, theta, 1.0 + site.ids, np.ones(len(site), dtype=bool), link)
+
+
+@pytest.mark.parametrize("up", ["none", "float64"])
+@pytest.mark.parametrize("by", [None, np.array([1, 0, 1, 1])])
+def test_what_a_biased_codec_loses_on_the_way_down_is_not_lost(up, by):
+    """Clients that change nothing leave the server's model as it is, however little of it they were told."""
+    rng, fed, state = np.random.default_rng(0), InProcess(Quadratic(np.tile(np.eye(9), (6, 1, 1)), np.ones((6, 9)))), {}
+    to = np.array([0, 2, 3, 5])
+    for _ in range(4):
+        models = rng.normal(size=(1 if by is None else 2, 9))
+        w, how = (models[0], {}) if by is None else (PerRow(models[by]), {"by": by, "groups": 2})
+        coded = Coded(fed, state, up, "topk:1", 0)
+        sums = coded.total(unchanged, to=to, w=w, link={}, **how)
+        state = coded.state
+        found = np.atleast_2d(sums["x"]) / np.reshape(sums["w"], (-1, 1))
+        np.testing.assert_allclose(found, models, atol=1e-12)
+    assert np.abs(state["reference"] - models).max() > 0.1
+
+
+def test_a_group_that_comes_late_is_sent_its_model_whole():
+    """Nobody holds anything of it: the first message is no code of the model itself."""
+    o = Quadratic(np.tile(np.eye(6), (8, 1, 1)), np.tile(np.arange(1.0, 7.0), (8, 1)))
+    method = GroupSGD(eta=0.1, group=np.repeat(np.arange(4), 2), own="averaged", C=0.25, down="topk:0.2", seed=1)
+    w = np.tile(np.arange(1.0, 7.0), 4)
+    for state in method.run(InProcess(o), range(1, 7), method.init(InProcess(o), w)):
+        assert state["share"].min() == 0.0
+        np.testing.assert_allclose(state["w"], w, atol=1e-12)
 
 
 def test_clients_of_a_group_are_sent_one_model():

@@ -9,6 +9,7 @@ import numpy as np
 from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Ragged, Replies, Sums, To, Work
+from coterie.methods.local_training.decoded import added, recalled
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
 
@@ -18,10 +19,11 @@ State = dict[str, Any]
 class Coded:
     """A federation for one round, whose messages with a ``link`` travel coded: models ``w`` down, and changes up.
 
-    All clients are to hold the same reference of a model; what is sent is its coded change since the last message, so
-    what a codec loses is part of the next change. A client that missed a message is sent the whole reference first: a
-    codec ``down`` saves bytes where most clients take part in every round. With a codec ``up`` the server sees every
-    client's change, not sums only.
+    All clients are to hold the same reference of a model; what is sent is its coded change since the last message.
+    Clients' changes are added to the model as the server has it, so what a biased codec loses is part of the next
+    change; what an unbiased one adds is left, as its errors would grow with what is left of them. A client that missed
+    a message is sent the whole reference first: a codec ``down`` saves bytes where most clients take part in every
+    round. With a codec ``up`` the server sees every client's change, not sums only.
 
     Parameters
     ----------
@@ -45,6 +47,7 @@ class Coded:
         self.state: State = {name: state.get(name, value) for name, value in first.items()}
         self._labels: Ints | None = None  # which model each client was sent; None: all of them
         self._base, self._index = np.empty((0, 0)), np.empty(0, dtype=np.int64)  # what they were, and which of these
+        self._lost: Floats | None = None  # of each model, what a biased codec has kept from the clients
 
     def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
         """See ``Federation.ask``."""
@@ -56,7 +59,8 @@ class Coded:
         """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codes."""
         if "link" not in message or self.up == "none":
             told = self._told(to, by, groups, message) if "link" in message else message
-            return cast("Sums", self._arrived(self.fed.total(work, to=to, by=by, groups=groups, **told), message))
+            sums = self._arrived(self.fed.total(work, to=to, by=by, groups=groups, **told), message)
+            return recalled(cast("Sums", sums), self._lost)
         replies = self._arrived(self.fed.ask(work, to=to, **self._told(to, by, groups, message)), message)
         if by is None:
             return self._added(replies, np.zeros(len(replies.to), dtype=np.int64), None)
@@ -98,17 +102,21 @@ class Coded:
         reference, holds, each = self.state["reference"], self.state["holds"].copy(), self._labels is not None
         if reference.shape != (k, models.shape[1]):
             reference, holds[:] = np.zeros((k, models.shape[1]), dtype=models.dtype), -1
-            reference[which] = models
-        old = reference[which]
-        coded = by_name(self.down).encode(
-            models - old, keyed.starts(self.seed, "deliver", which), self.state["messages"]
-        )
-        self._base = (old + coded.claimed).astype(models.dtype)
+        known = np.isin(which if each else np.zeros_like(which), holds[to])
+        old = np.where(known[:, None], reference[which], models)  # what nobody holds goes out whole, as it is
+        codec = by_name(self.down)
+        coded = codec.encode(models - old, keyed.starts(self.seed, "deliver", which), self.state["messages"])
+        base = (old + coded.claimed).astype(models.dtype)
+        if codec.unbiased:
+            self._base = base
+        else:
+            self._lost = np.zeros_like(reference)
+            self._lost[which] = models - base
         lacks = holds[to] != (self._labels if each else 0)
         full = old[self._index[lacks]] if each else np.tile(old.ravel(), (int(lacks.sum()), 1))
         holds[np.isin(holds, which if each else 0)] = -1
         self.state |= {"reference": reference.copy(), "holds": holds}
-        self.state["reference"][which] = self._base
+        self.state["reference"][which] = base
         parts = Ragged(full.ravel(), np.concatenate([[0], np.cumsum(lacks * (full.shape[1] if len(full) else 0))]))
         news = PerRow(coded.payload.take(self._index)) if each else coded.payload
         return {"full": PerRow(parts), "news": news, "each": each}
@@ -121,25 +129,6 @@ class Coded:
         return replies
 
     def _added(self, replies: Replies, labels: Ints, groups: int | None) -> Sums:
-        """Sums of replies within groups, with models for coded changes."""
-        from scipy.sparse import csr_array
-
-        G, rows = groups or 1, replies.rows
-        label, m = labels[rows], len(rows)
-        count = int(m) if groups is None else np.bincount(label, minlength=G)
-        if not replies:
-            return Sums({}, replies.to, rows, replies.missing, count)
-
-        def added(values: Floats, weights: Floats, at: Ints, size: int) -> Floats:
-            sums = np.asarray(csr_array((weights, (label, at)), shape=(G, size)) @ values.reshape(size, -1))
-            return sums.reshape(G, *values.shape[1:])
-
-        one, each = np.ones(m), np.arange(m)
-        found: State = {n: added(v, one, each, m).astype(v.dtype) for n, v in replies.items() if n != "payload"}
-        if "payload" in replies:
-            base, w = self._base, replies["w"]
-            change = by_name(self.up).decode(replies["payload"], base.shape[1])
-            index = label if self._labels is None and len(base) > 1 else self._index[rows]
-            found["x"] = (added(change, w, each, m) + added(base, w, index, len(base))).astype(base.dtype)
-        found = found if groups is not None else {n: v[0] for n, v in found.items()}
-        return Sums(found, replies.to, rows, replies.missing, count)
+        label, index = labels[replies.rows], self._index[replies.rows]
+        index = label if self._labels is None and len(self._base) > 1 else index
+        return added(replies, label, groups, self._base, index, self.up)
