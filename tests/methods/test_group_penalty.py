@@ -197,3 +197,17 @@ def test_bad_input():
         GroupPenalty(eta=0.1, lam=0.1, personal=ALL, margin=0.0)
     with pytest.raises(CoterieError, match="a whole number from 0 for each of 9 clients"):
         GroupPenalty(eta=0.1, lam=0.1, personal=ALL, group=[0, 1]).init(InProcess(quadratics()[0]))
+
+
+def test_without_a_margin_strong_convexity_in_z_is_no_hold():
+    """With |z - a_g x_s|^2 / 2 groups part along x_s under any push; a ridge on z holds them."""
+    a = np.array([1.0, 1.0, -1.0, -1.0])
+    for ridge in (0.0, 1.0):
+        A = np.array([[[x * x, -x], [-x, 1.0 + ridge]] for x in a])
+        how = {"personal": ("1",), "group": np.array([0, 0, 1, 1]), "lam": 0.1, "mu": 0.5, "bend": 1.0}
+        fed = InProcess(Quadratic(A, np.zeros((4, 2))))
+        method = GroupPenalty(eta=0.2, **how)
+        far = [np.abs(s["centre"]).max() for s in method.run(fed, [100, 200], method.init(fed, np.array([1.0, 0.1])))]
+        assert far[1] > 100.0 * far[0] if ridge == 0.0 else far[1] < far[0] < 1.0
+    with pytest.raises(CoterieError, match="unless there is a larger ridge on what is personal"):
+        GroupPenalty(eta=0.1, personal="1", lam=0.1, mu=0.5)

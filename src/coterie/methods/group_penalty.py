@@ -7,9 +7,10 @@ Every client has its own z_i beside the shared x_s. With weights n_i, sums N_g a
 lam = 0 is personal layers without groups (FedPer), a large lam one z for each group (group SGD). The push ends where
 groups are ``margin`` apart, so F is bounded below wherever the losses are. Without a margin the push is
 ``-mu/2 sum_{g < h} N_g N_h / N |c_g - c_h|^2 = -mu/2 sum_g N_g |c_g - c|^2``. Groups that go apart by s_g about a mean
-that stays win ``mu/2 sum_g N_g |s_g|^2``; losses that are ``bend``-strongly convex in z grow by ``bend/2`` times the
-same sum at least, less lower powers. So F is bounded below if ``mu < bend``; for log losses with a ridge of ``bend``,
-which grow no faster, it is not if mu is larger.
+that stays win ``mu/2 sum_g N_g |s_g|^2``; losses of ``bend/2 |z|^2`` less a constant at least, whatever x_s is,
+grow by ``bend/2`` times the same sum, less lower powers. So F is bounded below if ``mu < bend``; for log losses with a
+ridge of ``bend``, which grow no faster, it is not if mu is larger. That losses are strongly convex in z is not enough:
+with ``|z - a_g x_s|^2 / 2`` groups go apart along x_s at no cost.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class GroupPenalty(LocalTraining):
     margin : float, default infinity
         Distance at which the push ends.
     bend : float, default 0
-        Without a margin: how strongly convex every client's mean loss is in z, such as the ridge; mu must be below.
+        Without a margin: the ridge on z, by which every client's mean loss is ``bend/2 |z|^2`` less a constant at
+        least; mu must be below.
     tau : int, default 1
         Steps at home in a round.
     """
@@ -106,8 +108,8 @@ class GroupPenalty(LocalTraining):
             raise CoterieError(f"margin must be a number above 0, not {self.margin!r}.")
         if self.mu > 0.0 and np.isinf(self.margin) and self.mu >= self.bend:
             raise CoterieError(
-                f"A push mu of {self.mu:g} without a margin drives groups apart for ever, unless every loss is more "
-                f"strongly convex than that (bend, here {self.bend:g}): give a margin."
+                f"A push mu of {self.mu:g} without a margin drives groups apart for ever, unless there is a larger "
+                f"ridge on what is personal (bend, here {self.bend:g}): give a margin."
             )
 
     def groups(self, fed: Federation) -> Ints:

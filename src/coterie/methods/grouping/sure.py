@@ -32,7 +32,8 @@ class Sure:
         By how much the next best group is worse, and the standard error of that over the client's rows (NaN for one).
     probability : (m,) float64
         That the group is the best of the k, at least: ``1 - sum_j P(j is better)``, each P by Student's t of the paired
-        differences over rows under a flat prior, and never below 1 / k. Exact for two groups.
+        differences over rows under a flat prior. Exact for two groups. Where that says less than 1 / k, as for a client
+        with one row, 1 / k stands for "nobody knows", which is no bound.
     """
 
     group: Ints
@@ -88,7 +89,7 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
 
 
 def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
-    """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality.
+    """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality, or 1 / k.
 
     Parameters
     ----------
