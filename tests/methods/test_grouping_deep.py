@@ -10,10 +10,12 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.fedavg import FedAvg
 from coterie.methods.found_groups import FoundGroups
 from coterie.methods.grouping.adapt import adapt
 from coterie.methods.grouping.restarts import by_restarts, number_by_held_out
 from coterie.methods.ifca import IFCA
+from coterie.methods.scaffold import Scaffold
 from coterie.objectives.deep import Deep
 
 M = 6
@@ -48,3 +50,12 @@ def test_found_groups_by_restarts():
     state = method.step(fed, method.init(fed))
     assert state["group"].tolist() in ([0, 1] * 3, [1, 0] * 3)
     assert np.isfinite(method.models(fed, state)).all()
+
+
+@pytest.mark.parametrize("method", [FedAvg(eta=0.1), FoundGroups(eta=0.1), IFCA(eta=0.1, k=2), Scaffold(eta=0.1)])
+def test_too_many_first_models_are_refused_at_once(method):
+    fed, w = federation()
+    with pytest.raises(CoterieError, match=r"begin at .*: give .* first models?, not an array of shape"):
+        method.init(fed, np.tile(w, (M, 1)))
+    with pytest.raises(CoterieError, match="The first model must be 68 finite numbers"):
+        method.init(fed, w[:3])

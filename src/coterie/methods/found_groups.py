@@ -64,7 +64,10 @@ class FoundGroups(GroupSGD):
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round: the groups found from one model w (d,), where all of them start, too."""
-        model = started(fed, self.link, self.seeds, w).whole(w)
+        start = started(fed, self.link, self.seeds, w)
+        if w is not None:
+            start.cut(w)  # a CoterieError for what is no model
+        model = start.whole(w)
         found = self._found(fed, model)
         group = np.where(found.labels < 0, np.argmax(found.sizes), found.labels)  # the silent go with the most
         state = self.known(group).init(fed)

@@ -35,12 +35,15 @@ class Start:
     told: bool
 
     def cut(self, w: npt.ArrayLike) -> Floats:
-        """The shared part of models given (..., d) or (..., d1); a CoterieError for another shape."""
+        """The shared part of models given (..., d) or (..., d1); a CoterieError for another shape, or too many."""
         d, d1 = len(self.shared), int(self.shared.sum())
         given = np.array(w, dtype=self.models.dtype)
         if given.shape[-1:] not in ((d,), (d1,)) or not np.isfinite(given).all():
             also = "" if d1 == d else f" or the {d1} that they share"
             raise CoterieError(f"The first model must be {d} finite numbers, as many as clients have parameters{also}.")
+        if len(given.reshape(-1, given.shape[-1])) > (k := len(self.models)):
+            where, many = ("at one model", "one first model") if k == 1 else (f"at {k} models", "as many first models")
+            raise CoterieError(f"Clients begin {where}: give {many}, not an array of shape {given.shape}.")
         out: Floats = given if given.shape[-1] == d1 else given[..., self.shared]
         return out
 
