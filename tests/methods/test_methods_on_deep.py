@@ -99,3 +99,14 @@ def test_scaffold_s_control_variates_are_gradients_with_momentum_too(steps):
     o = Deep.of(net, X, y, lo, lo + n, loss="mse", dtype="float64", momentum=0.9)
     state = list(Scaffold(eta=0.005, E=steps).run(InProcess(o), [120]))[-1]
     np.testing.assert_allclose(state["w"], np.linalg.lstsq(X, y, rcond=None)[0], atol=1e-6)
+
+
+def test_codecs_make_no_variance_negative():
+    """BatchNorm's statistics may travel, coded; a root of a negative one was NaN."""
+    rng = np.random.default_rng(0)
+    X, y, lo = 0.1 * rng.normal(size=(60, 4)), rng.integers(0, 2, 60), np.arange(3) * 20
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    o = Deep.of(net, X, y, lo, lo + 20, buffers="averaged")
+    state = list(FedAvg(eta=0.1, E=3, B=5, up="sign").run(InProcess(o), [30]))[-1]
+    where = np.cumsum(list(o.names.values()))[list(o.names).index("1.running_var")] - 8
+    assert state["w"][where : where + 8].min() < 0.0 and np.isfinite(o.value(state["w"])).all()

@@ -42,6 +42,7 @@ class Bench:
         for place in of.buffers:
             owner, _, name = place.name.rpartition(".")
             self.module.get_submodule(owner)._buffers[name] = self._layer(self.flat, place)
+        self.variances = [self._layer(self.flat, p) for p in of.buffers if p.name.split(".")[-1] == "running_var"]
 
     def _layer(self, flat: Tensor, place: Place) -> Tensor:
         layer, shape = flat[place.start : place.stop], place.shape
@@ -54,8 +55,10 @@ class Bench:
         return row if self.order is None else row[self.order[: len(row)]]
 
     def load(self, theta: Tensor) -> None:
-        """Take a model (d,)."""
+        """Take a model (d,). Variances that a codec made negative on their way are 0."""
         self.flat.copy_(self.laid(theta))
+        for variance in self.variances:
+            variance.clamp_(min=0.0)
 
     def unload(self, row: Tensor, flat: Tensor) -> None:
         """Write ``flat``, (d,) or (p,), to a row of theta's order."""
