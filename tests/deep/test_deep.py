@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
+from coterie.errors import CoterieError
 from coterie.numerics import keyed
 from coterie.objectives.deep import Deep
 from coterie.objectives.steps import Draws, Sampled
@@ -241,6 +242,20 @@ def test_first_models_are_a_function_of_the_seed() -> None:
     objective.walk(models(objective), models(objective), ETA, 0.0, STEPS, draws(4), True)
     np.testing.assert_array_equal(before, flat(module))
     load(module, before)
+
+
+def test_rows_and_modules_are_made_of_each_other() -> None:
+    objective = deep(partial(cnn, norm=True), (2, 6, 6))
+    pretrained = cnn(norm=True).double()
+    theta = objective.flat(pretrained)
+    np.testing.assert_array_equal(theta, flat(pretrained))
+    again, x = objective.module(theta), torch.tensor(data(2, 6, 6)[0])
+    assert not again.training
+    assert torch.equal(again(x), pretrained.eval()(x))
+    with pytest.raises(CoterieError, match="has shape"):
+        objective.flat(mlp())
+    with pytest.raises(CoterieError, match="one row"):
+        objective.module(theta[None])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,8 +1,4 @@
-"""Large models, one client after another: layers are views of one flat row, and clients share out the cores.
-
-Every thread has a module of its own, whose parameters and gradients lie in two flat tensors, so that a step is one
-call whatever the number of layers.
-"""
+"""Large models, one client after another: clients share out the cores, and every thread has a module of its own."""
 
 from __future__ import annotations
 
@@ -19,57 +15,44 @@ from torch import Tensor
 
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import MOVING, Architecture, Place
+from coterie.objectives.deep.architecture import MOVING, Architecture
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
 
 class Bench:
-    """A module whose parameters lie in ``flat`` (d,) and whose gradients lie in ``grads`` (p,).
-
-    Both are in the order of ``Architecture.channels_last``; :meth:`load` and :meth:`unload` go between that and theta.
-    """
+    """A module that takes clients' models in turn; kernels of images' convolutions have their channels last."""
 
     def __init__(self, of: Architecture) -> None:
-        self.of, self.module, self.order = of, of.module(), of.channels_last
-        self.flat = torch.zeros(of.d, dtype=of.dtype, device=of.device)
-        self.grads = torch.zeros(of.p, dtype=of.dtype, device=of.device)
-        self.moves = None if of.moves is None else self.laid(of.tensor(of.moves)[: of.p])
-        parameters = dict(self.module.named_parameters())
-        for place in of.parameters:
-            parameter = parameters[place.name]
-            parameter.data, parameter.grad = self._layer(self.flat, place), self._layer(self.grads, place)
-        for place in of.buffers:
-            owner, _, name = place.name.rpartition(".")
-            self.module.get_submodule(owner)._buffers[name] = self._layer(self.flat, place)
-        self.variances = [self._layer(self.flat, p) for p in of.buffers if p.name.split(".")[-1] == "running_var"]
+        self.of, self.module = of, of.module()
+        if of.images:  # a quarter less time
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        self.layers = [named[place.name] for place in of.parameters]
+        self.fixed = [named[place.name] for place in of.buffers]
+        self.trained = [layer for layer in self.layers if layer.requires_grad]
+        self.variances = [b for p, b in zip(of.buffers, self.fixed, strict=True) if p.name.endswith("running_var")]
 
-    def _layer(self, flat: Tensor, place: Place) -> Tensor:
-        layer, shape = flat[place.start : place.stop], place.shape
-        if self.order is None or len(shape) != 4:
-            return layer.view(shape)
-        return layer.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
-
-    def laid(self, row: Tensor) -> Tensor:
-        """A row (d,) or (p,) of theta's order in that of ``flat``."""
-        return row if self.order is None else row[self.order[: len(row)]]
-
+    @torch.no_grad()
     def load(self, theta: Tensor) -> None:
         """Take a model (d,). Variances that a codec made negative on their way are 0."""
-        self.flat.copy_(self.laid(theta))
+        views = self.of.views(theta)
+        for place, layer in zip(self.of.places, (*self.layers, *self.fixed), strict=True):
+            layer.copy_(views[place.name])
         for variance in self.variances:
             variance.clamp_(min=0.0)
 
-    def unload(self, row: Tensor, flat: Tensor) -> None:
-        """Write ``flat``, (d,) or (p,), to a row of theta's order."""
-        if self.order is None:
-            row.copy_(flat)
-        else:
-            row[self.order[: len(row)]] = flat
+    @torch.no_grad()
+    def unload(self, theta: Tensor, fixed: bool = True) -> None:
+        """Write the model to a row (d,), its buffers where they are wanted."""
+        views = self.of.views(theta)
+        for place, layer in zip(self.of.places, (*self.layers, *(self.fixed if fixed else ())), strict=False):
+            views[place.name].copy_(layer)
 
     def training(self, rows: int) -> None:
         """Go into training mode; less than two rows have no variance, so that statistics rest there."""
-        self.module.train()
+        if not self.module.training or self.of.moving:
+            self.module.train()
         for layer in self.module.modules() if rows < 2 and self.of.moving else ():
             if isinstance(layer, MOVING):
                 layer.eval()
@@ -80,16 +63,19 @@ class Bench:
             outputs: Tensor = self.module(x)
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
-    def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> Tensor:
-        """The gradient (p,) of the loss of some rows at ``flat``."""
+    def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> list[Tensor]:
+        """The gradients (1, ...) of the layers for the loss of some rows; zero for frozen ones."""
         x, y, scale = batch
         self.training(len(y))
-        self.grads.zero_()
         loss = (self.of.loss(self.forward(x), y) * scale).sum()
-        torch.autograd.backward(loss)
+        grads = list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
         if ridge:
-            self.grads.add_(self.flat[: self.of.p], alpha=ridge * float(scale.sum()))
-        return self.grads if self.moves is None else self.grads.mul_(self.moves)
+            decay = ridge * float(scale.sum())
+            grads = [g + decay * layer.data for g, layer in zip(grads, self.trained, strict=True)]
+        if len(self.trained) < len(self.layers):
+            found = iter(grads)
+            grads = [next(found) if layer.requires_grad else torch.zeros_like(layer) for layer in self.layers]
+        return [g[None] for g in grads]
 
 
 class Alone:
@@ -108,17 +94,23 @@ class Alone:
         return bench
 
     def _layers(self, numbers: Any) -> list[Tensor] | None:
-        """The parameters of a row (d,), where there is any, as :class:`Bench` has them."""
-        return None if numbers is None else [self.bench.laid(self.of.tensor(numbers)[: self.of.p])[None]]
+        """The layers (1, ...) of a row (d,), where there is any."""
+        if numbers is None:
+            return None
+        views = self.of.views(self.of.tensor(numbers)[None])
+        return [views[place.name] for place in self.of.parameters]
 
-    def each(self, m: int, run: Callable[[int], None]) -> None:
-        """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them."""
-        cores = torch.get_num_threads()
+    def each(self, work: Ints, run: Callable[[int], None]) -> None:
+        """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
+
+        Those with the most ``work`` (m,) go first, so that none is left alone at the end.
+        """
+        cores, m = torch.get_num_threads(), len(work)
         if m < cores or cores == 1 or self.of.random or self.of.device.type != "cpu":
             for i in range(m):
                 run(i)
         else:
-            list(_pool(cores).map(run, range(m)))
+            list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
     def gradient(self, theta: Tensor, keys: Any, first: Ints, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of step ``first``; nothing for buffers."""
@@ -128,34 +120,40 @@ class Alone:
             bench = self.bench
             bench.load(theta[i])
             with _seeded(self.of, int(keys[i]), int(first[i])):
-                bench.unload(out[i, : self.of.p], bench.gradient(_single(batch, i, int(first[i])), self.ridge))
+                grads = bench.gradient(_single(batch, i, int(first[i])), self.ridge)
+            views = self.of.views(out[i])
+            for place, g in zip(self.of.parameters, grads, strict=True):
+                views[place.name].copy_(g[0])
 
-        self.each(len(theta), one)
+        self.each(np.ones(len(theta), dtype=np.int64), one)
         return out
 
     def walk(
         self, theta: Tensor, going: Going, keys: Any, first: Ints, batch: Batch, clip: float | None, momentum: float
     ) -> None:
         """Move theta (m, d), in place, where local steps lead."""
-        p = self.of.p
 
         def one(i: int) -> None:
             bench, at = self.bench, int(first[i])
             bench.load(theta[i])
             to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
-            on = self._layers(going.on)
-            layers, eta = [bench.flat[None, :p]], self.of.tensor(going.eta[i : i + 1])
+            on, layers = self._layers(going.on), [layer.data[None] for layer in bench.layers]
+            eta = self.of.tensor(going.eta[i : i + 1])
             stepper = Stepper(layers, eta, going.pull, to if going.pull else None, shift, on, clip, momentum)
             for s in range(int(going.steps[i])):
                 now = at + (s if going.fresh else 0)
                 with _seeded(self.of, int(keys[i]), now):
-                    g = bench.gradient(_single(batch, i, now), self.ridge)
-                stepper.step([g[None]])
-            if going.on is not None:  # statistics of layers that rest do, too
-                bench.flat[p:] = torch.where(self.of.tensor(going.on)[p:] > 0, bench.flat[p:], theta[i, p:])
-            bench.unload(theta[i], bench.flat)
+                    grads = bench.gradient(_single(batch, i, now), self.ridge)
+                stepper.step(grads)
+            if going.on is None:
+                bench.unload(theta[i])
+            else:  # statistics of layers that rest do, too
+                before = theta[i].clone()
+                bench.unload(theta[i])
+                p, move = self.of.p, self.of.tensor(going.on)
+                theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], before[p:])
 
-        self.each(len(theta), one)
+        self.each(going.steps, one)
 
     def outputs(self, theta: Tensor, i: int, x: Any) -> Tensor:
         """What client i's model makes of inputs (b, ...), in evaluation mode."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -133,9 +132,14 @@ class Architecture:
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Where every layer lies in the flat row."""
+        return (*self.parameters, *self.buffers)
+
+    @property
     def names(self) -> dict[str, int]:
         """How many numbers each layer has, in the order of the flat row."""
-        return {place.name: place.stop - place.start for place in (*self.parameters, *self.buffers)}
+        return {place.name: place.stop - place.start for place in self.places}
 
     def module(self) -> nn.Module:
         """A new copy of the module, of the right type and place, whose first numbers mean nothing."""
@@ -161,32 +165,38 @@ class Architecture:
                     frozen = (inner := list(layer.parameters())) and not any(p.requires_grad for p in inner)
                     if not frozen and callable(reset := getattr(layer, "reset_parameters", None)):
                         reset()
-        flat = torch.empty(self.d, dtype=self.dtype)
+        return self.flat(module)
+
+    def flat(self, module: nn.Module) -> np.ndarray[Any, np.dtype[Any]]:
+        """A module's parameters and floating buffers as one row (d,); a CoterieError where its layers are others."""
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        for place in (*self.parameters, *self.buffers):
-            flat[place.start : place.stop] = tensors[place.name].detach().flatten().cpu()
-        return np.asarray(flat.numpy())
+        row = torch.empty(self.d, dtype=self.dtype)
+        for place in self.places:
+            layer = tensors.get(place.name)
+            if layer is None or tuple(layer.shape) != place.shape:
+                has = "no such layer" if layer is None else f"shape {tuple(layer.shape)}"
+                raise CoterieError(f"The layer {place.name} has shape {place.shape}, and the module given has {has}.")
+            row[place.start : place.stop] = layer.detach().flatten().cpu()
+        return np.asarray(row.numpy())
+
+    def filled(self, theta: Any) -> nn.Module:
+        """A new module with the parameters and buffers of a row (d,), in evaluation mode."""
+        if np.shape(theta) != (self.d,):
+            raise CoterieError(f"A model is one row of {self.d} numbers, not of shape {np.shape(theta)}.")
+        module = self.module()
+        tensors, views = (
+            {**dict(module.named_parameters()), **dict(module.named_buffers())},
+            self.views(self.tensor(theta)),
+        )
+        with torch.no_grad():
+            for place in self.places:
+                tensors[place.name].copy_(views[place.name])
+        return module.eval()
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """The layers as views of flat rows (..., d)."""
         lead = theta.shape[:-1]
-        every = (*self.parameters, *self.buffers)
-        return {place.name: theta[..., place.start : place.stop].view(*lead, *place.shape) for place in every}
-
-    @cached_property
-    def channels_last(self) -> Tensor | None:
-        """Where the numbers of theta (d,) lie when kernels of convolutions have their channels last; None: as they are.
-
-        Convolutions of float32 images take a quarter less time so.
-        """
-        if not self.images:
-            return None
-        order = torch.arange(self.d)
-        for place in self.parameters:
-            if len(place.shape) == 4:
-                here = order[place.start : place.stop]
-                here.copy_(here.view(place.shape).permute(0, 2, 3, 1).flatten().clone())
-        return order.to(self.device)
+        return {p.name: theta[..., p.start : p.stop].view(*lead, *p.shape) for p in self.places}
 
     def tensor(self, theta: Any) -> Tensor:
         """Numbers of numpy as a tensor of its own here."""

@@ -213,6 +213,14 @@ class Deep:
         """First parameters (d,): see :meth:`Architecture.start`."""
         return self.architecture.start(seed)
 
+    def flat(self, module: nn.Module) -> Floats:
+        """A module's parameters as a row (d,), to start from: ``method.init(fed, objective.flat(pretrained))``."""
+        return self.architecture.flat(module)
+
+    def module(self, theta: npt.ArrayLike) -> nn.Module:
+        """A torch module with the parameters of a row (d,), in evaluation mode; a CoterieError for other shapes."""
+        return self.architecture.filled(np.asarray(theta))
+
     @property
     def counts(self) -> Ints:
         """Rows of every client."""

@@ -103,10 +103,17 @@ class Stepper:
     momentum: float
     _velocity: list[Tensor] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._first = float(self.eta[0]) if len(self.eta) else 0.0
+
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
         """One step of the first k clients, from their gradients (k, ...)."""
         k = len(grads[0])
+        plain = self.anchor is None and self.shift is None and self.on is None and not self.momentum
+        if k == 1 and plain and self.clip is None:  # one call for all layers
+            torch._foreach_add_([layer[:1] for layer in self.layers], list(grads), alpha=-self._first)
+            return
         scale = None if self.clip is None else self._within(grads, self.clip)
         for j, (layer, g) in enumerate(zip(self.layers, grads, strict=True)):
             wide = (k,) + (1,) * (g.ndim - 1)
