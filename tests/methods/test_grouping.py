@@ -16,8 +16,9 @@ from coterie.methods.grouping.along_network import by_merging
 from coterie.methods.grouping.found import Groups, numbered, right
 from coterie.methods.grouping.losses import by_held_out, held_loss, training_loss
 from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
+from coterie.methods.grouping.sketch import sketch
 from coterie.methods.grouping.sure import judge, probability, sure
-from coterie.methods.grouping.updates import by_updates, silhouette, sketch
+from coterie.methods.grouping.updates import by_updates, silhouette
 from coterie.methods.ifca import IFCA
 from coterie.objectives.beside import Beside, hold_out
 from coterie.objectives.glm import GLM
@@ -366,3 +367,17 @@ def test_a_silhouette_of_clients_drawn_may_miss_a_small_group():
     labels = (np.arange(3000) == 7).astype(np.int64)
     found = [silhouette(points, labels, seed) for seed in range(6)]
     assert -1.0 in found and max(found) > -1.0
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"eta": np.nan}, "eta must be a number above 0"),
+        ({"eta": 0.5, "k": "four"}, "k must be a whole number"),
+        ({"eta": 0.5, "k": [2, 2.5]}, "k must be a whole number"),
+        ({"eta": 0.5, "w": np.zeros(14)}, "The common model must be 15 numbers"),
+    ],
+)
+def test_what_updates_cannot_be_asked(how, says):
+    with pytest.raises(CoterieError, match=says):
+        by_updates(federation()[0], **{"w": np.zeros(15)} | how)

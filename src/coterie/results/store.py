@@ -92,6 +92,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     """``model.json``, once it is sure that this version can read it."""
     if not (path / "model.json").is_file():
         what = "has no model.json" if path.is_dir() else "is not a directory" if path.exists() else "does not exist"
+        if (path / "training.json").is_file():
+            what = "was made by coterie train: read it with coterie.results.training.store.load"
         raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
     try:
         document = json.loads((path / "model.json").read_bytes())

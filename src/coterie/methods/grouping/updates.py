@@ -14,6 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.grouping.found import Groups, numbered
+from coterie.methods.grouping.sketch import sketch
 from coterie.methods.local_training.at_home import finite, train
 from coterie.methods.local_training.options import need
 from coterie.numerics import keyed
@@ -25,27 +26,11 @@ FEW = 2000
 """Clients among whom all pairs are looked at for the silhouette."""
 
 
-def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
-    """Random projection (m, q) of updates (m, d) that keeps inner products in the mean: a count sketch.
-
-    Every coordinate is added, with a random sign, to one of q sums, which needs O(d) and no matrix; the error of a
-    cosine is about ``1 / sqrt(q)``. With q = 0 or q >= d the updates themselves are returned.
-
-    Charikar, Chen, Farach-Colton (2002), Finding frequent items in data streams; Weinberger et al. (2009).
-    """
-    d = update.shape[1]
-    if not 0 < q < d:
-        return update
-    from scipy.sparse import csr_array
-
-    u = keyed.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
-    place, sign = (u[:d] * q).astype(np.int64), np.where(u[d:] < 0.5, -1.0, 1.0)
-    return np.asarray(update @ csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))
-
-
 @work
 def direction(site: Site, w: Floats, eta: float, steps: int, B: int, q: int, seed: int) -> dict[str, Any]:
     """Where local steps from w lead, as a vector of length 1 (m, q) and its length; zero where they diverge."""
+    if np.shape(w) != (site.objective.dim,):
+        raise CoterieError(f"The common model must be {site.objective.dim} numbers, not of shape {np.shape(w)}.")
     start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
     theta = train(site, start, eta, many, np.zeros_like(many), B, "direction rows")
     change = np.where(finite(theta)[:, None], theta - start, 0.0).astype(np.float64)
@@ -99,9 +84,12 @@ def by_updates(
         For a number of groups below 2 or not below the number of clients, and an unknown way of clustering.
     """
     need("steps", steps, 1, whole=True)
+    need("eta", eta, 0.0, above=True)
     if how not in ("k-means", "agglomerative"):
         raise CoterieError(f"Updates are clustered by 'k-means' or 'agglomerative', not {how!r}.")
-    ks = [k] if isinstance(k, int) else list(k)
+    ks = list(k) if isinstance(k, Iterable) and not isinstance(k, str) else [k]
+    for number in ks:
+        need("k", number, 1, whole=True)
     found = fed.ask(direction, w=np.asarray(w), eta=float(eta), steps=steps, B=B, q=q, seed=seed)
     u = np.zeros((len(fed.clients), found["u"].shape[1] if found else 1))
     if found:
