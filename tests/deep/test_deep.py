@@ -283,12 +283,39 @@ def test_embeddings_are_told_whole_numbers() -> None:
     np.testing.assert_allclose(one.gradient(theta), other.gradient(theta), atol=1e-12)
 
 
-def test_threads_share_out_clients_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_out_clients_and_change_nothing() -> None:
     objective = deep(cnn, (2, 6, 6), dtype="float32", batched=False)
+    theta, before = models(objective), torch.get_num_threads()
+    try:
+        found = []
+        for cores in (2, 1):
+            torch.set_num_threads(cores)
+            found.append(objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True))
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_first_models_and_dropout_in_threads_do_not_disturb_each_other(dropout: float) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 3))
+
+    objective = deep(make if dropout else mlp)
     theta = models(objective)
-    many = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    np.testing.assert_array_equal(many, objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True))
+
+    def run(i: int) -> tuple[Any, ...]:
+        here = objective.take(slice(i % M, i % M + 1))
+        some = slice(i % M, i % M + 1)
+        drawn = Draws(draws(4).keys[some], draws(4).first[some], 4)
+        at = theta[some]
+        return here.start(i % 4), here.walk(at, at, ETA[some], 0.0, STEPS[some], drawn, True)
+
+    expected = [run(i) for i in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        for i, found in enumerate(pool.map(run, range(240))):
+            for a, b in zip(found, expected[i % 12], strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("batched", [True, False])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import MOVING, Architecture
+from coterie.objectives.deep.architecture import MOVING, SEEDED, Architecture
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
@@ -176,7 +176,7 @@ def _seeded(of: Architecture, key: int, step: int) -> Iterator[None]:
     if not of.random:
         yield
         return
-    with torch.random.fork_rng(devices=[of.device] if of.device.type == "cuda" else []):
+    with SEEDED, torch.random.fork_rng(devices=[of.device] if of.device.type == "cuda" else []):
         torch.manual_seed((key + step * int(GOLDEN)) % 2**63)
         yield
 

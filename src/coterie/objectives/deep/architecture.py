@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 BUFFERS = ("personal", "averaged", "refused")
 MOVING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
+
+SEEDED = threading.RLock()
+"""Held while torch's generator, which all threads share, is seeded: another thread's draws would come between."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class Architecture:
 
     def module(self) -> nn.Module:
         """A new copy of the module, of the right type and place, whose first numbers mean nothing."""
-        with torch.random.fork_rng(devices=[]):  # the caller's generator is left alone
+        with SEEDED, torch.random.fork_rng(devices=[]):  # the caller's generator is left alone
             module = self.make()
         if not isinstance(module, nn.Module):
             raise CoterieError(
@@ -157,7 +161,7 @@ class Architecture:
         Layers that cannot initialise themselves (no ``reset_parameters``), and frozen ones, keep the module's numbers,
         unless ``model`` was a function that makes a module.
         """
-        with torch.random.fork_rng(devices=[]):
+        with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.make().to(self.dtype)
             if not self.anew:
