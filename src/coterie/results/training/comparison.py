@@ -81,7 +81,10 @@ class Comparison:
         """
         value = self.values(name) - (self.values(other) if other else 0.0)
         if len(value) > 1:
-            return (float(value.mean()), *student(value))
+            low, high = student(value)
+            if self.score == "accuracy" and other is None:  # few seeds say more than can be
+                low, high = max(low, 0.0), min(high, 1.0)
+            return float(value.mean()), low, high
         each = (self.clients(name) - (self.clients(other) if other else 0.0))[0]
         rng = keyed.generator(self.runs[name][0].seed, "bootstrap", 0, 0)
         return (float(value[0]), *bootstrap(each[np.isfinite(each)], rng))
