@@ -213,6 +213,30 @@ def test_dropout_depends_on_client_and_step_alone() -> None:
     np.testing.assert_array_equal(objective.value(theta), objective.value(theta))
 
 
+class Unruly(nn.Module):
+    """Draws in a function instead of a layer, or does what its numbers say."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.body, self.draws = nn.Linear(6, 3), draws
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.draws:
+            return self.body(F.dropout(x, 0.5, self.training))
+        return self.body(x) if float(x.sum()) > 0.0 else self.body(2.0 * x)
+
+
+@pytest.mark.parametrize("draws_numbers", [True, False])
+def test_what_cannot_be_batched_runs_one_after_another(draws_numbers: bool) -> None:
+    objective = deep(partial(Unruly, draws_numbers), batched=True)
+    assert not objective.batched and objective.architecture.random == draws_numbers
+    theta = models(objective)
+    state = torch.random.get_rng_state()
+    found = [objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True) for _ in range(2)]
+    np.testing.assert_array_equal(*found)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
 def test_datasets_loaders_and_arrays_are_the_same_clients() -> None:
     X, y = data(6)
     pairs = [(X[lo:hi], y[lo:hi]) for lo, hi in zip(STARTS, STOPS, strict=True)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import MOVING, SEEDED, Architecture
+from coterie.objectives.deep.architecture import MOVING, SEEDED, Architecture, tensors
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
@@ -27,7 +27,7 @@ class Bench:
         self.of, self.module = of, of.module()
         if of.images:  # a quarter less time
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        named = tensors(self.module)
         self.layers = [named[place.name] for place in of.parameters]
         self.fixed = [named[place.name] for place in of.buffers]
         self.trained = [layer for layer in self.layers if layer.requires_grad]
@@ -43,10 +43,10 @@ class Bench:
             variance.clamp_(min=0.0)
 
     @torch.no_grad()
-    def unload(self, theta: Tensor, fixed: bool = True) -> None:
-        """Write the model to a row (d,), its buffers where they are wanted."""
+    def unload(self, theta: Tensor) -> None:
+        """Write the model to a row (d,)."""
         views = self.of.views(theta)
-        for place, layer in zip(self.of.places, (*self.layers, *(self.fixed if fixed else ())), strict=False):
+        for place, layer in zip(self.of.places, (*self.layers, *self.fixed), strict=True):
             views[place.name].copy_(layer)
 
     def training(self, rows: int) -> None:

@@ -27,13 +27,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean squared errors (rows,)."""
-    return (
-        (outputs.reshape(targets.shape) - targets)
-        .square()
-        .flatten(1 if targets.ndim > 1 else 0)
-        .reshape(len(targets), -1)
-        .mean(1)
-    )
+    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
 
 
 def bce(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -173,10 +167,9 @@ class Architecture:
 
     def flat(self, module: nn.Module) -> np.ndarray[Any, np.dtype[Any]]:
         """A module's parameters and floating buffers as one row (d,); a CoterieError where its layers are others."""
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        row = torch.empty(self.d, dtype=self.dtype)
+        layers, row = tensors(module), torch.empty(self.d, dtype=self.dtype)
         for place in self.places:
-            layer = tensors.get(place.name)
+            layer = layers.get(place.name)
             if layer is None or tuple(layer.shape) != place.shape:
                 has = "no such layer" if layer is None else f"shape {tuple(layer.shape)}"
                 raise CoterieError(f"The layer {place.name} has shape {place.shape}, and the module given has {has}.")
@@ -188,13 +181,10 @@ class Architecture:
         if np.shape(theta) != (self.d,):
             raise CoterieError(f"A model is one row of {self.d} numbers, not of shape {np.shape(theta)}.")
         module = self.module()
-        tensors, views = (
-            {**dict(module.named_parameters()), **dict(module.named_buffers())},
-            self.views(self.tensor(theta)),
-        )
+        layers, views = tensors(module), self.views(self.tensor(theta))
         with torch.no_grad():
             for place in self.places:
-                tensors[place.name].copy_(views[place.name])
+                layers[place.name].copy_(views[place.name])
         return module.eval()
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
@@ -210,6 +200,11 @@ class Architecture:
     def autocast(self) -> Any:
         """A context in which layers compute in half precision, where that was asked for."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All that a module holds, by name: parameters and buffers."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _moves(d: int, still: list[Place]) -> np.ndarray[Any, np.dtype[np.float64]] | None:

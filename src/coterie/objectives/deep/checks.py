@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
-from coterie.objectives.deep.architecture import Architecture, Loss
+from coterie.objectives.deep.architecture import SEEDED, Architecture, Loss
 from coterie.objectives.deep.rows import Rows, Tensors
+from coterie.objectives.deep.together import Together
 
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
@@ -30,6 +32,7 @@ def tried(of: Architecture, rows: Rows) -> None:
         raise CoterieError(
             f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.{more}"
         ) from problem
+    of.random = of.random or draws(of, x)
     if of.labels and isinstance(rows, Tensors):
         _known(outputs, rows.y)
     outputs = outputs.to(of.dtype).requires_grad_()
@@ -46,6 +49,28 @@ def tried(of: Architecture, rows: Rows) -> None:
         raise CoterieError("The loss has no gradient: compute it from the outputs with torch alone, without detach.")
     if of.score is not None:
         _scored(of.score, outputs.detach(), y)
+
+
+def draws(of: Architecture, x: Any) -> bool:
+    """Whether the model takes random numbers while it trains, in layers or in functions such as ``F.dropout``."""
+    with SEEDED, torch.random.fork_rng(devices=[]), torch.no_grad(), of.autocast():
+        module, before = of.module().train(), torch.random.get_rng_state()
+        with suppress(*MISFITS):  # BatchNorm has nothing to say of one row
+            module(x)
+        return not torch.equal(before, torch.random.get_rng_state())
+
+
+def batches(together: Together, rows: Rows) -> bool:
+    """Whether several clients' models can be one batch: not where what a model does depends on its numbers."""
+    if not len(rows):
+        return True
+    of = together.of
+    try:
+        x, y = rows.gather(np.zeros((1, 1), dtype=np.int64))
+        together.gradient(of.tensor(of.start(0))[None], (x, y, torch.ones(1, 1, dtype=of.dtype, device=of.device)))
+    except MISFITS:
+        return False
+    return True
 
 
 def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:

@@ -15,7 +15,7 @@ from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.deep.alone import Alone
 from coterie.objectives.deep.architecture import Architecture, Loss, Make
-from coterie.objectives.deep.checks import tried
+from coterie.objectives.deep.checks import batches, tried
 from coterie.objectives.deep.draws import batch, padded
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
 from coterie.objectives.deep.stepper import Going, Training
@@ -117,6 +117,7 @@ class Deep:
             See :class:`Training`.
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
+            Models with moving statistics, random numbers, or steps that depend on their numbers never do.
 
         Raises
         ------
@@ -181,10 +182,11 @@ class Deep:
         if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
             raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
         if batched is None:
-            batched = (of.p < SMALL and not of.convolves and of.device.type == "cpu") or of.device.type != "cpu"
-        batched = bool(batched) and not of.moving and not of.random
+            batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
         tried(of, rows)
-        return cls(of, rows, w, lo, hi, training, batched, Together(of, training.ridge), Alone(of, training.ridge))
+        together = Together(of, training.ridge)
+        batched = bool(batched) and not of.moving and not of.random and batches(together, rows)
+        return cls(of, rows, w, lo, hi, training, batched, together, Alone(of, training.ridge))
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -64,11 +64,6 @@ class Going:
     on: Any = None
     fresh: bool = True
 
-    @property
-    def plain(self) -> bool:
-        """Whether a step is ``eta g`` and no more."""
-        return not self.pull and self.shift is None and self.on is None
-
     def take(self, rows: Ints) -> Going:
         """Of some clients."""
         anchor, shift = (None if a is None else a[rows] for a in (self.anchor if self.pull else None, self.shift))
