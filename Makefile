@@ -6,11 +6,12 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test soak lint format bench docs clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
 	@echo "make test    install what the tests need, check style and types, run the tests"
+	@echo "make soak    the long forms of tests: thousands of faults, damaged messages and draws"
 	@echo "make lint    style and types only"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
@@ -25,6 +26,9 @@ demo: $(VENV)/.data
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -m soak --numprocesses auto --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise .

@@ -11,3 +11,13 @@ from hypothesis import settings
 # The first call of a kernel compiles it, so time says nothing; the same examples every time, so a failure repeats.
 settings.register_profile("coterie", deadline=None, derandomize=True)
 settings.load_profile("coterie")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Soak tests are left out unless -m names them, whatever else it says."""
+    if "soak" in (config.option.markexpr or ""):
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
