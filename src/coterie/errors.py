@@ -18,6 +18,10 @@ class NotIdentified(CoterieError):
     """The table cannot tell the wanted numbers apart, however long a method runs."""
 
 
+class NoRows(CoterieError):
+    """A table has no row that can be used; a site without rows takes no part in a run, which goes on."""
+
+
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:
     """Names that may have been meant, as the end of a message.
 

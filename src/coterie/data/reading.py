@@ -26,7 +26,7 @@ from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import Coded, encode
 from coterie.data.table import to_pandas
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, NoRows, listed, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,7 @@ def prepare(
     weights: str | None = None,
     missing: Literal["error", "drop"] = "error",
     design: Design | None = None,
+    part: bool = False,
 ) -> tuple[Clients, Design]:
     """Read the clients of a table.
 
@@ -71,6 +72,8 @@ def prepare(
         What to do with rows that have missing, infinite or non-numeric values in a column that is used.
     design : Design, optional
         A design fitted before, to be used instead of fitting the formula to this table.
+    part : bool, default False
+        The table is one site's part of a larger one: it may have one client, one cluster and a constant outcome.
 
     Returns
     -------
@@ -85,7 +88,7 @@ def prepare(
     """
     table = to_pandas(df)
     if len(table) == 0:
-        raise CoterieError("The table has no rows.")
+        raise NoRows("The table has no rows.")
     if family not in FAMILIES:
         raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
     if missing not in ("error", "drop"):
@@ -101,12 +104,15 @@ def prepare(
         notes += weightless
     if rows is not None:
         labels = {name: column.take(rows) for name, column in labels.items()}
-    if len(labels[client].labels) == 1:
+    if len(labels[client].labels) == 1 and not part:
         raise CoterieError(
             f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row"
             f"{'' if rows is None else ' that is used'}. Name the column that tells clients apart."
         )
-    tree, more = informative_tree(client, levels, labels)
+    if part:
+        tree, more = arrange((client, labels[client]), [(name, labels[name]) for name in levels]), []
+    else:
+        tree, more = informative_tree(client, levels, labels)
     del labels
     rows = tree.order if rows is None else rows[tree.order]
     take = None if tree.presorted and len(rows) == len(table) else rows
@@ -114,7 +120,7 @@ def prepare(
         design = Design.fit(table, parsed.formula, rows=take)
     X, _ = design.matrices(table, outcome=False, rows=take)
     y = design.read_outcome(table, take)
-    notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels)
+    notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
     clients = tree.clients(
         X,
         y,
@@ -201,7 +207,7 @@ def _sound_rows(
     bad = np.logical_or.reduce([mask for _, mask in found])
     rows = np.flatnonzero(~bad).astype(np.int64)
     if len(rows) == 0:
-        raise CoterieError(f"No row is left without missing values: {sentence}.")
+        raise NoRows(f"No row is left without missing values: {sentence}.")
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}."]
 
 
@@ -234,7 +240,12 @@ def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Co
 
 
 def check_outcome(
-    y: F64, family: str, name: str, rows: I64 | None = None, levels: tuple[str, str] | None = None
+    y: F64,
+    family: str,
+    name: str,
+    rows: I64 | None = None,
+    levels: tuple[str, str] | None = None,
+    constant: bool = False,
 ) -> list[str]:
     """Raise CoterieError if an outcome does not fit its family.
 
@@ -249,6 +260,8 @@ def check_outcome(
         Table position of each value, counted from 0; 0, 1, ... by default.
     levels : (str, str), optional
         What was text in the table and is 0 and 1 in `y`.
+    constant : bool, default False
+        Whether one value may be that of all rows.
 
     Returns
     -------
@@ -286,7 +299,7 @@ def check_outcome(
                 f"The outcome '{name}' has counts up to {y.max():.3g}, too large to be counted one by one: divide by a "
                 "round number, or use family gaussian."
             )
-    if y.min() == y.max():
+    if not constant and y.min() == y.max():
         value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"
         raise CoterieError(f"The outcome '{name}' is constant: {value} in every row, so there is nothing to explain.")
     return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else []
@@ -303,7 +316,7 @@ def _weighing_rows(table: pd.DataFrame, name: str, rows: I64 | None) -> tuple[I6
     if (weights < 0).any():
         raise CoterieError(f"The weights column '{name}' is negative in {rows_text(here[weights < 0])}.")
     if not weights.any():
-        raise CoterieError(f"The weights column '{name}' is 0 in every row.")
+        raise NoRows(f"The weights column '{name}' is 0 in every row.")
     if weights.all():
         return rows, []
     kept = here[weights > 0]

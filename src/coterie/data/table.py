@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.delimited import distinct, read_delimited
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, NoRows, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
         else:
             df = read_delimited(file, (labels,) if isinstance(labels, str) else labels)
     if len(df) == 0:
-        raise CoterieError(f"The table '{file}' has no rows.")
+        raise NoRows(f"The table '{file}' has no rows.")
     return df
 
 

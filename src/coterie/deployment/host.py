@@ -1,0 +1,178 @@
+"""The receiver of a deployed site, made from its folder: whatever asks, it answers, and it never raises.
+
+A run's data are prepared once and kept on disk, so that a process which lives for one message (as Flower's clients do)
+has them in milliseconds. The node of a run keeps its state in ``runs/<id>``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from coterie.deployment import tasks
+from coterie.deployment.config import SCHEMA, Member
+from coterie.deployment.schema import Schema, disagreements
+from coterie.engines import checkpoint, wire
+from coterie.engines.node import Node
+from coterie.errors import CoterieError, NoRows
+
+Watch = Callable[[Mapping[str, Any], bytes, float], None]
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_CHUNK = 1 << 20
+
+
+class Host:
+    """One site of a deployed federation.
+
+    Parameters
+    ----------
+    folder : path
+        The site's: ``site.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
+    watch : callable, optional
+        ``watch(request, reply, seconds)`` after each answer, for a log; what it raises is not the coordinator's to see.
+
+    Raises
+    ------
+    CoterieError
+        If there is no such folder, or its ``site.toml`` is missing or wrong.
+    """
+
+    def __init__(self, folder: str | Path, watch: Watch | None = None) -> None:
+        self.folder = Path(folder)
+        self.member = Member.read(self.folder)
+        self._watch = watch
+        self._runs: dict[str, Node] = {}
+        self._lock = Lock()
+
+    def receive(self, data: bytes) -> bytes:
+        """Answer one message: of the kinds check and open, or one that the node of its run answers."""
+        start = time.perf_counter()
+        try:
+            request = wire.decode(data)
+        except CoterieError as problem:
+            return wire.encode({"garbled": str(problem)})
+        with self._lock:
+            reply = self._safe(request, data[-16:])
+            if self._watch is not None:
+                with suppress(OSError):  # a full disk stops the log, not the run
+                    self._watch(request, reply, time.perf_counter() - start)
+        return reply
+
+    def _safe(self, request: Any, key: bytes) -> bytes:
+        try:
+            return self._answer(request, key)
+        except CoterieError as problem:
+            return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
+        except OSError as problem:
+            return wire.encode({"failed": f"{(problem.strerror or str(problem)).lower()}"})
+        except Exception as problem:
+            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
+
+    def _answer(self, request: Any, key: bytes) -> bytes:
+        if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
+            raise CoterieError("A request without a kind: use one version of coterie at all sites.")
+        if request["kind"] == "check":
+            return wire.encode({"done": "check"} | self.check(request))
+        run = request.get("run")
+        if not isinstance(run, str) or not _RUN.fullmatch(run):
+            raise CoterieError(f"{run!r} is no name of a run.")
+        if request["kind"] == "open":
+            return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
+        if run not in self._runs:
+            self._runs[run] = self._again(run)
+        return self._runs[run].answer(request, key)
+
+    def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Versions, the clock, and how this site's schema differs from the coordinator's; no row is read.
+
+        With ``columns`` in the request the site's schema too, for a union of levels.
+        """
+        from coterie import __version__
+
+        found: dict[str, Any] = {"name": self.member.name, "version": __version__, "wire": wire.VERSION}
+        found["clock"] = time.time()
+        problems = []
+        try:
+            self.member.table(self.folder)
+        except CoterieError as problem:
+            problems.append(str(problem))
+        try:
+            own = Schema.read(self.folder / SCHEMA)
+        except CoterieError as problem:
+            return found | {"schema": None, "problems": [*problems, str(problem)]}
+        if request.get("schema"):
+            problems += disagreements(Schema.of(request["schema"]), own)
+        columns = own.statement() if request.get("columns") else None
+        return found | {"schema": own.fingerprint, "problems": problems, "columns": columns}
+
+    def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Prepare a run, or say again what was prepared: who is here."""
+        path = self._path(run)
+        asked = {"task": task, "seed": seed}
+        data = self._data(task)
+        if path.exists():
+            before = checkpoint.read(path)
+            if wire.encode(before["asked"]) != wire.encode(asked):
+                raise CoterieError(f"Run '{run}' is another one here (other options): give the new run another name.")
+            if before["data"] != data:
+                raise CoterieError(f"The data of run '{run}' have changed since: give the new run another name.")
+        if run not in self._runs:
+            self._runs[run] = self._node(run, task, seed, data)
+            checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._stat(task)}))
+        return self._runs[run].about() | {"done": "open"}
+
+    def _again(self, run: str) -> Node:
+        """The node of a run that an earlier process opened."""
+        path = self._path(run)
+        if not path.exists():
+            raise CoterieError(f"Run '{run}' was not opened here: begin it again.")
+        before = checkpoint.read(path)
+        task = before["asked"]["task"]
+        if before["stat"] != self._stat(task) and self._data(task) != before["data"]:
+            raise CoterieError(f"The data of run '{run}' have changed since it began: put them back, or begin again.")
+        return self._node(run, task, before["asked"]["seed"], before["data"])
+
+    def _node(self, run: str, task: dict[str, Any], seed: int, data: str) -> Node:
+        from coterie import __version__
+
+        for module in self.member.allow:
+            if ":" not in module:
+                tasks.imported(self.folder, module)
+        try:
+            held = tasks.prepare(self.folder, self.member, task, data)
+        except NoRows as problem:
+            held = tasks.nothing([f"Site '{self.member.name}' takes no part: {problem}"])
+        info = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
+        return Node(
+            self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
+            folder=self._path(run).parent, labels=held.labels, levels=list(held.levels.values()), info=info,
+            min_group=self.member.min_group,
+        )  # fmt: skip
+
+    def _path(self, run: str) -> Path:
+        return self.folder / "runs" / run / "opened"
+
+    def _stat(self, task: Mapping[str, Any]) -> list[int]:
+        """What changes when the data file does, without reading it; a factory looks after its own data."""
+        if task.get("kind") != "table":
+            return []
+        stat = self.member.table(self.folder).stat()
+        return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+    def _data(self, task: Mapping[str, Any]) -> str:
+        """Fingerprint of the data file of a task."""
+        if task.get("kind") != "table":
+            return ""
+        digest = blake2b(digest_size=16)
+        with self.member.table(self.folder).open("rb") as file:
+            while part := file.read(_CHUNK):
+                digest.update(part)
+        return digest.hexdigest()

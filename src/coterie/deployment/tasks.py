@@ -1,0 +1,236 @@
+"""From a site's own files and the task of a run to what the site computes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.deployment.config import SCHEMA, Member
+from coterie.deployment.schema import Schema, disagreements
+from coterie.engines import checkpoint, wire
+from coterie.errors import CoterieError, NoRows, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.data.design import Design
+
+KINDS = ("table", "factory")
+_TABLE: dict[str, Any] = {
+    "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
+    "missing": "error", "schema": None,
+}  # fmt: skip
+_ROWS = ("X", "y", "offset", "weights", "starts", "stops")
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one site computes on.
+
+    Attributes
+    ----------
+    objective : Objective
+        Of the site's m clients, sorted by cluster.
+    labels : (m,) array
+        The clients' labels: numbers, or text.
+    clusters : (m,) int64
+        0 to the number of clusters here less 1, sorted.
+    ids : (m,) uint64
+    levels : dict of str to (m,) array
+        Labels of each client's clusters by column, fine to coarse.
+    notes : tuple of str
+        How the table was read, for the site's owner and the coordinator; no values of rows are in them.
+    """
+
+    objective: Any
+    labels: np.ndarray[Any, Any]
+    clusters: np.ndarray[Any, np.dtype[np.int64]]
+    ids: np.ndarray[Any, np.dtype[np.uint64]]
+    levels: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Holding:
+    """What a site computes on for a task.
+
+    Parameters
+    ----------
+    folder : path
+        The site's.
+    member : Member
+        Its ``site.toml``.
+    task : dict
+        ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema"}`` or
+        ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site is the client.
+        The schema is what the coordinator holds; without it the site's own. A factory is called as ``function(path of
+        the data, site=name, **options)`` and returns an objective, labels of its clients and, if there are any, of
+        their clusters.
+    data : str
+        Fingerprint of the data file; prepared arrays are kept under it.
+
+    Raises
+    ------
+    CoterieError
+        For whatever is wrong with the task or the data; :class:`NoRows` where no row is left.
+    """
+    kind = task.get("kind")
+    if kind not in KINDS:
+        raise CoterieError(f"There is no task of kind {kind!r}: use one version of coterie at all sites.")
+    if kind == "factory":
+        return _made(folder, member, task)
+    task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
+    if strange := task.keys() - _TABLE.keys():
+        raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
+    own = Schema.read(folder / SCHEMA)
+    agreed = own if task["schema"] is None else Schema.of(task["schema"], "The schema of the run")
+    from coterie import __version__
+
+    key = json.dumps([__version__, data, member.name, own.plain(), agreed.plain(), task], sort_keys=True)
+    path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
+    if data and path.exists():
+        try:
+            return _holding(checkpoint.read(path))
+        except CoterieError:  # damaged: it is made again
+            path.unlink(missing_ok=True)
+    arrays = _arrays(folder, member, task, own, agreed)
+    if data:
+        checkpoint.write(path, wire.pieces(arrays))
+    return _holding(arrays)
+
+
+def nothing(notes: Sequence[str]) -> Holding:
+    """What a site holds that has no rows for a task: no clients."""
+    from coterie.objectives.glm import GLM
+
+    none, whole = np.empty(0), np.empty(0, np.int64)
+    objective = GLM(np.empty((0, 1)), none, none, none, whole, whole, "gaussian")
+    return Holding(objective, np.empty(0, "U1"), whole, np.empty(0, np.uint64), {}, tuple(notes))
+
+
+def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
+    """The design of a task's formula by a schema, the same at the coordinator and at every site."""
+    cluster = task.get("cluster") or ()
+    names = [task.get("client"), task.get("offset"), task.get("weights")]
+    names += [cluster] if isinstance(cluster, str) else list(cluster)
+    return schema.design(task["formula"], [n for n in names if n])
+
+
+def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
+    """Everything of a prepared table that a node needs, as plain values."""
+    from coterie.data.reading import prepare as read_clients
+    from coterie.data.table import read_table
+
+    client = task["client"]
+    cluster = [task["cluster"]] if isinstance(task["cluster"], str) else list(task["cluster"] or ())
+    design = design_of(agreed, task)
+    columns = [*design.parsed.outcome_columns, *design.columns]
+    used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
+    if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
+        raise CoterieError(f"Site '{member.name}' does not agree with the schema of the run: {'; '.join(wrong)}.")
+    named = [*([client] if client else []), *cluster]
+    table = read_table(member.table(folder), named)
+    _allowed(table, agreed, columns, member.name)
+    if not client:
+        client = "site" if "site" not in table.columns else "(site)"
+        table = table.assign(**{client: member.name})
+    clients, _ = read_clients(
+        table, task["formula"], client, tuple(cluster), task["family"], task["offset"], task["weights"],
+        task["missing"], design, part=True,
+    )  # fmt: skip
+    levels, at = {}, clients.clusters
+    for level in clients.levels:
+        levels[level.name] = _travel(level.labels)[at]
+        at = level.parent[at]
+    found: dict[str, Any] = {name: getattr(clients, name) for name in _ROWS}
+    found |= {"family": task["family"], "labels": _travel(clients.labels), "ids": clients.ids, "levels": levels}
+    return found | {"clusters": clients.clusters, "notes": list(clients.notes)}
+
+
+def _holding(a: Mapping[str, Any]) -> Holding:
+    from coterie.objectives.glm import GLM
+
+    objective = GLM(**{name: a[name] for name in (*_ROWS, "family")})
+    return Holding(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+
+
+def _travel(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Labels as an array that can travel: numbers stay numbers, all else is text."""
+    if labels.dtype.kind in "iufb":
+        return labels
+    from coterie.data.labels import label_text
+
+    return np.array([label_text(v) for v in labels], dtype=str)
+
+
+def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str], site: str) -> None:
+    """Raise for columns that are not there, levels that the schema has not, and values outside its ranges."""
+    from coterie.data.columns import at_rows, find_levels, need, read_numbers
+
+    need(table, columns, "formula's")
+    for name in columns:
+        column = agreed.columns[name]
+        if column.levels:
+            _, unseen = find_levels(table[name], column.levels)
+            if unseen.any():
+                other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
+                raise CoterieError(
+                    f"Column '{name}' of site '{site}' has levels that the schema has not ({other}): add them with "
+                    "'coterie federation check --unite'."
+                )
+            continue
+        values = np.asarray(read_numbers(table[name]), dtype=np.float64)
+        low = -np.inf if column.low is None else column.low
+        high = np.inf if column.high is None else column.high
+        with np.errstate(invalid="ignore"):
+            bad = np.isfinite(values) & ((values < low) | (values > high))
+        if bad.any():
+            raise CoterieError(
+                f"Column '{name}' of site '{site}' is outside {low:g} to {high:g}"
+                f"{f' {column.unit}' if column.unit else ''} in {at_rows(bad)}: correct these rows, or its unit."
+            )
+
+
+def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
+    """An objective by a factory that the site's owner allows."""
+    name, options = task.get("name"), task.get("options") or {}
+    if not isinstance(name, str) or ":" not in name or name not in member.allow:
+        raise CoterieError(
+            f"Site '{member.name}' does not allow the objective {name!r}: its owner adds it to allow in site.toml."
+        )
+    make = imported(folder, name)
+    path = (folder / member.data).resolve() if member.data else folder
+    made = make(path, site=member.name, **options)
+    if isinstance(made, Holding):
+        return made
+    objective, labels, *rest = made
+    if len(objective) == 0:
+        raise NoRows(f"The objective of site '{member.name}' has no clients.")
+    from coterie.data.labels import encode, label_ids
+
+    labels = np.asarray(labels)
+    groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))
+    order = np.argsort(groups.codes, kind="stable")
+    clusters = groups.codes[order]
+    levels = {"cluster": _travel(groups.labels)[clusters]} if rest else {}
+    return Holding(objective.take(order), _travel(labels[order]), clusters, label_ids(labels[order]), levels)
+
+
+def imported(folder: Path, name: str) -> Any:
+    """What "module:function" names (or a module, without a function), looked for in the site's folder too."""
+    module, _, attribute = name.partition(":")
+    here = str(folder.resolve())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
+    except (ImportError, AttributeError) as problem:
+        raise CoterieError(f"'{name}', which site.toml allows, cannot be imported: {problem}.") from problem

@@ -1,0 +1,94 @@
+"""TOML files that people edit: read with one sentence about what is wrong, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.engines import checkpoint
+from coterie.errors import CoterieError, nearest
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file; a CoterieError says that it is missing, unreadable or no TOML.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        What the file is, for messages: "a federation's configuration".
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        where = "folder" if not path.parent.is_dir() else "file"
+        missing = path.parent if where == "folder" else path
+        raise CoterieError(f"There is no {where} '{missing}', where {what} is looked for.") from None
+    except OSError as problem:
+        raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
+    except UnicodeDecodeError as problem:
+        raise CoterieError(f"'{path}' is not text in UTF-8.") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
+
+
+def write(path: Path, tables: Mapping[str, Any], head: str = "") -> None:
+    """Write a file so that after any fault it is the old one or the new one, whole; ``head`` is a comment above."""
+    comment = "".join(f"# {line}\n" for line in head.splitlines())
+    try:
+        checkpoint.write(path, [(comment + text(tables)).encode()])
+    except OSError as problem:
+        raise CoterieError(f"'{path}' cannot be written: {problem.strerror or problem}.") from problem
+
+
+def text(tables: Mapping[str, Any]) -> str:
+    """TOML of text, truth values, numbers, lists of them, and tables within tables; None is left out."""
+    return "\n".join(_table((), tables)).strip("\n") + "\n"
+
+
+def check_keys(path: Path, where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """A CoterieError for a key that has no meaning, with the nearest that has."""
+    names = list(known)
+    for key in given:
+        if key not in names:
+            hint = nearest(key, names) or f" There are {', '.join(names)}."
+            raise CoterieError(f"'{path}' has no use for '{key}'{where}.{hint}")
+
+
+def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterable[str]:
+    inner = {k: v for k, v in table.items() if isinstance(v, Mapping)}
+    own = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if k not in inner and v is not None]
+    if path and (own or not inner):
+        yield f"\n[{'.'.join(map(_key, path))}]"
+    yield from own
+    for key, value in inner.items():
+        yield from _table((*path, key), value)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(value: str) -> str:
+    """JSON's escapes are TOML's, but for half of a surrogate pair and DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    raise CoterieError(f"A configuration cannot hold a {type(value).__name__}: write text, numbers or lists of them.")
