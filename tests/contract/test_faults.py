@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import Faults, InProcess, checkpoint, wire
+from coterie.engines.policy import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import make_federation, quadratic
@@ -98,19 +99,19 @@ def test_a_dead_site_is_missing_until_it_comes_back(tmp_path):
     np.testing.assert_array_equal(fed.ask(read)["u"], np.repeat([2.0, 2.0, 1.0], 4))
 
 
-@pytest.mark.parametrize("refused", ["raise", "missing"])
-def test_a_site_that_lost_its_state_refuses_by_name(refused):
-    fed = federation(refused=refused)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_site_that_lost_its_state_refuses_by_name(strict):
+    fed = federation(policy=Policy(strict=strict))
     fed.ask(add, x=1.0)
     fed.ask(add, x=1.0)
     fed.kill(1)
     fed.revive(1)  # without a folder it has forgotten everything
-    if refused == "raise":
+    if strict:
         with pytest.raises(CoterieError, match="site 1 stands at exchange 0 and the coordinator counted 2"):
             fed.ask(add, x=1.0)
     else:
         np.testing.assert_array_equal(fed.ask(add, x=1.0).missing, fed.sites[1])
-        assert fed.refusals[0][0] == 1
+        assert list(fed.troubles) == ["site 1"] and "stands at exchange 0" in fed.troubles["site 1"]
 
 
 def test_a_site_that_missed_a_restore_refuses_until_it_is_restored():

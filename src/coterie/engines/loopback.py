@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.node import Node
+from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.numerics import keyed
@@ -72,7 +73,9 @@ class Loopback(Coordinator):
         Where the sites keep what must survive a fault, each in its own folder.
     faults : Faults, optional
         What goes wrong; by default nothing.
-    retries, refused
+    retries : int, default 10
+        How often a message without a reply is sent again; ``policy`` says more.
+    policy, journal, watch
         As for :class:`~coterie.engines.coordinator.Coordinator`.
     block, threads : int
         As for the in-process engine, at each site; by default one thread.
@@ -92,13 +95,16 @@ class Loopback(Coordinator):
         folder: str | Path | None = None,
         faults: Faults | None = None,
         retries: int = 10,
-        refused: Literal["raise", "missing"] = "raise",
+        policy: Policy | None = None,
+        journal: str | Path | None = None,
+        watch: Callable[[Exchanged], None] | None = None,
         block: int = BLOCK,
         threads: int = 1,
         tap: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
         m = len(objective)
-        super().__init__(roster(m, clusters, ids), _parts(m, sites), retries=retries, refused=refused)
+        policy = policy or Policy(retries=retries)
+        super().__init__(roster(m, clusters, ids), _parts(m, sites), policy=policy, journal=journal, watch=watch)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
         self._folder = None if folder is None else Path(folder)
@@ -116,10 +122,14 @@ class Loopback(Coordinator):
         """Start a site again from its folder (without one, it has forgotten everything)."""
         self._nodes[site] = self._node(site)
 
+    def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
+        """One site after another."""
+        return {site: self.deliver(site, data, attempt) for site, data in messages.items()}
+
     def deliver(self, site: int, data: bytes, attempt: int) -> bytes | None:
         """Carry bytes to a site and back through everything that may go wrong."""
         self.ledger.bytes_down += len(data)
-        self._seen("down", site, data)
+        self._tapped("down", site, data)
         node = self._nodes[site]
         if node is None or self._strikes("request", site, attempt):
             return None
@@ -135,13 +145,13 @@ class Loopback(Coordinator):
         finally:
             self._dying = ""
         self.ledger.bytes_up += len(answer)
-        self._seen("up", site, answer)
+        self._tapped("up", site, answer)
         return None if self._strikes("reply", site, attempt) else answer
 
     def _strikes(self, what: str, site: int, attempt: int) -> bool:
         return self._faults.happens(what, self.number, site, attempt)
 
-    def _seen(self, direction: str, site: int, data: bytes) -> None:
+    def _tapped(self, direction: str, site: int, data: bytes) -> None:
         if self._tap is not None:
             self._tap(direction, site, data)
 

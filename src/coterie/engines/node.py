@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,14 @@ class Node:
         Where state survives a fault; None keeps it in memory.
     block, threads : int
         As for the in-process engine.
+    labels : (m,) array, optional
+        What the clients are called, where the coordinator is to know; by default their ids.
+    levels : sequence of (m,) arrays
+        Labels of each client's clusters, fine to coarse.
+    info : dict, optional
+        What else the coordinator is told when it asks what is here.
+    min_group : int, default 0
+        A reply about a client, or a group of a sum, that covers fewer rows is refused.
     at : callable
         Called with "received", "ran" and "saved" on the way through an exchange; tests raise there.
     """
@@ -63,15 +71,23 @@ class Node:
         folder: str | Path | None = None,
         block: int = BLOCK,
         threads: int = 1,
+        labels: Array | None = None,
+        levels: Sequence[Array] = (),
+        info: Mapping[str, Any] | None = None,
+        min_group: int = 0,
         at: Callable[[str], None] = _quiet,
     ) -> None:
         self._name, self._at = name, at
         m = len(ids)
+        counts = getattr(objective, "counts", None)
+        self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
+        self._about = {"labels": ids if labels is None else labels, "levels": list(levels), "info": dict(info or {})}
+        self._min_group = min_group
         self._store = Store(m, tentative=True)
         site = Site(objective, clusters, weights, ids, State(self._store.arrays, slice(None), m), seed)
         self._run = Runner(site, self._store, threads, block)
         self._committed: Exchange = [0, 0]
-        self._pending: tuple[Exchange, bytes] | None = None
+        self._pending: tuple[Exchange, bytes, bytes] | None = None
         self._marks: dict[str, dict[str, Array]] = {}
         self._owner = blake2b(np.ascontiguousarray(ids).tobytes(), digest_size=8).hexdigest()
         self._folder = None if folder is None else Folder(folder)
@@ -84,22 +100,28 @@ class Node:
             request = wire.decode(data)
         except CoterieError as problem:
             return wire.encode({"garbled": str(problem)})
+        return self.answer(request, data[-16:])
+
+    def answer(self, request: dict[str, Any], key: bytes) -> bytes:
+        """Answer a request that was decoded; ``key`` is the checksum of its message."""
         try:
-            return self._answer(request)
-        except _Refusal as problem:
+            return self._answer(request, key)
+        except Refusal as problem:
             return wire.encode({"refused": str(problem)})
         except Exception as problem:
             return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
 
-    def _answer(self, request: dict[str, Any]) -> bytes:
+    def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         kind = request["kind"]
+        if kind == "about":
+            return wire.encode(self.about())
         if kind in ("ask", "total"):
-            if self._pending is not None and self._pending[0] == request["exchange"]:
-                return self._pending[1]
+            if self._pending is not None and self._pending[:2] == (request["exchange"], key):
+                return self._pending[2]
             self._settle(request["counted"])
             reply = self._work(request, kind == "total")
             self._at("ran")
-            self._pending = request["exchange"], reply
+            self._pending = request["exchange"], key, reply
             try:
                 self._save()
             except OSError:
@@ -113,11 +135,11 @@ class Node:
             self._marks[request["tag"]] = self._store.keep()
         elif kind == "restore":
             if request["tag"] not in self._marks:
-                raise _Refusal(f"{self._name} has no mark {request['tag']!r}, only {sorted(self._marks)}.")
+                raise Refusal(f"{self._name} has no mark {request['tag']!r}, only {sorted(self._marks)}.")
             self._store.replace(self._marks[request["tag"]])
             self._pending, self._committed = None, request["exchange"]
         else:
-            raise _Refusal(f"{self._name} does not know the request {kind!r}: use one version at all sites.")
+            raise Refusal(f"{self._name} does not know the request {kind!r}: use one version at all sites.")
         self._save()
         return wire.encode({"done": kind})
 
@@ -130,7 +152,7 @@ class Node:
             self._store.forget()
             self._pending = None
         else:
-            raise _Refusal(
+            raise Refusal(
                 f"{self._name} stands at exchange {self._committed[1]} and the coordinator counted {counted[1]} "
                 "of another course: restore a mark, or begin with empty folders."
             )
@@ -140,6 +162,8 @@ class Node:
         rows = request["rows"]
         cut = unequal(message)
         plan = self._run.planned(None if rows is None else rows.astype(np.int64), cut, renumber=True)
+        if self._min_group:
+            self._need_rows(plan, rows, request["by"] if total else np.arange(plan.n))
         if total:
             values = self._sums(plan, work, message, request["by"], cut)
         else:
@@ -148,6 +172,23 @@ class Node:
                 gather.add(block.at, reply)
             values = gather.result()
         return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
+
+    def about(self) -> dict[str, Any]:
+        """Who is here: what a coordinator that does not know the clients asks first."""
+        site = self._run.site
+        found = {"name": self._name, "ids": site.ids, "clusters": site.clusters, "weights": site.weights}
+        return {"done": "about", "counts": self._rows, **found, **self._about}
+
+    def _need_rows(self, plan: Plan, rows: Ints | None, by: Any) -> None:
+        """Refuse to say anything of fewer than ``min_group`` rows."""
+        counts = self._rows if rows is None else self._rows[rows]
+        labels = plan.clusters if isinstance(by, str) else np.zeros(plan.n, np.int64) if by is None else by
+        groups = np.bincount(labels, counts)[np.unique(labels)]
+        if len(groups) and groups.min() < self._min_group:
+            raise Refusal(
+                f"{self._name} does not answer about {int(groups.min())} rows: the smallest group it speaks of has "
+                f"{self._min_group} (min_group)."
+            )
 
     def _sums(self, plan: Plan, work: Any, message: dict[str, Any], by: Any, cut: bool) -> dict[str, Any]:
         by_cluster = isinstance(by, str)
@@ -162,7 +203,7 @@ class Node:
     def _save(self) -> None:
         if self._folder is None:
             return
-        pending = None if self._pending is None else {"exchange": self._pending[0], "reply": self._pending[1]}
+        pending = None if self._pending is None else dict(zip(("exchange", "key", "reply"), self._pending, strict=True))
         sets = {f"mark {tag}": arrays for tag, arrays in self._marks.items()}
         sets |= {"state": self._store.arrays, "staged": self._store.staged}
         self._folder.save({"owner": self._owner, "committed": self._committed, "pending": pending}, sets)
@@ -175,11 +216,11 @@ class Node:
         if head["owner"] != self._owner:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
         self._committed, pending = head["committed"], head["pending"]
-        self._pending = None if pending is None else (pending["exchange"], pending["reply"])
+        self._pending = None if pending is None else (pending["exchange"], pending["key"], pending["reply"])
         self._store.replace(sets.pop("state"))
         self._store.staged.update(sets.pop("staged"))
         self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}
 
 
-class _Refusal(CoterieError):
-    """The site and the coordinator disagree on what has happened."""
+class Refusal(CoterieError):
+    """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""

@@ -28,6 +28,10 @@ Buffer = bytes | memoryview
 _DTYPE = re.compile(r"[<|](b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,9})")
 
 
+class OtherVersion(CoterieError):
+    """A message of another version of the format."""
+
+
 def encode(value: Any) -> bytes:
     """``value`` as a message.
 
@@ -68,7 +72,7 @@ def decode(data: bytes, writable: bool = False) -> Any:
     if magic != MAGIC:
         raise CoterieError("These bytes are not a coterie message.")
     if version != VERSION:
-        raise CoterieError(f"The message has format {version}, not {VERSION}: use one version of coterie at all sites.")
+        raise OtherVersion(f"The message has format {version}, not {VERSION}: use one version of coterie at all sites.")
     if len(data) != _HEAD.size + size + _CHECK:
         raise CoterieError(f"A message of {size} bytes arrived with {len(data)} bytes: send it again.")
     body = memoryview(data)[_HEAD.size : -_CHECK]

@@ -1,0 +1,119 @@
+"""Getting answers: messages to all sites at once, asked again while there is time, and sites that are left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.engines import replies, wire
+from coterie.engines.policy import STRIKES, BelowQuorum, Policy
+from coterie.errors import CoterieError
+from coterie.federation import Ints
+
+Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
+_AWAY = "did not answer in time before, and is asked again later"
+
+
+class Courier:
+    """Carries the requests of an exchange to sites, by a policy.
+
+    Parameters
+    ----------
+    names : sequence of str
+        What the sites are called.
+    policy : Policy
+    send : callable
+        ``send(messages, attempt, timeout)``, as :meth:`coterie.engines.coordinator.Coordinator.exchange`.
+
+    Attributes
+    ----------
+    quarantined : dict of str to str
+        Sites that are not asked any more, and why.
+    troubles : dict of str to str
+        Sites whose reply to the last requests cannot be used, and why.
+    """
+
+    def __init__(self, names: Sequence[str], policy: Policy, send: Send) -> None:
+        self.names, self.policy = list(names), policy
+        self.quarantined: dict[str, str] = {}
+        self.troubles: dict[str, str] = {}
+        self._send = send
+        self._away: dict[int, float] = {}
+
+    def collect(self, requests: Mapping[int, Mapping[str, Any]], clusters: Mapping[int, Ints]) -> dict[int, Any]:
+        """The replies that can be read, by site.
+
+        Parameters
+        ----------
+        requests : dict of int to dict
+            What each site is asked.
+        clusters : dict of int to int64
+            Of each site's clients that are asked; empty where no quorum is needed.
+        """
+        left = {s: wire.encode(request) for s, request in requests.items() if self._asks(s, clusters)}
+        self.troubles = {self.names[s]: self.quarantined.get(self.names[s], _AWAY) for s in requests if s not in left}
+        found: dict[int, Any] = {}
+        strikes = dict.fromkeys(left, 0)
+        end = time.monotonic() + self.policy.deadline
+        for attempt in range(self.policy.retries + 1):
+            if attempt and left and self.policy.pause:
+                time.sleep(min(self.policy.pause, max(end - time.monotonic(), 0.0)))
+            remaining = end - time.monotonic()
+            if not left or remaining <= 0.0:
+                break
+            answers = self._send(left, attempt, remaining)
+            for site in list(left):
+                answer = replies.read(answers.get(site), requests[site])
+                if not isinstance(answer, replies.Trouble):
+                    found[site] = answer
+                    self.troubles.pop(self.names[site], None)
+                else:
+                    strikes[site] += answer.kind == "unreadable"
+                    if not self._hopeless(site, answer, strikes[site]):
+                        continue
+                del left[site]
+        for site in left:
+            self._away[site] = time.monotonic() + self.policy.rejoin
+        return dict(sorted(found.items()))
+
+    def judge(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
+        """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
+        for site, text in wrong.items():
+            self._hopeless(site, replies.Trouble("broken", text), 0)
+            del found[site]
+
+    def need(self, asked: Mapping[int, Ints], found: Mapping[int, Any]) -> None:
+        """Raise BelowQuorum unless enough of the clients that were ``asked`` (their clusters, by site) answered."""
+        short = self.policy.shortage(_joined(asked, asked), _joined(asked, found))
+        if short is not None:
+            why = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in self.troubles.items())
+            raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
+
+    def _asks(self, site: int, clusters: Mapping[int, Ints]) -> bool:
+        """Whether to ask a site: not if it is left out, nor yet if it was away lately and a quorum does without."""
+        if self.names[site] in self.quarantined:
+            return False
+        now = time.monotonic()
+        here = [s for s in clusters if self._away.get(s, now) <= now]
+        if self._away.get(site, now) <= now or not clusters:
+            return True
+        return self.policy.shortage(_joined(clusters, clusters), _joined(clusters, here)) is not None
+
+    def _hopeless(self, site: int, trouble: replies.Trouble, strikes: int) -> bool:
+        """Note what is wrong with a site's answer; whether asking again is of no use."""
+        name, strict = self.names[site], self.policy.strict
+        self.troubles[name] = trouble.text
+        if trouble.kind == "lost" or (trouble.kind == "unreadable" and (strict or strikes < STRIKES)):
+            return False
+        if strict:
+            raise CoterieError(trouble.text if trouble.kind == "refused" else f"At {name}, {trouble.text}")
+        if trouble.kind in ("unreadable", "broken"):
+            self.quarantined[name] = trouble.text
+        return True
+
+
+def _joined(clusters: Mapping[int, Ints], sites: Any) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *(clusters[s] for s in clusters if s in sites)])

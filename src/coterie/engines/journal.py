@@ -1,0 +1,118 @@
+"""The coordinator's memory: every counted exchange on disk, so that a run goes on after its process was killed.
+
+A method is deterministic given the replies. Started again with the same journal, it goes through the exchanges that
+were counted without asking anybody, arrives where it stood, and goes on live; what the sites hold was never lost.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.engines import checkpoint, wire
+from coterie.errors import CoterieError
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Journal:
+    """Entries in a file, in the order of what happened, each durable before the method sees it.
+
+    Parameters
+    ----------
+    folder : path
+        Holds ``base`` (a state of the method, if it kept one, and where the engine stood) and ``entries`` since then.
+
+    Raises
+    ------
+    CoterieError
+        For files that are damaged other than by an entry that was being written when the process died.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.base: dict[str, Any] | None = None
+        if (self.folder / "base").exists():
+            self.base = checkpoint.read(self.folder / "base")
+        self._era = 0 if self.base is None else int(self.base["era"])
+        self._ahead = deque(self._read())
+
+    def __len__(self) -> int:
+        """Entries that have yet to be gone through."""
+        return len(self._ahead)
+
+    def next(self, kind: str, key: bytes) -> dict[str, Any] | None:
+        """The next entry, which must be of this kind and key; None when the run is live.
+
+        Raises
+        ------
+        CoterieError
+            If the run does something else than it did before.
+        """
+        if not self._ahead:
+            return None
+        entry: dict[str, Any] = self._ahead.popleft()
+        if entry["kind"] != kind or entry["key"] != key:
+            raise CoterieError(
+                f"{self.folder} is the journal of another run (of other options, or of another version): "
+                "begin again with an empty folder."
+            )
+        return entry
+
+    def add(self, kind: str, key: bytes, entry: Mapping[str, Any]) -> None:
+        """Append an entry; it is on disk when this returns."""
+        data = wire.encode({"kind": kind, "key": key, **entry})
+        with self._path.open("ab") as file:
+            whole = file.tell()
+            try:
+                file.write(_LENGTH.pack(len(data)) + data)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as problem:
+                file.truncate(whole)
+                raise CoterieError(f"{self._path} cannot be written: {problem.strerror}. Then run again.") from problem
+
+    def keep(self, state: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
+        """Make a state of the method the point that a resumed run begins from, and forget the entries before it."""
+        if self._ahead:  # a resumed run that has yet to arrive where it stood
+            return
+        old = self._path
+        base = {"era": self._era + 1, "state": state, "engine": engine}
+        checkpoint.write(self.folder / "base", wire.pieces(base))
+        self._era += 1
+        old.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"entries-{self._era}"
+
+    def _read(self) -> list[dict[str, Any]]:
+        """All whole entries; what a fault left of the last one is cut off."""
+        for stray in self.folder.glob("entries-*"):
+            if stray != self._path:  # a fault between writing a base and forgetting what was before it
+                stray.unlink()
+        if not self._path.exists():
+            return []
+        data = self._path.read_bytes()
+        at, entries = 0, []
+        while at + _LENGTH.size <= len(data):
+            (size,) = _LENGTH.unpack_from(data, at)
+            stop = at + _LENGTH.size + size
+            if stop > len(data):
+                break
+            try:
+                entries.append(wire.decode(data[at + _LENGTH.size : stop]))
+            except CoterieError as problem:
+                if stop == len(data):
+                    break
+                raise CoterieError(f"{self._path} is damaged in the middle: begin again without it.") from problem
+            at = stop
+        if at < len(data):
+            with self._path.open("r+b") as file:
+                file.truncate(at)
+        return entries

@@ -1,0 +1,114 @@
+"""When an exchange is over: how long to wait, how often to ask again, how many must answer, whom to leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Ints
+
+STRIKES = 3
+"""Replies in one exchange that cannot be read before their site is left out of the run."""
+
+
+class BelowQuorum(CoterieError):
+    """Too few clients answered: nothing was counted, and the run can go on later from where it stands."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a coordinator does about sites that are slow, away or broken.
+
+    Attributes
+    ----------
+    deadline : float, default infinite
+        Seconds for one exchange, repeats included; who has not answered by then is missing.
+    retries : int, default 10
+        How often a message without a reply is sent again within the deadline.
+    pause : float, default 0
+        Seconds between repeats.
+    min_clients : int or "all", default 0
+        How many of the clients that are asked must answer; fewer end the run with :class:`BelowQuorum`.
+    min_per_cluster : int, default 0
+        The same for the clients of every cluster that is asked.
+    strict : bool, default True
+        A site that refuses, whose work fails, or whose reply is broken ends the run with an error. Otherwise it is
+        missing from this exchange (refused, failed) or left out of the run (broken), and named.
+    rejoin : float, default 0
+        Seconds before a site that did not answer in time is asked again.
+    """
+
+    deadline: float = inf
+    retries: int = 10
+    pause: float = 0.0
+    min_clients: int | Literal["all"] = 0
+    min_per_cluster: int = 0
+    strict: bool = True
+    rejoin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.deadline > 0.0:
+            raise CoterieError(f"deadline must be a number of seconds above 0, not {self.deadline!r}.")
+        for name in ("retries", "pause", "min_per_cluster", "rejoin"):
+            if not getattr(self, name) >= 0:
+                raise CoterieError(f"{name} must not be negative, and it is {getattr(self, name)!r}.")
+        if self.min_clients != "all" and not (isinstance(self.min_clients, int) and self.min_clients >= 0):
+            raise CoterieError(f"min_clients must be a whole number or 'all', not {self.min_clients!r}.")
+
+    def shortage(self, asked: Ints, answered: Ints) -> str | None:
+        """What is missing for a quorum, as the end of a sentence; None if nothing is.
+
+        Parameters
+        ----------
+        asked, answered : int64
+            The cluster of each client that was asked, and of each that answered.
+        """
+        least = len(asked) if self.min_clients == "all" else min(self.min_clients, len(asked))
+        if len(answered) < least:
+            return f"{len(answered):,} of {len(asked):,} clients answered, and min_clients asks for {least:,}"
+        if self.min_per_cluster and len(asked):
+            k = int(asked.max()) + 1
+            each, came = np.bincount(asked, minlength=k), np.bincount(answered, minlength=k)
+            short = np.flatnonzero(came < np.minimum(each, self.min_per_cluster))
+            if len(short):
+                c = int(short[0])
+                return f"{came[c]:,} of {each[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
+        return None
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One exchange, for logs.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    kind, work : str
+        "ask" or "total", and the name of the work.
+    asked, answered : tuple of str
+        Names of sites.
+    missing : dict of str to str
+        Sites without a counted reply, and why.
+    clients : (int, int)
+        Requests that were answered, and all.
+    down, up : int
+        Bytes.
+    seconds : float
+    """
+
+    number: int
+    kind: str
+    work: str
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    clients: tuple[int, int] = (0, 0)
+    down: int = 0
+    up: int = 0
+    seconds: float = 0.0

@@ -1,0 +1,136 @@
+"""What a site answered: read, and judged before anything of it is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.engines import wire
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+
+Kind = Literal["lost", "unreadable", "broken", "failed", "refused"]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """An answer that cannot be used.
+
+    Attributes
+    ----------
+    kind : {"lost", "unreadable", "broken", "failed", "refused"}
+        No answer, or one that the site itself had no use for; bytes that are no message; a message that is no answer;
+        the site's work failed; the site disagrees on what has happened, or will not say.
+    text : str
+    """
+
+    kind: Kind
+    text: str
+
+
+def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Trouble:
+    """The answer in ``data`` (None: there was none) to ``request``."""
+    if data is None:
+        return Trouble("lost", "did not answer")
+    try:
+        reply = wire.decode(data)
+    except wire.OtherVersion as problem:
+        return Trouble("broken", str(problem))
+    except CoterieError as problem:
+        return Trouble("unreadable", f"its answer cannot be read ({problem})")
+    if not isinstance(reply, dict):
+        return Trouble("broken", "its answer is no answer")
+    for kind, text in (("garbled", "could not read the request"), ("failed", "work failed: "), ("refused", "")):
+        if kind in reply:
+            said = str(reply[kind])[:2000]
+            return Trouble("lost", text) if kind == "garbled" else Trouble(kind, f"{text}{said}")  # type: ignore[arg-type]
+    if request["kind"] in ("ask", "total"):
+        return reply if _answers(reply, request) else Trouble("broken", "its answer belongs to another request")
+    if reply.get("done") != request["kind"]:
+        return Trouble("broken", "its answer belongs to another request")
+    return reply
+
+
+def _answers(reply: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    gradients = reply.get("gradients")
+    return (
+        reply.get("exchange") == request["exchange"]
+        and isinstance(reply.get("values"), dict)
+        and isinstance(gradients, int)
+        and 0 <= gradients < 2**62
+    )
+
+
+Signature = tuple[tuple[str, Any], ...]
+
+
+def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequal: bool) -> dict[int, str]:
+    """Sites whose replies have other rows than were asked for, or other names, types or shapes than most sites.
+
+    Parameters
+    ----------
+    found : dict of int to reply
+    rows : dict of int to int
+        How many rows each site was asked for; None: one sum, without an axis of rows.
+    unequal : bool
+        Whether shapes may differ.
+    """
+    wrong: dict[int, str] = {}
+    signatures: dict[int, Signature] = {}
+    for site, reply in found.items():
+        problem = _misshapen(reply["values"], rows[site])
+        if problem is None:
+            signatures[site] = tuple(sorted((n, _type(v, rows[site], unequal)) for n, v in reply["values"].items()))
+        else:
+            wrong[site] = problem
+    common = Counter(signatures.values()).most_common(1)
+    for site, signature in signatures.items():
+        if signature != common[0][0]:
+            wrong[site] = f"it answers {_said(signature)} where most answer {_said(common[0][0])}"
+    return wrong
+
+
+def _misshapen(values: Mapping[str, Any], rows: int | None) -> str | None:
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray | np.generic | Ragged | list):
+            return f"its {name!r} is no array"
+        if isinstance(value, list) and not all(isinstance(v, np.ndarray | np.generic) for v in value):
+            return f"its {name!r} is no list of arrays"
+        if rows is not None and (getattr(value, "ndim", 1) == 0 or len(value) != rows):  # type: ignore[arg-type]
+            return f"its {name!r} does not have the {rows:,} rows that were asked for"
+    return None
+
+
+def _type(value: Any, rows: int | None, unequal: bool) -> tuple[str, ...]:
+    """What must be the same at all sites where clusters are alike: the type of numbers and the shape of a row."""
+    if unequal or isinstance(value, list):
+        return ()
+    array = value.values if isinstance(value, Ragged) else value
+    shape = str(array.shape if rows is None else array.shape[1:])
+    kind = array.dtype.kind if array.dtype.kind in "SU" else array.dtype.str
+    return (type(value).__name__ if isinstance(value, Ragged) else "array", kind, shape)
+
+
+def _said(signature: Signature) -> str:
+    return ", ".join(f"{name} ({' '.join(filter(None, kind))})" for name, kind in signature) or "nothing"
+
+
+def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
+    """Sites that answer NaN, if most sites do not: where most do, the numbers of the run are to blame."""
+    wrong = {}
+    for site, reply in found.items():
+        names = [name for name, value in reply["values"].items() if _nan(value)]
+        if names:
+            wrong[site] = f"its {names[0]!r} is not a number (NaN)"
+    return wrong if 2 * len(wrong) < len(found) else {}
+
+
+def _nan(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_nan, value))
+    array = value.values if isinstance(value, Ragged) else np.asarray(value)
+    return array.dtype.kind in "fc" and bool(np.isnan(array).any())
