@@ -19,12 +19,13 @@ import numpy as np
 
 from coterie.deployment import tasks
 from coterie.deployment.config import SCHEMA, Member
+from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
 from coterie.errors import CoterieError, NoRows
 
-Watch = Callable[[Mapping[str, Any], bytes, float], None]
+Watch = Callable[[dict[str, Any], bytes, float, Node | None], None]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
 
@@ -37,7 +38,7 @@ class Host:
     folder : path
         The site's: ``site.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
     watch : callable, optional
-        ``watch(request, reply, seconds)`` after each answer, for a log; what it raises is not the coordinator's to see.
+        ``watch(request, reply, seconds, node)`` after each answer, for a log; by default the site's own ``log.jsonl``.
 
     Raises
     ------
@@ -48,7 +49,7 @@ class Host:
     def __init__(self, folder: str | Path, watch: Watch | None = None) -> None:
         self.folder = Path(folder)
         self.member = Member.read(self.folder)
-        self._watch = watch
+        self._watch: Watch = SiteLog(self.folder / "log.jsonl") if watch is None else watch
         self._runs: dict[str, Node] = {}
         self._lock = Lock()
 
@@ -61,9 +62,9 @@ class Host:
             return wire.encode({"garbled": str(problem)})
         with self._lock:
             reply = self._safe(request, data[-16:])
-            if self._watch is not None:
-                with suppress(OSError):  # a full disk stops the log, not the run
-                    self._watch(request, reply, time.perf_counter() - start)
+            node = self._runs.get(str(request.get("run"))) if isinstance(request, dict) else None
+            with suppress(OSError):  # a full disk stops the log, not the run
+                self._watch(request, reply, time.perf_counter() - start, node)
         return reply
 
     def _safe(self, request: Any, key: bytes) -> bytes:
@@ -149,7 +150,7 @@ class Host:
         try:
             held = tasks.prepare(self.folder, self.member, task, data)
         except NoRows as problem:
-            held = tasks.nothing([f"Site '{self.member.name}' takes no part: {problem}"])
+            held = tasks.nothing(task, f"Site '{self.member.name}' takes no part: {problem}")
         info = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,

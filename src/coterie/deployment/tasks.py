@@ -106,20 +106,24 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     return _holding(arrays)
 
 
-def nothing(notes: Sequence[str]) -> Holding:
+def nothing(task: Mapping[str, Any], note: str) -> Holding:
     """What a site holds that has no rows for a task: no clients."""
     from coterie.objectives.glm import GLM
 
-    none, whole = np.empty(0), np.empty(0, np.int64)
+    none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
     objective = GLM(np.empty((0, 1)), none, none, none, whole, whole, "gaussian")
-    return Holding(objective, np.empty(0, "U1"), whole, np.empty(0, np.uint64), {}, tuple(notes))
+    return Holding(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(_clusters(task), text), (note,))
+
+
+def _clusters(task: Mapping[str, Any]) -> list[str]:
+    """The columns of clusters that a task names."""
+    names = task.get("cluster") or ()
+    return [names] if isinstance(names, str) else list(names)
 
 
 def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
     """The design of a task's formula by a schema, the same at the coordinator and at every site."""
-    cluster = task.get("cluster") or ()
-    names = [task.get("client"), task.get("offset"), task.get("weights")]
-    names += [cluster] if isinstance(cluster, str) else list(cluster)
+    names = [task.get("client"), task.get("offset"), task.get("weights"), *_clusters(task)]
     return schema.design(task["formula"], [n for n in names if n])
 
 
@@ -128,8 +132,7 @@ def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, 
     from coterie.data.reading import prepare as read_clients
     from coterie.data.table import read_table
 
-    client = task["client"]
-    cluster = [task["cluster"]] if isinstance(task["cluster"], str) else list(task["cluster"] or ())
+    client, cluster = task["client"], _clusters(task)
     design = design_of(agreed, task)
     columns = [*design.parsed.outcome_columns, *design.columns]
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]

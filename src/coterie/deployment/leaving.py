@@ -1,0 +1,85 @@
+"""What a reply of a site holds, in words that its owner can check: names, shapes, bytes, rows covered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.engines import wire
+from coterie.engines.node import Node
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+
+
+def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
+    """One answer of a site as plain values: what was asked, what left, and the fewest rows that stand behind a number.
+
+    Parameters
+    ----------
+    request : dict
+        As decoded.
+    reply : bytes
+        The whole message.
+    node : Node or None
+        Of the request's run, where it is open.
+    """
+    request = request if isinstance(request, dict) else {}
+    found: dict[str, Any] = {"run": request.get("run"), "kind": str(request.get("kind", "?"))}
+    if "work" in request:
+        found["work"] = str(request["work"]).removeprefix("coterie.")
+    if isinstance(request.get("exchange"), list):
+        found["exchange"] = request["exchange"][-1]
+    try:
+        answer = wire.decode(reply)
+    except CoterieError:  # the site wrote it itself: never but by a fault of its memory
+        answer = {}
+    for trouble in ("refused", "failed", "garbled"):
+        if trouble in answer:
+            found[trouble] = str(answer[trouble])
+            return found | {"bytes": len(reply)}
+    values = answer.get("values")
+    if isinstance(values, Mapping):
+        found["values"] = {name: shape(value) for name, value in values.items()}
+        covers = None if node is None else covered(node.about(), request)
+        if covers is not None:
+            found["covers"] = covers
+    elif found["kind"] in ("open", "about"):
+        found["clients"] = len(answer.get("labels", ()))
+    return found | {"bytes": len(reply)}
+
+
+def covered(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
+    """The fewest rows that a row of the reply stands for: of a client, or of a group of a sum; None for no request.
+
+    Parameters
+    ----------
+    about : dict
+        ``counts`` and ``clusters`` of the site's clients.
+    request : dict
+        Of kind "ask" or "total".
+    """
+    rows, by = request.get("rows"), request.get("by")
+    here = np.arange(len(about["counts"])) if rows is None else np.asarray(rows, dtype=np.int64)
+    if not len(here):
+        return None
+    counts = np.asarray(about["counts"])[here]
+    if request["kind"] == "ask":
+        return int(counts.min())
+    if by is None:
+        return int(counts.sum())
+    labels = np.asarray(about["clusters"])[here] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+    return int(np.bincount(labels, counts)[np.unique(labels)].min())
+
+
+def shape(value: Any) -> str:
+    """A value's type and shape: ``float64 (4, 10)``; ``uint8 3 rows, 120 in all`` of rows of different lengths."""
+    if isinstance(value, Ragged):
+        return f"{value.values.dtype} {len(value)} rows, {len(value.values)} in all"
+    if isinstance(value, np.ndarray | np.generic):
+        size = ", ".join(map(str, value.shape))
+        return f"{value.dtype} ({size}{',' if value.ndim == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(shape, value))}]"
+    return type(value).__name__

@@ -1,0 +1,204 @@
+"""One line an exchange, at the coordinator and at every site, written so that no fault leaves half a line to a reader.
+
+Files hold JSON lines; :func:`words` makes a line for people of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.deployment.leaving import described
+from coterie.engines import checkpoint
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.engines.node import Node
+    from coterie.engines.policy import Exchanged
+
+LOG, STATUS = "log.jsonl", "status.json"
+
+
+def now() -> str:
+    """The time in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def append(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add a line to a file: all of it or, where the disk is full, none of it.
+
+    A line goes out in one call, so that no other process can write into it; a line that a fault cut short is ended
+    first, and readers pass over it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(entry, ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            written = os.write(file, line)
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+        if written < len(line):
+            os.ftruncate(file, size)
+            raise OSError(28, "No space left on device", str(path))
+    finally:
+        os.close(file)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file, those that a fault cut short left out; none where there is no file."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    yield entry
+
+
+class SiteLog:
+    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.host.Host`.
+
+    Parameters
+    ----------
+    path : path
+        A file of JSON lines, readable by its owner only.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
+        """Note one answer; raises OSError where it cannot be written."""
+        append(self.path, {"time": now(), **described(request, reply, node), "seconds": round(seconds, 6)})
+
+
+class RunLog:
+    """The exchanges of a run and how it stands: ``watch`` of a :class:`~coterie.engines.remote.Remote`.
+
+    Parameters
+    ----------
+    folder : path
+        ``coordinator/runs/<id>``: gets ``log.jsonl`` and ``status.json``.
+    sites : sequence of str
+    echo : callable, optional
+        Called with each entry, for a terminal.
+    """
+
+    def __init__(
+        self, folder: Path, sites: tuple[str, ...] = (), echo: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        self.folder, self._echo = folder, echo
+        self.status: dict[str, Any] = {"run": folder.name, "state": "running", "since": now(), "exchange": 0}
+        self.status |= {"missing": {}, "quarantined": {}, "bytes_down": 0, "bytes_up": 0, "sites": list(sites)}
+        with suppress(CoterieError):
+            before = read_status(folder)
+            self.status |= {k: before[k] for k in ("since", "bytes_down", "bytes_up", "exchange") if k in before}
+
+    def __call__(self, event: Exchanged) -> None:
+        """Note one exchange. A full disk stops the log, not the run."""
+        moment = now()
+        entry = {
+            "time": moment,
+            "exchange": event.number,
+            "kind": event.kind,
+            "work": event.work.removeprefix("coterie."),
+            "asked": len(event.asked),
+            "answered": list(event.answered),
+            "missing": dict(event.missing),
+            "clients": list(event.clients),
+            "bytes_down": event.down,
+            "bytes_up": event.up,
+            "seconds": round(event.seconds, 6),
+        }
+        missing = self.status["missing"]
+        self.status["missing"] = {
+            site: missing.get(site, {"since": moment, "exchange": event.number}) | {"why": why}
+            for site, why in event.missing.items()
+        } | {site: what for site, what in missing.items() if site not in event.asked and site not in event.answered}
+        self.status |= {"exchange": event.number, "work": entry["work"], "updated": moment}
+        self.status["bytes_down"] += event.down
+        self.status["bytes_up"] += event.up
+        with suppress(OSError):
+            append(self.folder / LOG, entry)
+            self.write()
+        if self._echo is not None:
+            self._echo(entry)
+
+    def quarantine(self, sites: Mapping[str, str]) -> None:
+        """Note who is left out of the run, and why."""
+        if dict(sites) != self.status["quarantined"]:
+            self.status["quarantined"] = dict(sites)
+            with suppress(OSError):
+                self.write()
+
+    def end(self, state: str, why: str = "") -> None:
+        """Note how the run ended: "finished", "below quorum" or "failed", and why."""
+        self.status |= {"state": state, "why": why, "updated": now()}
+        with suppress(OSError):
+            append(self.folder / LOG, {"time": self.status["updated"], "state": state, "why": why})
+            self.write()
+
+    def write(self) -> None:
+        """Replace ``status.json``, whole."""
+        checkpoint.write(self.folder / STATUS, [json.dumps(self.status, indent=1, ensure_ascii=False).encode()])
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The ``status.json`` of a run; a CoterieError where there is none."""
+    path = folder / STATUS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CoterieError(f"There is no run '{folder.name}' in '{folder.parent}'.") from None
+    except (OSError, ValueError) as problem:
+        raise CoterieError(f"'{path}' cannot be read: {problem}.") from problem
+    if not isinstance(found, dict):
+        raise CoterieError(f"'{path}' is no status of a run.")
+    return found
+
+
+def words(entry: Mapping[str, Any]) -> str:
+    """A line for people: of an exchange, of an answer of a site, or of the end of a run."""
+    clock = str(entry.get("time", ""))[11:19]
+    if "state" in entry:
+        return f"{clock}  {entry['state']}{': ' + entry['why'] if entry.get('why') else ''}"
+    if "answered" in entry:
+        return _exchange(clock, entry)
+    what = " ".join(str(entry[k]) for k in ("kind", "work") if entry.get(k))
+    number = f"exchange {entry['exchange']}" if "exchange" in entry else str(entry.get("run") or "")
+    for trouble in ("refused", "failed", "garbled"):
+        if trouble in entry:
+            return f"{clock}  {number}  {what}  {trouble}: {entry[trouble]}"
+    parts = [f"{clock}  {number}  {what}"]
+    parts += [", ".join(f"{name} {shape}" for name, shape in entry.get("values", {}).items())]
+    parts += [f"covers {entry['covers']:,} rows at least"] if "covers" in entry else []
+    return "  ".join([p for p in parts if p] + [f"{_size(entry['bytes'])} out", f"{entry['seconds']:.2f} s"])
+
+
+def _exchange(clock: str, entry: Mapping[str, Any]) -> str:
+    missing = "; ".join(f"{site} missing: {why}" for site, why in entry["missing"].items())
+    return (
+        f"{clock}  exchange {entry['exchange']}  {entry['kind']} {entry['work']}  "
+        f"{len(entry['answered'])} of {entry['asked']} sites  {_size(entry['bytes_down'])} down  "
+        f"{_size(entry['bytes_up'])} up  {entry['seconds']:.2f} s{f'  {missing}' if missing else ''}"
+    )
+
+
+def _size(n: int) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:,.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1000  # type: ignore[assignment]
+    return f"{n:,.1f} GB"
