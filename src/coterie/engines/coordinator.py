@@ -68,6 +68,7 @@ class Coordinator(ABC):
         self.names = list(names) if names is not None else [f"site {s}" for s in range(len(self.sites))]
         self.ledger = Ledger()
         self.number = 0
+        self._beside: dict[str, Any] = {}  # what every request says beside
         self._courier = Courier(self.names, policy or Policy(), self.exchange)
         self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
         self._watch = watch
@@ -216,7 +217,7 @@ class Coordinator(ABC):
         exchange = [self._life, self.number + 1]
         requests: dict[int, dict[str, Any]] = {}
         for part in parts:
-            own = requests[part.site] = request | {
+            own = requests[part.site] = request | self._beside | {
                 "exchange": exchange,
                 "counted": self._counted[part.site],
                 "rows": None if part.local is None else _small(part.local),
@@ -272,7 +273,7 @@ class Coordinator(ABC):
         if (past := self._past(kind, tag.encode())) is not None:
             unreached: Ints = past["unreached"]
             return unreached
-        found = self._courier.collect({s: request(s) for s in range(len(self.sites))}, {})
+        found = self._courier.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
         lost = [rows for s, rows in enumerate(self.sites) if s not in found]
         unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
         if self._journal is not None:

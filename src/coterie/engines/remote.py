@@ -1,0 +1,246 @@
+"""A federation whose sites are elsewhere: who is there, and which clients each holds, is asked first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from coterie.data.clients import Level, arrange
+from coterie.data.labels import Coded, Labels, encode
+from coterie.engines import checkpoint, wire
+from coterie.engines.base import roster
+from coterie.engines.coordinator import Coordinator
+from coterie.engines.courier import Courier
+from coterie.engines.policy import BelowQuorum, Exchanged, Policy
+from coterie.errors import CoterieError, listed
+from coterie.federation import Array, Ints, Roster
+
+
+class Transport(Protocol):
+    """What carries bytes to sites: an engine's own network.
+
+    Attributes
+    ----------
+    sites : sequence of str
+        Names of the sites, which the engine vouches for.
+    """
+
+    sites: Sequence[str]
+
+    def send(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | None]:
+        """Send all messages at once, and return the replies that came within ``timeout`` seconds.
+
+        A site without a reply is None or left out; so at once is one that the engine knows to be dead. A late reply to
+        an earlier call is never taken for a reply to this one. Nothing is raised for what one site does.
+        """
+
+    def close(self) -> None:
+        """Let go of the network."""
+
+
+@dataclass(frozen=True)
+class People:
+    """All clients, as the sites told of them, in the order of a table: by coarsest to finest cluster, then by label.
+
+    Attributes
+    ----------
+    roster : Roster
+    sites : list of (m_s,) int64
+        Clients of each site.
+    labels, weights, counts : (m,)
+        What each client is called, its weight, and how many rows it has.
+    levels : tuple of Level
+        Clusters, fine to coarse, with their labels and parents.
+    info : dict of str to dict
+        What each site told beside, by its name.
+    """
+
+    roster: Roster
+    sites: list[Ints]
+    labels: Labels
+    weights: Array
+    counts: Ints
+    levels: tuple[Level, ...]
+    info: dict[str, dict[str, Any]]
+
+    @classmethod
+    def of(cls, told: Mapping[str, Mapping[str, Any]]) -> People:
+        """The people of sites that answered "about" or "open", by the sites' names.
+
+        Raises
+        ------
+        CoterieError
+            If a client is at two sites, if sites name different cluster columns, or clusters do not nest.
+        """
+        owner = np.repeat(np.arange(len(told)), [len(t["ids"]) for t in told.values()])
+        if not len(owner):
+            raise CoterieError("No site has a client with rows.")
+        labels = _column(t["labels"] for t in told.values())
+        _distinct(labels, owner, list(told))
+        with_rows = {name: t for name, t in told.items() if len(t["ids"])}
+        names = _levels(with_rows)
+        columns = [(n, _column(t["levels"][j] for t in with_rows.values())) for j, n in enumerate(names)]
+        tree = arrange(("client", labels), columns)
+        rank = np.empty(len(owner), np.int64)
+        rank[tree.order] = np.arange(len(owner))
+        sites = [rank[owner == s] for s in range(len(told))]
+        if any(np.any(rows[1:] < rows[:-1]) for rows in sites):
+            raise CoterieError("Labels are numbers at one site and text at another: make them one kind at all sites.")
+
+        def joined(field: str) -> Array:
+            return np.concatenate([t[field] for t in told.values()])[tree.order]
+
+        ids = np.concatenate([t["ids"] for t in told.values()]).astype(np.uint64)[tree.order]
+        info = {name: dict(t["info"]) for name, t in told.items()}
+        return cls(
+            roster(len(ids), tree.clusters, ids),
+            sites,
+            tree.labels,
+            joined("weights"),
+            joined("counts"),
+            tree.levels,
+            info,
+        )
+
+
+def _column(parts: Iterable[Array]) -> Coded:
+    """One column of labels out of the sites' parts; text where any of them is text."""
+    arrays = [np.asarray(part) for part in parts]
+    filled = [a for a in arrays if len(a)]
+    if len({a.dtype.kind in "iu" for a in filled}) > 1:
+        filled = [a.astype(str) for a in filled]
+    return encode(np.concatenate(filled) if filled[0].dtype.kind in "iufb" else np.concatenate(filled).astype(object))
+
+
+def _distinct(labels: Coded, owner: Ints, sites: Sequence[str]) -> None:
+    count = np.bincount(labels.codes, minlength=len(labels.labels))
+    for code in np.flatnonzero(count > 1)[:1]:
+        where = [sites[s] for s in owner[labels.codes == code]]
+        raise CoterieError(
+            f"Client {labels.labels[code]!s} is at {' and at '.join(where)}: a client has one site. Give different "
+            "clients different labels, or bring its rows together."
+        )
+
+
+def _levels(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of the cluster columns, the same at all sites."""
+    first, *rest = [(site, list(t["info"].get("levels", range(len(t["levels"]))))) for site, t in told.items()]
+    for site, names in rest:
+        if names != first[1]:
+            raise CoterieError(f"Sites {first[0]} and {site} have different cluster columns: {first[1]} and {names}.")
+    return [str(name) for name in first[1]]
+
+
+class Remote(Coordinator):
+    """A coordinator of sites that a transport reaches.
+
+    Parameters
+    ----------
+    transport : Transport
+    run : str, default "run"
+        Name of the run, under which the sites keep their state.
+    task : dict, optional
+        What the sites are to prepare from their data; None where they are prepared already.
+    seed : int, default 0
+        Seed of all keyed random numbers.
+    policy, journal, watch
+        As for :class:`~coterie.engines.coordinator.Coordinator`.
+
+    Attributes
+    ----------
+    people : People
+        All clients with their labels, clusters and sizes.
+
+    Raises
+    ------
+    BelowQuorum
+        If too few sites answer.
+    CoterieError
+        If a client is at two sites, or sites disagree on clusters.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run: str = "run",
+        task: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        policy: Policy | None = None,
+        journal: str | Path | None = None,
+        watch: Callable[[Exchanged], None] | None = None,
+    ) -> None:
+        names, policy = sorted(transport.sites), policy or Policy()
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise CoterieError(f"Two sites are called {twice[0]!r}: give each a name of its own.")
+        opening: dict[str, Any] = {"kind": "about", "run": run}
+        if task is not None:
+            opening |= {"kind": "open", "task": dict(task), "seed": seed}
+        self._transport, self._down, self._up = transport, 0, 0
+        path = None if journal is None else Path(journal) / "people"
+        if path is not None and path.exists():
+            asked, told = checkpoint.read(path)
+            if wire.encode(asked) != wire.encode([opening, names]):
+                raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
+        else:
+            told = self._open(names, opening, policy)
+            if path is not None:
+                checkpoint.write(path, wire.pieces([[opening, names], told]))
+        self.people = People.of(told)
+        super().__init__(
+            self.people.roster, self.people.sites, names=list(told), policy=policy, journal=journal, watch=watch
+        )
+        self._beside = {"run": run}
+        self._book()
+
+    def _open(self, names: list[str], opening: dict[str, Any], policy: Policy) -> dict[str, Any]:
+        """What the sites tell of their clients, by name."""
+        courier = Courier(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
+        told = courier.collect(dict.fromkeys(range(len(names)), opening), {})
+        courier.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
+        if courier.troubles and (policy.min_clients == "all" or not told):
+            why = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in courier.troubles.items())
+            raise BelowQuorum(f"{listed(courier.troubles)} cannot take part ({why}). Run again when they can.")
+        return {names[s]: t for s, t in told.items()}
+
+    def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
+        """All sites at once, over the transport."""
+        answers = self._carry(self.names, messages, timeout)
+        self._book()
+        return answers
+
+    def _book(self) -> None:
+        """Bring the bytes that were carried into the ledger, which is made after the first of them."""
+        self.ledger.bytes_down, self._down = self.ledger.bytes_down + self._down, 0
+        self.ledger.bytes_up, self._up = self.ledger.bytes_up + self._up, 0
+
+    def _carry(self, names: Sequence[str], messages: Mapping[int, bytes], timeout: float) -> dict[int, bytes | None]:
+        answers = self._transport.send({names[s]: data for s, data in messages.items()}, timeout)
+        self._down += sum(map(len, messages.values()))
+        self._up += sum(len(a) for a in answers.values() if a is not None)
+        return {s: answers.get(names[s]) for s in messages}
+
+    def close(self) -> None:
+        """Let go of the transport."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _tells(answer: Mapping[str, Any]) -> bool:
+    """Whether an answer says who is at a site."""
+    levels, info, ids = answer.get("levels"), answer.get("info"), answer.get("ids")
+    if not (isinstance(levels, list) and isinstance(info, dict) and isinstance(ids, np.ndarray) and ids.ndim == 1):
+        return False
+    others = [*(answer.get(name) for name in ("clusters", "weights", "counts", "labels")), *levels]
+    return all(isinstance(a, np.ndarray) and a.shape == ids.shape for a in others)
