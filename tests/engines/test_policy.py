@@ -177,7 +177,7 @@ def test_a_deadline_ends_an_exchange():
 
 def test_the_ledger_and_the_watch_tell_what_was_sent():
     seen = []
-    fed = remote(silent_from(3, 3), watch=seen.append)
+    fed = remote(silent_from(2, 2), watch=seen.append)
     ask(fed)
     fed.total(gradient, to=[0, 1], x=np.zeros(3))
     sent = fed._transport.sent
