@@ -106,6 +106,10 @@ class Case:
     random: bool = False
 
 
+ENGINES: dict[str, Callable[..., Any]] = {}
+"""Engines beyond this process, which their own tests put here: called like :class:`Loopback`."""
+
+
 def make_federation(engine: str, problem: Problem, partition: Any = 1, seed: int = 7, **options: Any) -> Any:
     """A federation by engine name; ``partition`` (a number, or clients of each site) is for engines with sites.
 
@@ -117,7 +121,7 @@ def make_federation(engine: str, problem: Problem, partition: Any = 1, seed: int
         return InProcess(*data, seed=seed, **options)
     if engine == "blocks":
         return InProcess(*data, seed=seed, **{"block": 3, "threads": 2} | options)
-    return Loopback(*data, seed=seed, sites=partition, **options)
+    return ENGINES.get(engine, Loopback)(*data, seed=seed, sites=partition, **options)
 
 
 def last(states: Iterator[State]) -> State:

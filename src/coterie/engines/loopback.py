@@ -104,7 +104,7 @@ class Loopback(Coordinator):
     ) -> None:
         m = len(objective)
         policy = policy or Policy(retries=retries)
-        super().__init__(roster(m, clusters, ids), _parts(m, sites), policy=policy, journal=journal, watch=watch)
+        super().__init__(roster(m, clusters, ids), parts(m, sites), policy=policy, journal=journal, watch=watch)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
         self._folder = None if folder is None else Path(folder)
@@ -182,7 +182,7 @@ def _damaged(data: bytes, where: float) -> bytes:
     return data[:place] + bytes([data[place] ^ 85]) + data[place + 1 :]
 
 
-def _parts(m: int, sites: int | Sequence[npt.ArrayLike]) -> list[Ints]:
+def parts(m: int, sites: int | Sequence[npt.ArrayLike]) -> list[Ints]:
     if isinstance(sites, int):
         return list(np.array_split(np.arange(m), max(sites, 1)))
     parts = [np.sort(np.asarray(p, dtype=np.int64)) for p in sites]

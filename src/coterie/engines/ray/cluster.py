@@ -1,0 +1,240 @@
+"""Ray itself: begin or join it without noise, and sites as actors that come back after a crash."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie import federation
+from coterie.engines import wire
+from coterie.engines.node import Node
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints
+
+Parts = tuple[Any, Ints, Array, Any]
+"""What a site is made of: objective, cluster of each client (sorted), weights, ids."""
+
+_AGAIN = 60.0
+"""Seconds in which an actor that died must be back, or its site counts as missing."""
+
+_begun: list[int] = [0]
+
+
+def library() -> Any:
+    """The package ray; a CoterieError says how to install it."""
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise CoterieError("Sites in Ray actors need Ray: pip install 'coterie[ray]'.") from None
+
+
+def join(address: str | None) -> bool:
+    """Join the Ray cluster at ``address``, or begin one here; whether :func:`leave` has to end it.
+
+    Where Ray is initialised already, that one is used. Nothing is printed, and no usage is reported.
+    """
+    ray = library()
+    if ray.is_initialized():
+        _begun[0] += _begun[0] > 0
+        return _begun[0] > 0
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        quiet["include_dashboard"] = False
+    try:
+        ray.init(address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        where = "here" if address is None else f"at {address}"
+        raise CoterieError(f"Ray cannot be reached {where}: {_first(problem)}") from problem
+    _begun[0] = 1
+    return True
+
+
+def leave() -> None:
+    """End Ray when the last of those who joined through :func:`join` leaves."""
+    _begun[0] -= 1
+    if _begun[0] == 0:
+        library().shutdown()
+
+
+class Seat:
+    """What an actor is: the process where one site lives. A new one is empty until it is opened."""
+
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self._lock: Any = None
+        self.shard: Any = None
+
+    def open(
+        self,
+        make: Callable[..., Parts],
+        name: str,
+        folder: Path | None,
+        works: Mapping[str, Any],
+        options: Any,
+        *data: Any,
+    ) -> tuple[Any, Ints]:
+        """Make the site, with the state that its folder has; the ids and clusters of its clients."""
+        federation._WORK.update(works)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = None
+            self._lock = (folder / "lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # until an earlier process of this site is gone
+        objective, clusters, weights, ids = make(*data)
+        local = np.unique(clusters, return_inverse=True)[1]
+        self._node = Node(name, objective, local, weights, ids, folder=folder, **options)
+        return ids, clusters
+
+    def receive(self, data: bytes) -> bytes | None:
+        """Answer one message; None where the site has yet to be opened."""
+        if self._node is None:
+            return None
+        try:
+            request = wire.decode(data)
+        except CoterieError:
+            return self._node.receive(data)
+        module = str(request.get("work", "coterie")).partition(":")[0]
+        if module.split(".")[0] not in ("coterie", "__main__"):
+            with suppress(ImportError):  # the caller could run anything here: Ray's clusters trust those who use them
+                import_module(module)
+        return self._node.answer(request, data[-16:])
+
+    def read(self, make: Callable[[], Any]) -> None:
+        """Begin a shard, whose methods :meth:`do` calls."""
+        self.shard = make()
+
+    def do(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the shard."""
+        return getattr(self.shard, name)(*arguments)
+
+    def state(self) -> dict[str, Array]:
+        """The committed state of the site's clients."""
+        if self._node is None:
+            raise CoterieError("The site has yet to be opened.")
+        return dict(self._node._store.arrays)
+
+    def write(self, path: Path, theta: Array | None, cov: Array | None) -> None:
+        """Write the coefficients of the site's clients: those given, or those that the site keeps."""
+        state = self.state()
+        theta = state.get("coefficients") if theta is None else theta
+        self.shard.write(path, theta, state.get("cov") if cov is None else cov)
+
+    def pid(self) -> int:
+        """The process."""
+        return os.getpid()
+
+
+class Seats:
+    """The actors of all sites.
+
+    Parameters
+    ----------
+    n : int
+        Number of sites.
+    actor : mapping
+        Ray's options for an actor, such as ``{"num_cpus": 4, "memory": 8e9}``.
+    """
+
+    def __init__(self, n: int, actor: Mapping[str, Any]) -> None:
+        self._actor = {"num_cpus": 0, "scheduling_strategy": "SPREAD"} | dict(actor)
+        self.actors = [self._start() for _ in range(n)]
+        self._opening: list[tuple[Any, ...]] = [()] * n
+        self._down: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def _start(self) -> Any:
+        return library().remote(Seat).options(max_restarts=-1, **self._actor).remote()
+
+    def open(self, openings: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Ints]]:
+        """Open all sites, each with its arguments of :meth:`Seat.open`, which are kept for when an actor comes back."""
+        self._opening = list(openings)
+        found: list[tuple[Any, Ints]] = get(
+            [a.open.remote(*o) for a, o in zip(self.actors, self._opening, strict=True)]
+        )
+        return found
+
+    def do(self, name: str, arguments: Sequence[Sequence[Any]], returns: int = 1) -> list[Any]:
+        """Call a method of every shard, all at once; references to what it returns."""
+        return [
+            a.do.options(num_returns=returns).remote(name, *given)
+            for a, given in zip(self.actors, arguments, strict=True)
+        ]
+
+    def send(self, messages: Mapping[int, bytes], timeout: float) -> dict[int, bytes]:
+        """All messages at once; the replies that came in time. Actors that died are opened again first."""
+        ray = library()
+        end = time.monotonic() + timeout
+        for site in sorted(self._down & set(messages)):
+            if self._back(site, min(end, time.monotonic() + _AGAIN)):
+                self._down.discard(site)
+        refs = {self.actors[s].receive.remote(data): s for s, data in messages.items() if s not in self._down}
+        left = None if timeout == float("inf") else max(end - time.monotonic(), 0.0)
+        ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=left) if refs else ([], [])
+        answers: dict[int, bytes] = {}
+        for ref in ready:
+            try:
+                answer = ray.get(ref)
+            except ray.exceptions.RayActorError:
+                answer = None
+            if answer is None:
+                self._down.add(refs[ref])
+            else:
+                answers[refs[ref]] = answer
+        return answers
+
+    def _back(self, site: int, end: float) -> bool:
+        """Open a site again once Ray has started its actor again."""
+        ray = library()
+        while (left := end - time.monotonic()) > 0.0:
+            try:
+                ray.get(self.actors[site].open.remote(*self._opening[site]), timeout=left)
+                return True
+            except ray.exceptions.GetTimeoutError:
+                return False
+            except ray.exceptions.ActorDiedError:
+                self.actors[site] = self._start()
+            except ray.exceptions.RayActorError:
+                time.sleep(0.05)
+        return False
+
+    def close(self) -> None:
+        """End all actors."""
+        for actor in self.actors:
+            library().kill(actor)
+        self.actors = []
+
+
+def get(refs: Any) -> Any:
+    """What references stand for; an error there is raised here, as a CoterieError with its own sentence."""
+    ray = library()
+    try:
+        return ray.get(refs)
+    except ray.exceptions.RayTaskError as problem:
+        cause = problem.cause
+        if isinstance(cause, CoterieError):
+            raise CoterieError(str(cause)) from None
+        raise CoterieError(f"A site failed: {type(cause).__name__}: {cause}") from problem
+    except ray.exceptions.RayActorError as problem:
+        raise CoterieError("A site's process died while it was being made, perhaps for want of memory.") from problem
+
+
+def own_works() -> dict[str, Any]:
+    """Client work that was defined in the script or notebook itself, where actors cannot import it from."""
+    return {name: f for name, f in federation._WORK.items() if name.startswith("__main__:")}
+
+
+def _first(problem: Exception) -> str:
+    return str(problem).split("\n")[0][:200].rstrip(".") + "."

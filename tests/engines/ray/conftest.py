@@ -1,0 +1,64 @@
+"""Ray is begun once for all tests here, and actors are used again: a process takes longer to start than a test."""
+
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from coterie.engines.ray import Ray
+from coterie.engines.ray.cluster import Seats
+from tests.contract import cases
+
+ROOT = Path(__file__).parents[3]
+
+
+def find_tests(root=str(ROOT / "tests")):
+    """Let an actor import test modules under the names that pytest gives them."""
+    package = types.ModuleType("tests")
+    package.__path__ = [root]
+    sys.modules["tests"] = package
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster():
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=100 * 2**20,
+        runtime_env={"worker_process_setup_hook": find_tests},
+    )
+    yield
+    ray.shutdown()
+
+
+FREE = []
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """Federations of a test take actors that earlier tests have left, and leave them when it ends."""
+    fresh, made = Seats._start, []
+
+    def start(seats):
+        actor = FREE.pop() if FREE else fresh(seats)
+        made.append(actor)
+        return actor
+
+    monkeypatch.setattr(Seats, "_start", start)
+    monkeypatch.setattr(Seats, "close", lambda seats: None)
+    yield
+    FREE.extend(made)
+
+
+@pytest.fixture(params=["ray"])
+def engine(request, pool, monkeypatch):
+    monkeypatch.setitem(cases.ENGINES, "ray", Ray)
+    return request.param
