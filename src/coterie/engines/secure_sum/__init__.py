@@ -1,0 +1,54 @@
+"""Secure sums: the coordinator learns the sum over sites, and nothing else of what each of them sent.
+
+After Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal and Seth, "Practical secure aggregation for
+privacy-preserving machine learning", CCS 2017. Site i sends, modulo 2^128,
+
+    y_i = x_i + PRG(b_i) + sum over j > i of PRG(s_ij) - sum over j < i of PRG(s_ij),
+
+where x_i are its numbers in fixed point, b_i is a seed of its own, and s_ij is a key that it agrees with site j
+(X25519). Masks of pairs cancel in the sum over all sites. Every site has shared b_i and its private key with all sites
+beforehand (Shamir, any t of n), so that the sites can open the sum of those that answered: of these they reveal shares
+of b_i, of those that dropped out shares of the private key, and never of both. Keys are used for one sum. A site's
+reply brings its keys for the next one, so a sum costs two exchanges (masked sums, then shares), and whoever is new or
+has missed one joins by an exchange before.
+
+Why it is built here
+--------------------
+Flower's SecAgg+ (1.42) runs inside its legacy server alone (it asks for a ``LegacyContext``), carries weighted averages
+of model parameters clipped and rounded at random to 22 bits, where the exact fit needs sums right to 1e-10, and expands
+every seed through a Mersenne Twister of which it sets 32 bits, so that masks can be found by trying. DecLearn's
+(2.9) stops when one site drops out, draws its masks from a generator that is not made for secrets, and needs a pandas
+that this package cannot use. NVFlare's homomorphic encryption lets every site decrypt. None carries bytes over another
+engine. Curves, ciphers and hashes come from ``cryptography``; sharing, fixed point and the order of steps are ours.
+
+Threat model
+------------
+Protected: what one site sends to ``total``, and sums over any part of the sites, from
+
+* the coordinator and the network, if the coordinator follows the protocol but keeps and studies all it sees;
+* fewer than t sites that work together with it (t is a majority by default): they learn the sum over the others, of
+  which there should be enough; ``min_sites`` counts all sites, so add the number that you do not trust.
+
+An *active* coordinator, which lies: it cannot pose as a site, since every key is signed by an identity that each site
+has been given beforehand, and shares are encrypted from site to site. It cannot have both secrets of one key as long as
+2 t > n + c, where c sites work with it, since every honest site reveals one of them for good; choose ``threshold``
+accordingly. It can leave sites out and call them missing, so that sums cover fewer of them (but no fewer than
+``min_sites``, which sites check as far as they are told the truth about who has clients in which group); ask for the
+same sum over other sites; or give a false total to everyone. Nothing here keeps sites from sending false numbers.
+
+Not protected: sums themselves, which may tell much where groups are small or asked for often; **differences of sums**
+over nearly the same sites or clients (one client less is that client), a sum that is asked for again because the
+coordinator was restarted in the middle of it included; all that is sent with ``ask``; names, types and shapes of sums,
+who has how many clients in which group, who answered and when. Who takes the identities of t sites from their disks
+and has recorded all messages can open the sums of the past. Differential privacy is a separate protection.
+
+``Secure`` are the settings, ``Identity`` a site's long-term keys, ``Party`` a site's side, ``Collector`` the
+coordinator's, and ``Relay`` carries them over the engines.
+"""
+
+from coterie.engines.secure_sum.collector import Collector, Tally
+from coterie.engines.secure_sum.party import Party
+from coterie.engines.secure_sum.relay import Relay, parties
+from coterie.engines.secure_sum.settings import Identity, Secure
+
+__all__ = ["Collector", "Identity", "Party", "Relay", "Secure", "Tally", "parties"]

@@ -1,0 +1,257 @@
+"""The coordinator's side of secure sums: it adds masked sums, and takes the masks off with the sites' help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.engines.policy import BelowQuorum
+from coterie.engines.secure_sum import fixed_point, masks, shamir
+from coterie.engines.secure_sum.fixed_point import Words
+from coterie.engines.secure_sum.layout import Layout, unpack, where
+from coterie.engines.secure_sum.masks import seed_check
+from coterie.engines.secure_sum.round import Bools, Key, Round, thinnest
+from coterie.engines.secure_sum.settings import Secure
+from coterie.errors import CoterieError
+from coterie.federation import Ints
+
+
+class Collector:
+    """Keys that sites have offered for their next sums; nothing here is secret, and nothing needs to be kept.
+
+    Parameters
+    ----------
+    secure : Secure
+        The settings of the sites.
+
+    Attributes
+    ----------
+    holders : list of str
+        All sites that hold shares, as the offers say.
+    """
+
+    def __init__(self, secure: Secure) -> None:
+        self.secure = secure
+        self.holders: list[str] = []
+        self._offers: dict[str, tuple[Key, dict[str, bytes]]] = {}
+
+    @property
+    def t(self) -> int:
+        """How many sites must help to open a sum."""
+        return self.secure.opening(len(self.holders))
+
+    def outside(self, names: Sequence[str]) -> list[str]:
+        """The sites of ``names`` that must join before they can take part."""
+        return [name for name in names if name not in self._offers]
+
+    def joined(self, name: str, reply: Mapping[str, Any]) -> None:
+        """Keep what a site offered; a CoterieError if it is no offer."""
+        key, shares = Key.read(reply.get("key")), reply.get("shares")
+        if not isinstance(shares, dict) or not all(isinstance(s, bytes) for s in shares.values()):
+            raise CoterieError(f"{name} did not share its keys.")
+        self.holders = self.holders or sorted(shares)
+        if sorted(shares) != self.holders:
+            raise CoterieError(f"{name} shares its keys with other sites than most: list the same sites everywhere.")
+        self._offers[name] = key, shares
+
+    def check(self, groups: Mapping[str, Ints]) -> None:
+        """Raise a CoterieError if a group has clients at fewer than ``min_sites`` sites, all of them counted."""
+        present, cover = _cover(groups)
+        thin = thinnest(cover, self.secure.min_sites)
+        if thin is not None:
+            raise CoterieError(
+                f"Group {present[thin[0]]} of a secure sum has clients at {thin[1]} of the sites, and min_sites is "
+                f"{self.secure.min_sites}: its sum would tell what they hold. Use larger groups, or lower min_sites."
+            )
+
+    def open(self, groups: Mapping[str, Ints]) -> Tally:
+        """A sum over some sites; their keys are used up by it.
+
+        Parameters
+        ----------
+        groups : dict of str to (n,) int64
+            The groups that each site has clients in; [0] where there are none.
+
+        Raises
+        ------
+        BelowQuorum
+            If a group has clients at fewer than ``min_sites`` of them.
+        """
+        present, cover = _cover(groups)
+        offers = {name: self._offers[name] for name in sorted(groups)}
+        round_ = Round({name: key for name, (key, _) in offers.items()}, cover)
+        self.enough(present, cover)
+        for name in offers:
+            del self._offers[name]
+        return Tally(self, round_, present, {name: shares for name, (_, shares) in offers.items()})
+
+    def enough(self, present: Ints, cover: Bools) -> None:
+        """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
+        thin = thinnest(cover, self.secure.min_sites)
+        if thin is not None:
+            raise BelowQuorum(
+                f"{thin[1]} of the sites with clients in group {present[thin[0]]} take part in a secure sum, and "
+                f"min_sites is {self.secure.min_sites}. Nothing is lost: run again when more are back, and it goes on."
+            )
+
+
+def _cover(groups: Mapping[str, Ints]) -> tuple[Ints, Bools]:
+    """Groups that have clients somewhere, and which of the sites, sorted by name, have clients in them."""
+    present = np.unique(np.concatenate(list(groups.values())))
+    return present, np.stack([np.isin(present, groups[name]) for name in sorted(groups)], axis=1)
+
+
+class Tally:
+    """One sum on its way: masked sums come in, then shares, then the result.
+
+    Attributes
+    ----------
+    present : (groups,) int64
+        Groups that have clients at some site.
+    request : dict
+        What every site is told together with the work.
+    """
+
+    def __init__(
+        self, collector: Collector, round_: Round, present: Ints, shares: Mapping[str, Mapping[str, bytes]]
+    ) -> None:
+        self.present, self._round, self._collector, self._shares = present, round_, collector, shares
+        self.request = round_.as_dict()
+        self._came: dict[str, tuple[Words, Layout]] = {}
+        self._revealed: dict[str, list[bytes]] = {}
+        self._secrets: dict[str, bytes] = {}
+
+    def take(self, name: str, reply: Mapping[str, Any]) -> None:
+        """Keep a site's masked sums and its next keys; a CoterieError if they have not the form of them."""
+        layout, words = Layout.read(reply.get("layout")), reply.get("words")
+        if reply.get("round") != self._round.digest:
+            raise CoterieError(f"{name} answered another secure sum than the one it was asked for.")
+        if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (sum(layout.widths()), 2):
+            raise CoterieError(f"{name} sent masked sums that do not have the shape it says they have.")
+        if layout.names and layout.rows != len(self._round.rows(name)):
+            raise CoterieError(f"{name} sent sums of {layout.rows} groups.")
+        self._collector.joined(name, reply)
+        self._came[name] = words, layout
+
+    def disagreeing(self) -> dict[str, str]:
+        """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
+        said = {name: _said(layout) for name, (_, layout) in self._came.items()}
+        common = Counter(said.values()).most_common(1)
+        wrong = {
+            n: f"it answers {text} where most answer {common[0][0]}" for n, text in said.items() if text != common[0][0]
+        }
+        for name in wrong:
+            del self._came[name]
+        return wrong
+
+    def questions(self) -> dict[str, dict[str, Any]]:
+        """What each site of the federation is asked once all masked sums are there that will come.
+
+        Raises
+        ------
+        BelowQuorum
+            If those that came leave a group at fewer sites than ``min_sites``.
+        """
+        answered = np.array([name in self._came for name in self._round.names])
+        self._collector.enough(self.present, self._round.cover[:, answered])
+        asked = {"round": self.request, "answered": answered}
+        return {
+            name: asked | {"shares": [self._shares[owner][name] for owner in self._round.names]}
+            for name in self._collector.holders
+        }
+
+    def reveal(self, name: str, reply: Mapping[str, Any]) -> None:
+        """Keep a site's shares; a CoterieError if they have not the form of them."""
+        shares = reply.get("shares")
+        sound = isinstance(shares, list) and [len(s) for s in shares if isinstance(s, bytes)] == (
+            [shamir.SHARE] * len(self._round.names)
+        )
+        if not sound or reply.get("round") != self._round.digest:
+            raise CoterieError(f"{name} sent no shares of the secure sum it was asked to open.")
+        self._revealed[name] = shares  # type: ignore[assignment]
+
+    @property
+    def lacking(self) -> int:
+        """How many more sites must help to open the sum."""
+        return max(self._collector.t - len(self._revealed), 0)
+
+    def result(self) -> tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]]:
+        """Groups, and by name their sums over the sites that answered, with the type of what was summed.
+
+        Raises
+        ------
+        BelowQuorum
+            If too few sites helped.
+        CoterieError
+            If sites disagree on names, types or shapes, or shares do not belong together.
+        """
+        if self._came and self.lacking:
+            raise BelowQuorum(
+                f"{len(self._revealed)} sites helped to open a secure sum, and it takes {self._collector.t}: "
+                "go on when more of them are back."
+            )
+        if not self._came:
+            return self.present[:0], {}
+        layout = self._layout()
+        if not layout.names:
+            return self.present[:0], {}
+        answered = [name in self._came for name in self._round.names]
+        rows = [int(r) for r in np.flatnonzero(self._round.cover[:, answered].any(axis=1))]
+        widths = np.array(layout.widths(), np.int64)
+        total = np.zeros((int(widths.sum()), 2), np.uint64)
+        for name, (words, _) in self._came.items():
+            at = where(np.isin(rows, self._round.rows(name)), widths)
+            total[at] = fixed_point.add(total[at], self._stripped(name, words))
+        return self.present[rows], unpack(total, layout, self._collector.secure.fraction)
+
+    def _layout(self) -> Layout:
+        """The layout of all groups that came, which every site agrees with."""
+        shapes: dict[int, tuple[Any, ...]] = {}
+        for name, (_, layout) in self._came.items():
+            for r, row in enumerate(self._round.rows(name)[: layout.rows]):
+                if shapes.setdefault(int(row), layout.row(r)) != layout.row(r):
+                    raise CoterieError(f"Work returned {layout.names} with other shapes at {name} than elsewhere.")
+        head = next(iter(self._came.values()))[1]
+        if not head.names:
+            return head
+        each = [shapes[r] for r in sorted(shapes)]
+        return replace(head, rows=len(each), shapes=tuple(zip(*(each if head.unequal else each[:1]), strict=True)))
+
+    def _stripped(self, name: str, words: Words) -> Words:
+        """A site's words without its own mask and without those it shares with sites whose words are not here."""
+        layout, purpose = self._came[name][1], self._round.purpose()
+        widths = np.array(layout.widths(), np.int64)
+        words = fixed_point.subtract(words, masks.stream(masks.derive(self._secret(name), purpose), len(words)))
+        for other in self._round.names:
+            common = self._round.common(name, other)
+            if other in self._came or not common.any():
+                continue
+            key = masks.agree(self._secret(other), self._round.keys[name].public, purpose)
+            combine = fixed_point.subtract if name < other else fixed_point.add
+            at = where(common, widths)
+            words[at] = combine(words[at], masks.stream(key, int(widths[common].sum())))
+        return words
+
+    def _secret(self, owner: str) -> bytes:
+        """The mask seed of a site whose words came, or the private key of one whose words did not."""
+        if owner in self._secrets:
+            return self._secrets[owner]
+        column, places = self._round.names.index(owner), self._collector.holders
+        helpers = sorted(self._revealed)[: self._collector.t]
+        secret = shamir.join({places.index(h) + 1: self._revealed[h][column] for h in helpers})
+        key = self._round.keys[owner]
+        found, known = (seed_check(secret), key.check) if owner in self._came else (masks.public(secret), key.public)
+        if found != known:
+            raise CoterieError(f"The shares that sites revealed of the keys of {owner} do not belong together.")
+        self._secrets[owner] = secret
+        return secret
+
+
+def _said(layout: Layout) -> str:
+    shapes = [()] * len(layout.names) if layout.unequal else layout.row(0)
+    named = zip(layout.names, layout.dtypes, shapes, strict=True)
+    return ", ".join(f"{name} ({dtype[1:]} {'by group' if layout.unequal else shape})" for name, dtype, shape in named)

@@ -1,0 +1,177 @@
+"""A site's side of secure sums: it masks what it sends, and helps to open sums of many."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.engines.node import Refusal
+from coterie.engines.secure_sum import fixed_point, masks, shamir
+from coterie.engines.secure_sum.layout import pack, where
+from coterie.engines.secure_sum.round import Bools, Key, Round, thinnest
+from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
+from coterie.errors import CoterieError
+
+SELF, PAIR = 0, 1
+"""What was revealed of a key: the seed of its owner's own mask, or the private key of its pairwise masks."""
+
+
+class Party:
+    """One site's keys, and what it does with them.
+
+    Every key is used for one sum. Of a key of any site, this site reveals its share of the mask seed or of the private
+    key, never of both, for good. What must survive a fault is in :attr:`state`: save it before a reply leaves.
+
+    Parameters
+    ----------
+    name : str
+        This site.
+    run : str
+        Name of the run; keys and shares of one run are good for nothing in another.
+    secure : Secure
+        Settings; they must be the same at all sites.
+    identity : Identity
+        This site's long-term keys.
+    peers : dict of str to bytes
+        The public identity of every site, this one included.
+    entropy : callable
+        ``entropy(size)`` gives that many random bytes; another source is for tests alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: str,
+        secure: Secure,
+        identity: Identity,
+        peers: Mapping[str, bytes],
+        *,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        if peers.get(name) != identity.public:
+            raise CoterieError(
+                f"The identity of {name} is not the one that its federation lists: copy its folder again."
+            )
+        self.name, self._secure, self._identity, self._entropy = name, secure, identity, entropy
+        self._peers = dict(sorted(peers.items()))
+        self._context = context(secure, run, peers)
+        self._t = secure.opening(len(peers))
+        self._channels: dict[tuple[str, str], bytes] = {}
+        self.state: dict[str, Any] = {"epoch": 0, "public": b"", "secret": b"", "seed": b"", "revealed": {}}
+
+    def join(self) -> dict[str, Any]:
+        """Fresh keys for the next sum, with shares of them for every site; earlier ones are forgotten."""
+        epoch = max(self.state["epoch"] + 1, time.time_ns())  # rises even where a site has lost its memory
+        secret, seed = self._entropy(32), self._entropy(32)
+        public, check = masks.public(secret), masks.seed_check(seed)
+        unsigned = Key(epoch, public, check, b"")
+        key = Key(epoch, public, check, self._identity.sign(unsigned.statement(self.name, self._context)))
+        both = zip(*(shamir.split(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)), strict=True)
+        shares = {
+            peer: masks.seal(
+                self._channel(self.name, peer),
+                of_seed + of_secret,
+                key.bound(self.name, peer, self._context),
+                self._entropy(masks.NONCE),
+            )
+            for peer, (of_seed, of_secret) in zip(self._peers, both, strict=True)
+        }
+        self.state |= {"epoch": epoch, "public": public, "secret": secret, "seed": seed}
+        return {"key": key.as_list(), "shares": shares}
+
+    def check(self, saved: Any) -> Round:
+        """The round that a sum is asked for, if this site can take part in it; otherwise a Refusal says why."""
+        round_ = Round.read(saved)
+        for name, key in round_.keys.items():
+            if not signed(key.signature, key.statement(name, self._context), self._peers.get(name, b"")):
+                raise Refusal(
+                    f"{self.name} refuses the key of {name}, which is not signed by the {name} it knows: "
+                    "use the same sites, keys and settings of secure sums everywhere."
+                )
+        mine = round_.keys.get(self.name)
+        if mine is None or not self.state["secret"] or mine.public != self.state["public"]:
+            raise Refusal(f"{self.name} does not hold the key it is asked to use: it must join secure sums again.")
+        thin = thinnest(round_.cover, self._secure.min_sites)
+        if thin is not None:
+            raise Refusal(f"{self.name} refuses a sum over {thin[1]} sites (min_sites {self._secure.min_sites}).")
+        return round_
+
+    def masked(self, round_: Round, sums: Mapping[str, Any], grouped: bool) -> dict[str, Any]:
+        """The site's sums behind masks, and its keys for the sum after this one.
+
+        Parameters
+        ----------
+        round_ : Round
+            From :meth:`check`.
+        sums : dict of arrays, or of lists of arrays
+            With a leading axis of the groups this site has clients in where ``grouped``.
+        grouped : bool
+        """
+        words, layout = pack(sums, grouped, self._secure.fraction, len(self._peers))
+        mine = round_.rows(self.name)
+        if layout.names and layout.rows != len(mine):
+            raise Refusal(f"{self.name} has sums of {layout.rows} groups and was asked for {len(mine)}.")
+        widths, purpose = np.array(layout.widths(), np.int64), round_.purpose()
+        words = fixed_point.add(words, masks.stream(masks.derive(self.state["seed"], purpose), len(words)))
+        for peer, key in round_.keys.items():
+            common = round_.common(self.name, peer)
+            if peer == self.name or not layout.names or not common.any():
+                continue
+            secret = masks.agree(self.state["secret"], key.public, purpose)
+            combine = fixed_point.add if self.name < peer else fixed_point.subtract
+            at = where(common, widths)
+            words[at] = combine(words[at], masks.stream(secret, int(widths[common].sum())))
+        return {"round": round_.digest, "layout": layout.as_dict(), "words": words, **self.join()}
+
+    def unmask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The site's shares of what takes the masks off a sum.
+
+        Parameters
+        ----------
+        request : dict
+            "round"; "answered", (sites,) bool: whose masked sums have arrived; "shares": for each site of the round
+            the encrypted share that it made for this one.
+
+        Raises
+        ------
+        Refusal
+            If a group would be a sum over fewer sites than ``min_sites``, or something else was already revealed of
+            the same key.
+        """
+        round_ = Round.read(request["round"])
+        answered: Bools = np.asarray(request["answered"], dtype=bool)
+        if answered.shape != (len(round_.names),) or len(request["shares"]) != len(answered):
+            raise Refusal("A secure sum was to be opened without saying who answered.")
+        thin = thinnest(round_.cover[:, answered], self._secure.min_sites)
+        if thin is not None:
+            raise Refusal(f"{self.name} does not open a sum over {thin[1]} sites (min_sites {self._secure.min_sites}).")
+        revealed, found = dict(self.state["revealed"]), []
+        for (owner, key), came, sealed in zip(round_.keys.items(), answered, request["shares"], strict=True):
+            kind = SELF if came else PAIR
+            epoch, other = revealed.get(owner, (0, kind))
+            if key.epoch < epoch or (key.epoch == epoch and kind != other):
+                raise Refusal(f"{self.name} has already told something else about the same or a later key of {owner}.")
+            revealed[owner] = [key.epoch, kind]
+            share = self._opened(owner, key, sealed)
+            found.append(share[: shamir.SHARE] if came else share[shamir.SHARE :])
+        self.state["revealed"] = revealed
+        return {"round": round_.digest, "shares": found}
+
+    def _opened(self, owner: str, key: Key, sealed: bytes) -> bytes:
+        if owner not in self._peers:
+            raise Refusal(f"{self.name} does not know {owner}: use the same sites everywhere.")
+        try:
+            return masks.unseal(self._channel(owner, self.name), sealed, key.bound(owner, self.name, self._context))
+        except CoterieError as problem:
+            raise Refusal(f"{self.name} cannot open its share of the keys of {owner}.") from problem
+
+    def _channel(self, owner: str, holder: str) -> bytes:
+        if (owner, holder) not in self._channels:
+            peer = self._peers[holder if owner == self.name else owner]
+            purpose = b"coterie secure sum share " + self._context + f"{owner}\0{holder}".encode()
+            self._channels[owner, holder] = self._identity.channel(peer, purpose)
+        return self._channels[owner, holder]

@@ -1,0 +1,132 @@
+"""Secure sums over a courier: what a coordinator does around its exchange of a ``total``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.engines.courier import Courier
+from coterie.engines.secure_sum.collector import Collector, Tally
+from coterie.engines.secure_sum.party import Party
+from coterie.engines.secure_sum.settings import Identity, Secure
+from coterie.errors import CoterieError
+from coterie.federation import Ints
+
+
+def parties(names: Sequence[str], secure: Secure, run: str = "run") -> Callable[[str], Party]:
+    """Fresh identities for sites in one process: a function that makes the party of a name, as often as it is asked."""
+    identities = {name: Identity.new() for name in names}
+    peers = {name: identity.public for name, identity in identities.items()}
+    return lambda name: Party(name, run, secure, identities[name], peers)
+
+
+class Relay:
+    """Makes every sum of a coordinator secure.
+
+    Parameters
+    ----------
+    secure : Secure
+    courier : Courier
+    """
+
+    def __init__(self, secure: Secure, courier: Courier) -> None:
+        self._courier, self._collector = courier, Collector(secure)
+
+    def begin(self, groups: Mapping[int, Ints], beside: Mapping[str, Any]) -> Hidden:
+        """A sum that is about to be asked for; sites without keys for it join first.
+
+        Parameters
+        ----------
+        groups : dict of int to int64
+            The groups that each site has clients in; [0] where there are none.
+        beside : dict
+            What every request says beside.
+
+        Raises
+        ------
+        CoterieError
+            If a group has clients at fewer sites than ``min_sites``.
+        BelowQuorum
+            If so few of these can be reached.
+        """
+        names, courier, collector = self._courier.names, self._courier, self._collector
+        if groups:
+            collector.check({names[s]: g for s, g in groups.items()})
+        outside = collector.outside([names[s] for s in groups])
+        away: dict[str, str] = {}
+        if outside:
+            found = courier.collect({s: {"kind": "join", **beside} for s in groups if names[s] in outside}, {})
+            _each(courier, found, collector.joined)
+            away = courier.troubles
+        there = {names[s]: g for s, g in groups.items() if names[s] not in collector.outside(names)}
+        return Hidden(courier, collector, collector.open(there) if there else None, there, away, beside)
+
+
+class Hidden:
+    """One secure sum around its exchange: :meth:`request` goes with the work, :meth:`open` ends it.
+
+    Attributes
+    ----------
+    sites : set of int
+        Who can be asked.
+    """
+
+    def __init__(
+        self,
+        courier: Courier,
+        collector: Collector,
+        tally: Tally | None,
+        there: Mapping[str, Ints],
+        away: dict[str, str],
+        beside: Mapping[str, Any],
+    ) -> None:
+        self._courier, self._collector, self._tally, self._away, self._beside = courier, collector, tally, away, beside
+        self.sites = {courier.names.index(name) for name in there}
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What sites are told with the work."""
+        return {} if self._tally is None else self._tally.request
+
+    def take(self, found: dict[int, Any]) -> None:
+        """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
+        if self._tally is None:
+            return
+        tally, names = self._tally, self._courier.names
+        _each(self._courier, found, lambda name, reply: tally.take(name, reply["values"]))
+        self._courier.judge({names.index(name): text for name, text in tally.disagreeing().items()}, found)
+        self._away = self._courier.troubles | {n: t for n, t in self._away.items() if names.index(n) not in found}
+
+    def open(self, found: Mapping[int, Any]) -> tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]]:
+        """Groups and their sums over the sites ``found``, taken from behind the masks with the sites' help.
+
+        Raises
+        ------
+        BelowQuorum
+            If a group or the helpers are too few.
+        """
+        if self._tally is None or not found:
+            self._courier.troubles = self._away
+            return np.empty(0, np.int64), {}
+        tally, names = self._tally, self._courier.names
+        questions = tally.questions()
+        rest = [s for s, name in enumerate(names) if name in questions and s not in found]
+        for helpers in (list(found), rest):
+            if tally.lacking:
+                asked = {s: {"kind": "unmask", **self._beside, **questions[names[s]]} for s in helpers}
+                _each(self._courier, self._courier.collect(asked, {}), tally.reveal)
+        self._courier.troubles = self._away
+        return tally.result()
+
+
+def _each(courier: Courier, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
+    """Give every reply to ``use``; those it refuses are judged."""
+    wrong = {}
+    for site, reply in found.items():
+        try:
+            use(courier.names[site], reply)
+        except CoterieError as problem:
+            wrong[site] = str(problem)
+    courier.judge(wrong, found)
