@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-ray = pytest.importorskip("ray")
-
 from coterie.engines.ray import Ray
 from coterie.engines.ray.cluster import Seats
 from tests.contract import cases
@@ -25,6 +23,7 @@ def find_tests(root=str(ROOT / "tests")):
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster():
+    ray = pytest.importorskip("ray")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.init(

@@ -13,6 +13,8 @@ from tests.contract.conftest import fed  # noqa: F401 - a fixture
 from tests.contract.registry import CASES
 from tests.contract.test_laws import close, partitions, same
 
+pytest.importorskip("ray")
+
 # The tests of the parts that take a federation, with one whose sites are actors.
 globals().update(
     {
