@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
 from coterie.federation import By, Ints, Replies, Roster, Rows, Sums, To, Work, readonly, work_name
+
+if TYPE_CHECKING:
+    from coterie.engines.secure_sum import Secure
+    from coterie.engines.secure_sum.relay import Hidden
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Coordinator(ABC):
         Folder that remembers every counted exchange; a run with the same journal goes on where it stood.
     watch : callable, optional
         ``watch(Exchanged)`` is told of every exchange that happened.
+    secure : Secure, optional
+        Hide what each site sends to :meth:`total`; the sites must be set so too.
 
     """
 
@@ -63,6 +69,7 @@ class Coordinator(ABC):
         policy: Policy | None = None,
         journal: str | Path | Journal | None = None,
         watch: Callable[[Exchanged], None] | None = None,
+        secure: Secure | None = None,
     ) -> None:
         self.clients, self.sites = clients, list(sites)
         self.names = list(names) if names is not None else [f"site {s}" for s in range(len(self.sites))]
@@ -72,6 +79,11 @@ class Coordinator(ABC):
         self._courier = Courier(self.names, policy or Policy(), self.exchange)
         self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
         self._watch = watch
+        self._relay = None
+        if secure is not None:
+            from coterie.engines.secure_sum import Relay
+
+            self._relay = Relay(secure, self._courier)
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
@@ -130,12 +142,15 @@ class Coordinator(ABC):
             if (past := self._past("total", key)) is not None:
                 count = counts(labels, size, past["rows"])
                 return Sums(past["values"], rows, past["rows"], past["missing"], count)
-            adder = Adder(size, unequal(message) and isinstance(by, str))
-            answers = self._exchange(request, parts, message, None if isinstance(by, str) else labels)
+            lists = unequal(message) and isinstance(by, str)
+            adder, hidden = Adder(size, lists), self._hidden(parts, labels, lists)
+            answers = self._exchange(request, parts, message, None if isinstance(by, str) else labels, hidden)
             for part, values in answers:
                 present: Rows = slice(0, 1) if labels is None else np.unique(labels[part.at])
                 wrap = labels is None
                 adder.add(present, {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()})
+            if hidden is not None:
+                adder.add(*hidden.sums)
             answered, missing = self._answered(len(rows), [p for p, _ in answers])
             sums = Sums(adder.result(), rows, answered, missing, counts(labels, size, answered))
             self._record("total", key, sums)
@@ -210,14 +225,21 @@ class Coordinator(ABC):
         ]
 
     def _exchange(
-        self, request: dict[str, Any], parts: list[Part], message: Mapping[str, Any], labels: Ints | None = None
+        self,
+        request: dict[str, Any],
+        parts: list[Part],
+        message: Mapping[str, Any],
+        labels: Ints | None = None,
+        hidden: Hidden | None = None,
     ) -> list[tuple[Part, dict[str, Any]]]:
         """One exchange: the values of every site that is counted, in the order of the sites."""
         started, before = time.perf_counter(), replace(self.ledger)
         exchange = [self._life, self.number + 1]
         requests: dict[int, dict[str, Any]] = {}
         for part in parts:
-            own = requests[part.site] = request | self._beside | {
+            own = requests[part.site] = {
+                **request,
+                **self._beside,
                 "exchange": exchange,
                 "counted": self._counted[part.site],
                 "rows": None if part.local is None else _small(part.local),
@@ -225,15 +247,22 @@ class Coordinator(ABC):
             }
             if labels is not None:
                 own["by"] = _small(np.unique(labels[part.at], return_inverse=True)[1])
+        if hidden is not None:
+            requests = hidden.requests(requests)
         clusters = {part.site: self._clusters(part) for part in parts}
-        rows = {part.site: _rows(part, request, requests[part.site].get("by")) for part in parts}
+        rows = {p.site: _rows(p, request, requests[p.site].get("by")) for p in parts if p.site in requests}
         self.number += 1
         try:
             found = self._courier.collect(requests, clusters)
-            self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
-            if not self._courier.policy.strict:
-                self._courier.judge(replies.not_numbers(found), found)
+            if hidden is not None:
+                hidden.take(found)
+            else:
+                self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
+                if not self._courier.policy.strict:
+                    self._courier.judge(replies.not_numbers(found), found)
             self._courier.need(clusters, found)
+            if hidden is not None:
+                hidden.open(found)
         except BaseException:
             self.number -= 1  # nothing was counted: the same exchange may be tried again
             raise
@@ -242,6 +271,14 @@ class Coordinator(ABC):
             self.ledger.gradient_calls += reply["gradients"]
         self._seen(request, parts, found, started, before)
         return [(part, found[part.site]["values"]) for part in parts if part.site in found]
+
+    def _hidden(self, parts: list[Part], labels: Ints | None, lists: bool) -> Hidden | None:
+        """The secure sum that a total is to be; None where sums are in the clear."""
+        if self._relay is None:
+            return None
+        nowhere = np.zeros(1, np.int64)
+        groups = {p.site: nowhere if labels is None else np.unique(labels[p.at]) for p in parts}
+        return self._relay.begin(groups, lists, self._beside)
 
     def _clusters(self, part: Part) -> Ints:
         rows = self.sites[part.site]

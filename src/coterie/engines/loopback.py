@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.numerics import keyed
+
+if TYPE_CHECKING:
+    from coterie.engines.secure_sum import Party, Secure
 
 Rule = float | Callable[[int, int], bool]
 _MOMENTS = ("received", "ran", "saved")
@@ -75,7 +78,7 @@ class Loopback(Coordinator):
         What goes wrong; by default nothing.
     retries : int, default 10
         How often a message without a reply is sent again; ``policy`` says more.
-    policy, journal, watch
+    policy, journal, watch, secure
         As for :class:`~coterie.engines.coordinator.Coordinator`.
     block, threads : int
         As for the in-process engine, at each site; by default one thread.
@@ -98,13 +101,20 @@ class Loopback(Coordinator):
         policy: Policy | None = None,
         journal: str | Path | None = None,
         watch: Callable[[Exchanged], None] | None = None,
+        secure: Secure | None = None,
         block: int = BLOCK,
         threads: int = 1,
         tap: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
         m = len(objective)
         policy = policy or Policy(retries=retries)
-        super().__init__(roster(m, clusters, ids), parts(m, sites), policy=policy, journal=journal, watch=watch)
+        people, places = roster(m, clusters, ids), parts(m, sites)
+        super().__init__(people, places, policy=policy, journal=journal, watch=watch, secure=secure)
+        self._party: Callable[[str], Party] | None = None
+        if secure is not None:
+            from coterie.engines.secure_sum import parties
+
+            self._party = parties(self.names, secure)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
         self._folder = None if folder is None else Path(folder)
@@ -168,6 +178,7 @@ class Loopback(Coordinator):
             self._weights[rows],
             self.clients.ids[rows],
             folder=None if self._folder is None else self._folder / f"site-{site}",
+            party=None if self._party is None else self._party(self.names[site]),
             at=self._moment,
             **self._options,
         )
@@ -183,6 +194,7 @@ def _damaged(data: bytes, where: float) -> bytes:
 
 
 def parts(m: int, sites: int | Sequence[npt.ArrayLike]) -> list[Ints]:
+    """Clients of each site, rising; ``sites`` as for :class:`Loopback`."""
     if isinstance(sites, int):
         return list(np.array_split(np.arange(m), max(sites, 1)))
     parts = [np.sort(np.asarray(p, dtype=np.int64)) for p in sites]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Site, State, find_work
+
+if TYPE_CHECKING:
+    from coterie.engines.secure_sum import Party
 
 Exchange = list[int]  # [life of the coordinator, number within it]
 
@@ -55,6 +58,8 @@ class Node:
         What else the coordinator is told when it asks what is here.
     min_group : int, default 0
         A reply about a client, or a group of a sum, that covers fewer rows is refused.
+    party : Party, optional
+        Masks every sum; sums that are asked for in the clear are refused.
     at : callable
         Called with "received", "ran" and "saved" on the way through an exchange; tests raise there.
     """
@@ -75,9 +80,10 @@ class Node:
         levels: Sequence[Array] = (),
         info: Mapping[str, Any] | None = None,
         min_group: int = 0,
+        party: Party | None = None,
         at: Callable[[str], None] = _quiet,
     ) -> None:
-        self._name, self._at = name, at
+        self._name, self._at, self._party = name, at, party
         m = len(ids)
         counts = getattr(objective, "counts", None)
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
@@ -130,6 +136,8 @@ class Node:
                 raise
             self._at("saved")
             return reply
+        if kind in ("join", "unmask"):
+            return self._secret(kind, request)
         if kind == "mark":
             self._settle(request["counted"])
             self._marks[request["tag"]] = self._store.keep()
@@ -161,17 +169,37 @@ class Node:
         work, message = find_work(request["work"]), request["message"]
         rows = request["rows"]
         cut = unequal(message)
+        secure = self._checked(request) if total else None
         plan = self._run.planned(None if rows is None else rows.astype(np.int64), cut, renumber=True)
         if self._min_group:
             self._need_rows(plan, rows, request["by"] if total else np.arange(plan.n))
         if total:
             values = self._sums(plan, work, message, request["by"], cut)
+            if self._party is not None and secure is not None:
+                values = self._party.masked(secure, values, request["by"] is not None)
         else:
             gather = Gather(plan.n, cut)
             for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
                 gather.add(block.at, reply)
             values = gather.result()
         return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
+
+    def _checked(self, request: Mapping[str, Any]) -> Any:
+        """The secure sum that a total is part of; None if this site does without. The two ends must agree on that."""
+        if self._party is None and "secure" not in request:
+            return None
+        if self._party is None or "secure" not in request:
+            does, asked = ("masks all", "in the clear") if self._party is not None else ("does not mask its", "masked")
+            raise Refusal(f"{self._name} {does} sums and is asked for one {asked}: set `secure` alike everywhere.")
+        return self._party.check(request["secure"])
+
+    def _secret(self, kind: str, request: Mapping[str, Any]) -> bytes:
+        """Join secure sums, or help to open one; what was told is durable before the reply leaves."""
+        if self._party is None:
+            raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
+        reply = self._party.join() if kind == "join" else self._party.unmask(request)
+        self._save()
+        return wire.encode({"done": kind, **reply})
 
     def about(self) -> dict[str, Any]:
         """Who is here: what a coordinator that does not know the clients asks first."""
@@ -206,7 +234,10 @@ class Node:
         pending = None if self._pending is None else dict(zip(("exchange", "key", "reply"), self._pending, strict=True))
         sets = {f"mark {tag}": arrays for tag, arrays in self._marks.items()}
         sets |= {"state": self._store.arrays, "staged": self._store.staged}
-        self._folder.save({"owner": self._owner, "committed": self._committed, "pending": pending}, sets)
+        head = {"owner": self._owner, "committed": self._committed, "pending": pending}
+        if self._party is not None:
+            head["secure"] = self._party.state
+        self._folder.save(head, sets)
 
     def _load(self) -> None:
         saved = None if self._folder is None else self._folder.load()
@@ -217,6 +248,8 @@ class Node:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
         self._committed, pending = head["committed"], head["pending"]
         self._pending = None if pending is None else (pending["exchange"], pending["key"], pending["reply"])
+        if self._party is not None and "secure" in head:
+            self._party.state = head["secure"]
         self._store.replace(sets.pop("state"))
         self._store.staged.update(sets.pop("staged"))
         self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from coterie.engines.courier import Courier
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.errors import CoterieError, listed
 from coterie.federation import Array, Ints, Roster
+
+if TYPE_CHECKING:
+    from coterie.engines.secure_sum import Secure
 
 
 class Transport(Protocol):
@@ -148,13 +151,14 @@ class Remote(Coordinator):
         What the sites are to prepare from their data; None where they are prepared already.
     seed : int, default 0
         Seed of all keyed random numbers.
-    policy, journal, watch
+    policy, journal, watch, secure
         As for :class:`~coterie.engines.coordinator.Coordinator`.
 
     Attributes
     ----------
     people : People
         All clients with their labels, clusters and sizes.
+    seed : int
 
     Raises
     ------
@@ -174,6 +178,7 @@ class Remote(Coordinator):
         policy: Policy | None = None,
         journal: str | Path | None = None,
         watch: Callable[[Exchanged], None] | None = None,
+        secure: Secure | None = None,
     ) -> None:
         names, policy = sorted(transport.sites), policy or Policy()
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -183,6 +188,7 @@ class Remote(Coordinator):
         if task is not None:
             opening |= {"kind": "open", "task": dict(task), "seed": seed}
         self._transport, self._down, self._up = transport, 0, 0
+        self.seed = seed
         path = None if journal is None else Path(journal) / "people"
         if path is not None and path.exists():
             asked, told = checkpoint.read(path)
@@ -193,9 +199,8 @@ class Remote(Coordinator):
             if path is not None:
                 checkpoint.write(path, wire.pieces([[opening, names], told]))
         self.people = People.of(told)
-        super().__init__(
-            self.people.roster, self.people.sites, names=list(told), policy=policy, journal=journal, watch=watch
-        )
+        sites = {"names": list(told), "sites": self.people.sites}
+        super().__init__(self.people.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
         self._beside = {"run": run}
         self._book()
 

@@ -68,13 +68,15 @@ class Collector:
                 f"{self.secure.min_sites}: its sum would tell what they hold. Use larger groups, or lower min_sites."
             )
 
-    def open(self, groups: Mapping[str, Ints]) -> Tally:
+    def open(self, groups: Mapping[str, Ints], unequal: bool = False) -> Tally:
         """A sum over some sites; their keys are used up by it.
 
         Parameters
         ----------
         groups : dict of str to (n,) int64
             The groups that each site has clients in; [0] where there are none.
+        unequal : bool
+            Whether groups may have unequal shapes, so that sums are lists of groups.
 
         Raises
         ------
@@ -87,7 +89,7 @@ class Collector:
         self.enough(present, cover)
         for name in offers:
             del self._offers[name]
-        return Tally(self, round_, present, {name: shares for name, (_, shares) in offers.items()})
+        return Tally(self, round_, present, {name: shares for name, (_, shares) in offers.items()}, unequal)
 
     def enough(self, present: Ints, cover: Bools) -> None:
         """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
@@ -117,9 +119,15 @@ class Tally:
     """
 
     def __init__(
-        self, collector: Collector, round_: Round, present: Ints, shares: Mapping[str, Mapping[str, bytes]]
+        self,
+        collector: Collector,
+        round_: Round,
+        present: Ints,
+        shares: Mapping[str, Mapping[str, bytes]],
+        unequal: bool,
     ) -> None:
         self.present, self._round, self._collector, self._shares = present, round_, collector, shares
+        self._unequal = unequal
         self.request = round_.as_dict()
         self._came: dict[str, tuple[Words, Layout]] = {}
         self._revealed: dict[str, list[bytes]] = {}
@@ -132,6 +140,9 @@ class Tally:
             raise CoterieError(f"{name} answered another secure sum than the one it was asked for.")
         if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (sum(layout.widths()), 2):
             raise CoterieError(f"{name} sent masked sums that do not have the shape it says they have.")
+        if layout.unequal and not self._unequal:
+            raise CoterieError(f"{name} sent sums whose groups have unequal shapes.")
+        layout = layout.by_group() if self._unequal else layout
         if layout.names and layout.rows != len(self._round.rows(name)):
             raise CoterieError(f"{name} sent sums of {layout.rows} groups.")
         self._collector.joined(name, reply)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -51,10 +51,10 @@ class Layout:
             return [sum(self.sizes(r)) for r in range(self.rows)]
         return [sum(self.sizes(0))] * self.rows
 
-    def take(self, rows: Sequence[int]) -> Layout:
-        """The layout of some groups."""
-        shapes = tuple(tuple(s[r] for r in rows) for s in self.shapes) if self.unequal else self.shapes
-        return Layout(len(rows), self.names, self.dtypes, shapes, self.unequal)
+    def by_group(self) -> Layout:
+        """The same layout with shapes for each group."""
+        shapes = self.shapes if self.unequal else tuple(s * self.rows for s in self.shapes)
+        return Layout(self.rows, self.names, self.dtypes, shapes, True)
 
     def as_dict(self) -> dict[str, Any]:
         """For the wire."""

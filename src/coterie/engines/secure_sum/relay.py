@@ -34,13 +34,15 @@ class Relay:
     def __init__(self, secure: Secure, courier: Courier) -> None:
         self._courier, self._collector = courier, Collector(secure)
 
-    def begin(self, groups: Mapping[int, Ints], beside: Mapping[str, Any]) -> Hidden:
+    def begin(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> Hidden:
         """A sum that is about to be asked for; sites without keys for it join first.
 
         Parameters
         ----------
         groups : dict of int to int64
             The groups that each site has clients in; [0] where there are none.
+        unequal : bool
+            Whether sums are lists of groups of unequal shapes.
         beside : dict
             What every request says beside.
 
@@ -61,34 +63,36 @@ class Relay:
             _each(courier, found, collector.joined)
             away = courier.troubles
         there = {names[s]: g for s, g in groups.items() if names[s] not in collector.outside(names)}
-        return Hidden(courier, collector, collector.open(there) if there else None, there, away, beside)
+        tally = collector.open(there, unequal) if there else None
+        return Hidden(courier, tally, there, away, beside)
 
 
 class Hidden:
-    """One secure sum around its exchange: :meth:`request` goes with the work, :meth:`open` ends it.
+    """One secure sum around its exchange: :meth:`requests` begins it, :meth:`take` and :meth:`open` end it.
 
     Attributes
     ----------
-    sites : set of int
-        Who can be asked.
+    sums : (groups, dict)
+        After :meth:`open`: the groups that have sums, and by name the sums with the type of what was summed.
     """
 
     def __init__(
         self,
         courier: Courier,
-        collector: Collector,
         tally: Tally | None,
         there: Mapping[str, Ints],
         away: dict[str, str],
         beside: Mapping[str, Any],
     ) -> None:
-        self._courier, self._collector, self._tally, self._away, self._beside = courier, collector, tally, away, beside
-        self.sites = {courier.names.index(name) for name in there}
+        self._courier, self._tally, self._away, self._beside = courier, tally, away, beside
+        self._there = {courier.names.index(name) for name in there}
+        self.sums: tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]] = (np.empty(0, np.int64), {})
 
-    @property
-    def request(self) -> dict[str, Any]:
-        """What sites are told with the work."""
-        return {} if self._tally is None else self._tally.request
+    def requests(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The requests to the sites that can take part, with what makes their sums secure."""
+        if self._tally is None:
+            return {}
+        return {s: request | {"secure": self._tally.request} for s, request in requests.items() if s in self._there}
 
     def take(self, found: dict[int, Any]) -> None:
         """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
@@ -97,10 +101,12 @@ class Hidden:
         tally, names = self._tally, self._courier.names
         _each(self._courier, found, lambda name, reply: tally.take(name, reply["values"]))
         self._courier.judge({names.index(name): text for name, text in tally.disagreeing().items()}, found)
-        self._away = self._courier.troubles | {n: t for n, t in self._away.items() if names.index(n) not in found}
+        self._away |= self._courier.troubles
+        for reply in found.values():
+            reply["values"] = {}
 
-    def open(self, found: Mapping[int, Any]) -> tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]]:
-        """Groups and their sums over the sites ``found``, taken from behind the masks with the sites' help.
+    def open(self, found: Mapping[int, Any]) -> None:
+        """Take the sums over the sites ``found`` from behind their masks, with the sites' help.
 
         Raises
         ------
@@ -109,7 +115,7 @@ class Hidden:
         """
         if self._tally is None or not found:
             self._courier.troubles = self._away
-            return np.empty(0, np.int64), {}
+            return
         tally, names = self._tally, self._courier.names
         questions = tally.questions()
         rest = [s for s, name in enumerate(names) if name in questions and s not in found]
@@ -118,7 +124,7 @@ class Hidden:
                 asked = {s: {"kind": "unmask", **self._beside, **questions[names[s]]} for s in helpers}
                 _each(self._courier, self._courier.collect(asked, {}), tally.reveal)
         self._courier.troubles = self._away
-        return tally.result()
+        self.sums = tally.result()
 
 
 def _each(courier: Courier, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
