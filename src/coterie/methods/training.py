@@ -101,6 +101,7 @@ def _listed(*trainers: Trainer) -> dict[str, Trainer]:
     return {t.name: t for t in trainers}
 
 
+_WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
 _PASSES = STEPS | {"E": 1}
 _GROUPED = _PASSES | {"own": "averaged", "weigh": "rows"}
 TRAINERS = _listed(
@@ -108,6 +109,7 @@ TRAINERS = _listed(
     Trainer("pooled", "fedavg:FedAvg", "one client that holds all rows", together=True),
     Trainer("fedavg", "fedavg:FedAvg", "one model, the average of clients' own steps"),
     Trainer("fedavg-finetune", "fedavg:FedAvg", "the same, then steps of each client alone", STEPS | {"finetune": 20}),
+    Trainer("dp-sgd", "dp_sgd:DPSGD", "clipped gradients of rows, for their privacy", {"eta": 0.1}, fixed=_WHOLE),
     Trainer("fedprox", "fedprox:FedProx", "clients' steps held near the average", STEPS | {"mu": 0.1}),
     Trainer("scaffold", "scaffold:Scaffold", "clients' steps corrected for their drift"),
     Trainer("ditto", "ditto:Ditto", "own models pulled to the average", STEPS | {"lam": 0.1, "s": 5}),

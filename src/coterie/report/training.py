@@ -119,6 +119,7 @@ def notes(result: Comparison) -> list[str]:
     out = []
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
+        out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
         for run in runs:
             for why in dict.fromkeys(reason for _, reason in run.quarantined.values()):
                 who = [words.short(label) for label, (_, reason) in run.quarantined.items() if reason == why]
@@ -176,8 +177,8 @@ def sections(result: Comparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
     """The configuration as lines, without what is empty."""
     document = result.config.document(*result.runs)
     out: list[tuple[str, Sequence[tuple[str, Any]]]] = []
-    for name in ("data", "model", "layout", "engine", "run"):
-        lines = [(k.replace("_", " "), v) for k, v in document[name].items() if v not in (None, {}, [])]
+    for name in ("data", "model", "layout", "engine", "privacy", "run"):
+        lines = [(k.replace("_", " "), v) for k, v in document.get(name, {}).items() if v not in (None, {}, [])]
         out += [(name, lines)] if lines else []
     return out
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from coterie.data.dealing import Part
 from coterie.engines.inprocess import InProcess
+from coterie.engines.privacy import Private
 from coterie.errors import CoterieError
-from coterie.methods.training import Trainer
+from coterie.methods.training import EVERYTHING, Trainer
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parts import sound
 from coterie.results.training import model
@@ -74,8 +75,11 @@ class Bench:
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
 
-    def engine(self, trainer: Trainer) -> InProcess:
-        """A fresh engine; only methods that need known groups are told them."""
+    def engine(self, trainer: Trainer) -> InProcess | Private:
+        """A fresh engine; only methods that need known groups are told them.
+
+        With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.
+        """
         engine = self.config.engine
         seed = self.seed if engine["seed"] is None else engine["seed"]
         if trainer.groups and not self.data.known:
@@ -85,7 +89,10 @@ class Bench:
         if trainer.together:
             return InProcess(self.together, seed=seed, threads=engine["threads"])
         clusters = self.data.group if trainer.groups else None
-        return InProcess(self.each, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
+        fed = InProcess(self.each, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
+        if not self.config.private or trainer.fixed.get("personal") == EVERYTHING:
+            return fed
+        return Private(fed, **self.config.privacy, rounds=self.config.run["rounds"])
 
     def scores(self, theta: Any) -> Scores:
         """Of models of all clients, or of one for all of them, on held-out rows."""

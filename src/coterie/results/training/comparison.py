@@ -141,11 +141,12 @@ def chosen(bench: Bench, names: Sequence[str]) -> list[str]:
 
 
 def usable(bench: Bench, name: str) -> bool:
-    """Whether a method can be used on what there is: known groups, a layout, the layers that it is about."""
+    """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
     method, config = trainer(name), bench.config
     layout = any(config.layout.values()) or method.layout in config.given(name)
     layers = not method.layers or bool(model.matching(method.layers, list(parts.names(bench.each))))
-    return (bench.data.known or not method.groups) and (layout or not method.layout) and layers
+    rows = not getattr(method.made_of, "by_row", False) or (config.private and config.privacy["unit"] == "row")
+    return (bench.data.known or not method.groups) and (layout or not method.layout) and layers and rows
 
 
 def quiet(_: str) -> Sequence[Callback]:

@@ -12,6 +12,9 @@ personal = ["head*"]
 [method]
 name = "fedavg"
 eta = 0.1
+[privacy]                  # sums hide a client; epsilon lasts for all rounds
+clip = 0.5
+epsilon = 8
 [run]
 rounds = 60
 seeds = 5
@@ -45,7 +48,7 @@ class Config:
 
     Attributes
     ----------
-    data, model, layout, engine, run : dict
+    data, model, layout, engine, run, privacy : dict
         The sections; :data:`coterie.results.training.keys.SECTIONS` has what each key may hold.
     method : str
         The method that is trained.
@@ -62,6 +65,7 @@ class Config:
     engine: dict[str, Any]
     run: dict[str, Any]
     method: str = "fedavg"
+    privacy: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     folder: Path = Path()
 
@@ -73,8 +77,18 @@ class Config:
                 hint = nearest(name, TABLES) or f" There are {', '.join(f'[{t}]' for t in TABLES)}."
                 raise CoterieError(f"A configuration has no section [{name}].{hint}")
         found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
+        private = found["privacy"]
+        if "privacy" in tables and (
+            private["clip"] is None or (private["noise"] is None and private["epsilon"] is None)
+        ):
+            raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
         method, options = _methods(tables.get("method", {}), tables.get("methods", {}))
         return cls(**found, method=method, options=options, folder=folder or Path())
+
+    @property
+    def private(self) -> bool:
+        """Whether sums have noise."""
+        return self.privacy.get("clip") is not None
 
     def given(self, name: str) -> dict[str, Any]:
         """What is given of a method's hyper-parameters, under its name or for all."""
@@ -87,6 +101,7 @@ class Config:
         kept = {
             name: {key: value for key, value in getattr(self, name).items() if SECTIONS[name][key].matters}
             for name in SECTIONS
+            if name != "privacy" or self.private
         }
         chosen = {name: trainer(name).defaults | self.given(name) for name in methods or (self.method,)}
         return {**kept, "methods": chosen}

@@ -103,6 +103,16 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "seed": Key("whole"),
         "threads": Key("whole", low=1, matters=False),
     },
+    "privacy": {
+        "clip": Key("number", above=True),
+        "noise": Key("number"),
+        "epsilon": Key("number", above=True),
+        "delta": Key("number", 1e-5, above=True, high=0.5),
+        "unit": Key("text", "client", choices=("client", "row")),
+        "quorum": Key("number", 1.0, above=True, high=1.0),
+        "sampling": Key("number", 1.0, above=True, high=1.0),
+        "seed": Key("whole"),
+    },
     "run": {
         "rounds": Key("whole", 50, low=1),
         "evaluate_every": Key("whole", 1, low=1),

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.engines import checkpoint
 from coterie.engines.inprocess import InProcess
+from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, listed
 from coterie.methods.local_training.at_home import BROKEN, FAR
 from coterie.methods.training import Trainer, trainer
@@ -56,6 +57,8 @@ class Trained:
         Groups that the method found.
     ledger : dict
     seconds : float
+    privacy : dict
+        ``epsilon``, ``delta``, ``unit`` and a ``statement`` of them, where sums had noise.
     """
 
     method: str
@@ -71,6 +74,7 @@ class Trained:
     group: Any = None
     ledger: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trouble(self) -> str:
@@ -103,7 +107,7 @@ class _Run:
             layout = layers(self.bench.config, self.bench.each)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
         self.method = self.trainer.make(self.bench.seed, **given)
-        self.fed: InProcess = self.bench.engine(self.trainer)
+        self.fed: InProcess | Private = self.bench.engine(self.trainer)
         self.started = perf_counter()
 
     @property
@@ -111,13 +115,25 @@ class _Run:
         return self.before + perf_counter() - self.started
 
     def models(self) -> Any:
-        """Every client's model. Looking changes nothing: neither the clients' state nor what is booked."""
+        """Every client's model. Looking changes nothing: neither the clients' state nor what is booked.
+
+        In a private federation this stands for every client's own look at home, which no coordinator sees.
+        """
+        home = self.fed.fed if isinstance(self.fed, Private) else self.fed
         book = self.fed.ledger.as_dict()
         self.fed.mark("look")
-        theta = self.method.models(self.fed, self.state)
+        theta = self.method.models(home, self.state)
         self.fed.restore("look")
         self.fed.ledger.load(book)
         return theta
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """What the sums so far have cost."""
+        if not isinstance(self.fed, Private):
+            return {}
+        epsilon, delta = self.fed.spent()
+        return {"epsilon": epsilon, "delta": delta, "unit": self.fed.unit, "statement": self.fed.statement}
 
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
@@ -202,6 +218,8 @@ def train(
         for callback in callbacks:
             callback.start({**settings, "rounds": config["rounds"], "configuration": bench.config.fingerprint(name)})
         status = _rounds(run, callbacks, folder)
+    except BudgetSpent:
+        status = "stopped"
     finally:
         for callback in callbacks:
             callback.end()
@@ -251,6 +269,7 @@ def _ended(run: _Run, status: str) -> Trained:
         group=np.asarray(state["group"]) if "group" in state and not together else None,
         ledger=run.fed.ledger.as_dict(),
         seconds=run.seconds,
+        privacy=run.privacy,
     )
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FORMAT, FILE = "coterie training", "training.json"
 _ARRAYS = re.compile(r"training-[0-9a-f]{16}\.safetensors")
-_SECTIONS = ("data", "model", "layout", "engine", "run", "method", "options")
+_SECTIONS = ("data", "model", "layout", "engine", "run", "privacy", "method", "options")
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
     digest = hashlib.sha256(content).hexdigest()
     name = f"training-{digest[:16]}.safetensors"
     about = {key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "gone", "ledger", "seconds")}
+    about |= {"privacy": run.privacy} if run.privacy else {}
     about |= {"configuration": bench.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
         "format": FORMAT,
@@ -228,7 +229,7 @@ def load(path: str | Path, folder: str | Path = ".") -> Saved:
             raise ValueError
         shelf, arrays = Shelf.from_bytes(content), document["arrays"]
         theta = shelf.get(arrays["theta"])
-        sections = {key: unplain(document["config"][key]) for key in _SECTIONS}
+        sections = {key: unplain(document["config"].get(key, {})) for key in _SECTIONS}
         return Saved(
             config=Config(**sections, folder=Path(folder).absolute()),
             method=document["method"],

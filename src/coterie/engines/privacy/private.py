@@ -1,0 +1,297 @@
+"""A federation whose sums are differentially private: clipped contributions, noise from every client, an account.
+
+Dwork and Roth (2014), section 3.5; for training, McMahan, Ramage, Talwar, Zhang (2018), Learning differentially private
+recurrent language models, Algorithm 1, with clients that count alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.engines.base import addressed, grouped
+from coterie.engines.policy import BelowQuorum
+from coterie.engines.privacy.account import Account, Event, accounting, noise_for
+from coterie.engines.privacy.at_home import BY_ROW, PUBLIC, clipped, unbounded
+from coterie.errors import CoterieError
+from coterie.federation import Array, By, Ints, PerCluster, PerRow, Replies, Sums, To, Work, work_name
+
+
+class BudgetSpent(CoterieError):
+    """The next exchange would cost more than the epsilon that was allowed; it was not asked."""
+
+
+class Private:
+    """A federation around another one, for methods to use in its place.
+
+    Whatever comes out of its ``total`` is (epsilon, delta)-differentially private for data that differ in one client,
+    or in one row, whose part is there or left out. Its ``ask`` gives what says nothing of rows, and refuses the rest.
+
+    Parameters
+    ----------
+    fed : Federation
+        Of any engine.
+    clip : float or dict of float
+        Bound of the L2 norm of what one client (or row) adds to a sum. A number bounds the change of a model, as
+        methods send it whose clients train at home; other replies need a bound for each of their names.
+    noise : float, optional
+        Noise multiplier: standard deviation of the noise in a sum, divided by ``clip``. 0 clips only.
+    epsilon : float, optional
+        Budget: an exchange that would cost more raises :class:`BudgetSpent` before anybody is asked. Without a
+        ``noise``, the least one is taken with which ``rounds`` exchanges stay within it.
+    rounds : int, optional
+        Exchanges in which a client is asked.
+    delta : float, default 1e-5
+        Chance that epsilon does not hold; well below one over the number of clients (rows).
+    unit : {"client", "row"}, default "client"
+        What is hidden: all rows of a client, or one row. For rows a method must bound what each adds ("dp-sgd").
+    quorum : float, default 1
+        Share of the clients asked whose noise is enough. Below 1, some may drop out, or tell others their noise; all
+        add a little more. An exchange that fewer answer ends the run.
+    sampling : float, default 1
+        Probability of a client (row) to be in a sum, by a coin of its own that nobody sees. Noise counts for more;
+        means are of those expected.
+    seed : int, optional
+        For research: noise that repeats. Such a run is *not private*, and says so.
+    public : tuple of works
+        Further works whose replies say nothing of rows, on the word of whoever names them.
+
+    Attributes
+    ----------
+    clients, ledger
+        Those of ``fed``.
+    account : Account
+    noise : float
+
+    Notes
+    -----
+    A client's noise has the variance ``(noise clip)^2 / (quorum n)`` where n are asked in its group, so the sum of
+    those that answer has enough. Who sees less than the sum sees less noise: use secure sums where the coordinator is
+    not trusted. Clients of other groups of the same exchange cost nothing more, as each is in one.
+    """
+
+    def __init__(
+        self,
+        fed: Any,
+        *,
+        clip: float | Mapping[str, float],
+        noise: float | None = None,
+        epsilon: float | None = None,
+        rounds: int | None = None,
+        delta: float = 1e-5,
+        unit: Literal["client", "row"] = "client",
+        quorum: float = 1.0,
+        sampling: float = 1.0,
+        seed: int | None = None,
+        public: tuple[Work, ...] = (),
+    ) -> None:
+        _check(clip, noise, epsilon, rounds, delta, unit, quorum, sampling)
+        accounting()
+        self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
+        self.mark, self.restore = fed.mark, fed.restore
+        self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
+        self.quorum, self.sampling, self.seed, self.rounds = quorum, float(sampling), seed, rounds
+        searched = noise is None
+        self.noise = noise_for(epsilon or 0.0, delta, rounds or 1, sampling) if noise is None else float(noise)
+        self.event = Event(self.noise, self.sampling)
+        self.account, self.number = Account(len(fed.clients), self.delta), 0
+        self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
+        self._public = PUBLIC | {work_name(work) for work in public}
+
+    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+        """A row for each request, of works that say nothing of rows; a CoterieError for any other."""
+        _uncoded(message)
+        if work_name(work) not in self._public:
+            raise CoterieError(
+                f"{work_name(work)} asks for clients' own replies, which no sum hides: take a method that adds up, or "
+                "ask within the federation that this one is around, if the replies stay with their owners."
+            )
+        replies: Replies = self.fed.ask(work, to=to, **message)
+        return replies
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """Private sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
+
+        Of models that clients trained at home, ``x`` and ``w`` are sums as if every one weighed 1.
+
+        Raises
+        ------
+        CoterieError
+            Where a reply has no bound, or a client is asked more than once.
+        BudgetSpent
+            Where it would cost too much.
+        BelowQuorum
+            Where so few answered that there is too little noise; nothing is returned of it, and it is charged in full.
+        """
+        name = work_name(work)
+        if name in self._public:
+            sums: Sums = self.fed.total(work, to=to, by=by, groups=groups, **message)
+            return sums
+        form = self._form(name, message, by)
+        rows = addressed(to, self.clients)
+        rows = np.arange(len(self.clients)) if rows is None else rows
+        if len(np.unique(rows)) < len(rows):
+            raise CoterieError(
+                f"{name} asks a client more than once in an exchange, which would cost it privacy twice."
+            )
+        clusters = self.clients.clusters[rows]
+        labels, size = (rows * 0, 1) if by is None else grouped(by, clusters, groups, self.clients.k)
+        enough = np.ceil(self.quorum * np.bincount(labels, minlength=size) - 1e-9)
+        share = self.noise / np.sqrt(np.maximum(enough, 1.0))
+        self._charge(rows)
+        how: dict[str, Any] = {"form": form, "bound": self.clip, "sampling": self.sampling}
+        how |= {"noise": float(share[0]) if by is None else PerRow(share[labels])}
+        how |= {"seed": None if self.seed is None else [self.seed, self.number]}
+        found = self.fed.total(clipped, to=to, by=by, groups=groups, inner=name, message=message, **how)
+        count = np.atleast_1d(np.asarray(found.count))
+        short = np.flatnonzero((count > 0) & (count < enough))
+        if len(short):
+            g = int(short[0])
+            raise BelowQuorum(
+                f"Only {count[g]} clients answered of the {int(enough[g])} whose noise would hide one of them: wait "
+                "for more, or begin again with a smaller quorum."
+            )
+        return self._released(found, form, message, labels, None if by is None else size)
+
+    def spent(self) -> tuple[float, float]:
+        """(epsilon, delta) of all exchanges so far, for the client that was asked most."""
+        return self.account.epsilon(), self.delta
+
+    @property
+    def statement(self) -> str:
+        """What may be said of the results, in a sentence."""
+        epsilon, delta = self.spent()
+        what = "all rows of a client" if self.unit == "client" else "one row"
+        if self.seed is not None:
+            return f"Not private: the noise was drawn with the seed {self.seed} (epsilon would be {epsilon:.3g})."
+        if math.isinf(epsilon):
+            return "Not private: sums were clipped and had no noise."
+        return (
+            f"The sums hide {what}: epsilon {epsilon:.3g} at delta {delta:g} "
+            f"(noise multiplier {self.noise:.3g}, clip {self.clip})."
+        )
+
+    def snapshot(self, tag: str) -> dict[str, Any]:
+        """What a checkpoint keeps: the engine's part, and what was spent."""
+        return {**self.fed.snapshot(tag), "private": {"spent": self.account.as_list(), "number": self.number}}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from :meth:`snapshot`."""
+        if "private" not in snapshot:
+            raise CoterieError("The checkpoint is of a run without privacy: resume it without, or begin again.")
+        self.fed.resume({name: value for name, value in snapshot.items() if name != "private"})
+        self.account.load(snapshot["private"]["spent"])
+        self.number = int(snapshot["private"]["number"])
+
+    def _form(self, name: str, message: Mapping[str, Any], by: By) -> str:
+        """What of the replies is bounded."""
+        if self.unit == "row":
+            if name not in BY_ROW:
+                raise CoterieError(
+                    f"{name} does not bound what a row adds to its reply: train with the method dp-sgd for unit='row'."
+                )
+            return "rows"
+        if not isinstance(self.clip, float | int):
+            return "names"
+        link, w = message.get("link"), message.get("w")
+        _uncoded(message)
+        if not isinstance(link, Mapping) or w is None:
+            raise CoterieError(unbounded(name, ["x"]).replace("'x' in the", "What is in the").replace("'x'", "'name'"))
+        if isinstance(w, PerCluster):
+            if not isinstance(by, str):
+                raise CoterieError(f"{name} sends clusters their own models and adds across them: take by='cluster'.")
+            return "update:cluster"
+        if not isinstance(w, PerRow) and np.ndim(w) != 1:
+            raise CoterieError(f"{name} lets clients choose among models, which tells of their rows: take fedavg.")
+        return "update:row" if isinstance(w, PerRow) else "update:all"
+
+    def _charge(self, clients: Ints) -> None:
+        """Book the exchange before anybody is asked, so that nothing that went out can be forgotten."""
+        if self.budget is not None and not (
+            self.account.counts.keys() <= {self.event} and self.account.most(self.event) < self._sure
+        ):
+            cost = self.account.epsilon(self.event, clients)
+            if cost > self.budget * (1.0 + 1e-9):
+                raise BudgetSpent(
+                    f"The privacy budget is spent: another exchange would cost an epsilon of {cost:.3g}, and "
+                    f"{self.budget:g} is allowed."
+                )
+        self.account.add(self.event, clients)
+        self.number += 1
+
+    def _released(self, found: Sums, form: str, message: Mapping[str, Any], labels: Ints, size: int | None) -> Sums:
+        """Sums as the method expects them: of models, not of their changes."""
+        if not found:
+            return found
+        values = dict(found)
+        if form.startswith("update"):
+            count = np.asarray(found.count, dtype=np.float64)
+            w = message["w"]
+            base = _bases(w, found, labels, size)
+            values["x"] = _each(found["x"], base, lambda x, b: (b + x / self.sampling).astype(_dtype(w), copy=False))
+            values |= {"w": count, "far": 0.0 * count, "broken": 0.0 * count}
+        elif self.sampling < 1.0:
+            values = {n: _each(v, v, lambda x, _: x / self.sampling) for n, v in values.items()}
+        return Sums(values, found.to, found.rows, found.missing, found.count)
+
+
+def _uncoded(message: Mapping[str, Any]) -> None:
+    link = message.get("link")
+    if isinstance(link, Mapping) and {"up", "down"} & set(link):
+        raise CoterieError("Models that travel coded cannot be private: leave the codecs up and down out.")
+
+
+def _bases(w: Any, found: Sums, labels: Ints, size: int | None) -> Any:
+    """Sums of the models that were sent to those who answered, by group."""
+    if isinstance(w, PerCluster):
+        return [n * np.asarray(b, dtype=np.float64) for n, b in zip(found.count, w.value, strict=True)]
+    if not isinstance(w, PerRow):
+        return np.multiply.outer(np.asarray(found.count, dtype=np.float64), np.asarray(w, dtype=np.float64))
+    sent = np.asarray(w.value, dtype=np.float64)
+    out = np.zeros((size or 1, sent.shape[1]))
+    np.add.at(out, labels[found.rows], sent[found.rows])
+    return out if size is not None else out[0]
+
+
+def _each(sums: Any, other: Any, change: Callable[[Array, Array], Array]) -> Any:
+    """The change of sums that are an array, or of each in a list."""
+    if isinstance(sums, list):
+        return [change(np.asarray(s), np.asarray(o)) for s, o in zip(sums, other, strict=True)]
+    return change(sums, np.asarray(other))
+
+
+def _dtype(w: Any) -> np.dtype[Any]:
+    value = w.value if isinstance(w, PerRow | PerCluster) else w
+    return np.asarray(value[0]).dtype
+
+
+def _check(clip: Any, noise: Any, epsilon: Any, rounds: Any, delta: Any, unit: Any, quorum: Any, sampling: Any) -> None:
+    bounds = clip.values() if isinstance(clip, Mapping) else [clip]
+    if not all(_number(c) and 0.0 < c < math.inf for c in bounds) or not bounds:
+        raise CoterieError(f"clip must be a bound above 0, or one for each name of a reply, not {clip!r}.")
+    if unit not in ("client", "row"):
+        raise CoterieError(f"unit must be 'client' or 'row', not {unit!r}.")
+    if unit == "row" and isinstance(clip, Mapping):
+        raise CoterieError("For unit='row', clip is one number: the bound of all that a row adds.")
+    if noise is None and epsilon is None:
+        raise CoterieError("Give noise, the noise multiplier, or epsilon and rounds, by which it is found.")
+    if noise is None and not (isinstance(rounds, int) and rounds > 0):
+        raise CoterieError("An epsilon needs rounds, the number of exchanges that it is to last for, or a noise.")
+    if noise is not None and not (_number(noise) and 0.0 <= noise < math.inf):
+        raise CoterieError(f"noise must be a number from 0, not {noise!r}.")
+    if epsilon is not None and not (_number(epsilon) and 0.0 < epsilon < math.inf):
+        raise CoterieError(f"epsilon must be a number above 0, not {epsilon!r}.")
+    for name, value, top in (
+        ("delta", delta, math.nextafter(1.0, 0.0)),
+        ("quorum", quorum, 1),
+        ("sampling", sampling, 1),
+    ):
+        if not (_number(value) and 0.0 < value <= top):
+            raise CoterieError(f"{name} must be a number above 0 and at most 1 (delta below 1), not {value!r}.")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
