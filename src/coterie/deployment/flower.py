@@ -50,16 +50,16 @@ dependencies = []
 publisher = "coterie"
 
 [tool.flwr.app.components]
-serverapp = "app:server"
-clientapp = "app:client"
+serverapp = "server:app"
+clientapp = "client:app"
 
 [tool.flwr.app.config]
 run = ""
 """
-_APP = 'from coterie.deployment.flower_app import client, server\n\n__all__ = ["client", "server"]\n'
+_PART = "from coterie.deployment.flower_app import {0}\n\napp = {0}()\n"
 MARK = "flower.json"
-_START = 90.0  # seconds for a coordinator to come up, or for a job to begin
-_LOOK = 2.0  # seconds between looks whether processes live
+_START = 90.0  # seconds for a coordinator to come up
+_LOOK = 3.0  # seconds between looks whether processes live
 
 
 def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
@@ -83,7 +83,8 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
         keys.certificate(authority, files / "server", config.host, days)
     _once(files / "secret", secrets.token_bytes(32))
     _once(files / "app" / "pyproject.toml", _PROJECT.encode())
-    _once(files / "app" / "app.py", _APP.encode())
+    for part in ("client", "server"):
+        _once(files / "app" / f"{part}.py", _PART.format(part).encode())
     ca = (authority / "ca.crt").read_bytes()
     _once(files / "ca.crt", ca)
     for name in config.sites:
@@ -112,6 +113,7 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     while not (files / READY).exists():
         if process.poll() is not None or time.monotonic() > end:
             stop(folder)
+            process.wait()
             raise CoterieError(f"The coordinator at {config.host}:{config.port} did not start: {_last(files / LOG)}")
         time.sleep(0.1)
     return process
@@ -154,7 +156,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     _need_running(folder)
     end = time.monotonic() + timeout
     job = flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{run_id}"')["run-id"]
-    begin, looked = time.monotonic() + _START, time.monotonic()
+    looked = time.monotonic()
     while True:
         time.sleep(0.1)
         state, now = _read(mark), time.monotonic()
@@ -166,11 +168,11 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
             with suppress(CoterieError):
                 flwr(folder, "stop", str(job))
             raise CoterieError(f"Run {run_id} did not end within {timeout:g} s: run it again to go on.")
-        if not state and now > begin:
-            raise CoterieError(f"Run {run_id} did not begin: {_last(folder / FILES / 'superexec.txt')}")
         if now - looked > _LOOK:
             looked = now
             _need_running(folder)
+            if not state:
+                _need_pending(folder, run_id, str(job))
             if state and not alive(int(state["pid"])) and _read(mark) == state:
                 raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
 
@@ -246,6 +248,13 @@ def _need_running(folder: Path) -> None:
     pid = _read(folder / FILES / READY).get("pid")
     if pid is None or not alive(int(pid)):
         raise CoterieError(f"No coordinator runs in {folder}: start it first.")
+
+
+def _need_pending(folder: Path, run_id: str, job: str) -> None:
+    found = flwr(folder, "list", "--run-id", job)["runs"][0]
+    if found["status"].startswith("finished"):
+        said = found["status-details"]
+        raise CoterieError(f"Run {run_id} did not begin ({said}): see `flwr log {job}` or {folder / FILES}.")
 
 
 def _read(path: Path) -> dict[str, Any]:

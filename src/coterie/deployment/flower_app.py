@@ -61,10 +61,11 @@ def _run(transport: FlowerTransport, folder: Path, run: str) -> None:
     run_program(transport, folder, run)
 
 
-def __getattr__(name: str) -> object:
-    """The apps, made when Flower asks for them."""
-    if name == "client":
-        return client_app(site)
-    if name == "server":
-        return server_app(coordinator())
-    raise AttributeError(name)
+def client() -> Any:
+    """The ClientApp of a site."""
+    return client_app(site)
+
+
+def server() -> Any:
+    """The ServerApp of a coordinator."""
+    return server_app(coordinator())

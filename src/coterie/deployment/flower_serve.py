@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def group_lives(pid: int, text: str) -> bool:
 
 
 def _ps(*options: str) -> str:
-    return subprocess.run(["ps", *options], capture_output=True, text=True).stdout  # noqa: S603, S607
+    return subprocess.run(["ps", "-ww", *options], capture_output=True, text=True).stdout  # noqa: S603, S607
 
 
 class Child:
@@ -286,14 +287,16 @@ def register(folder: Path) -> None:
     """Register the keys of all sites under their names, unless this was done; kept in ``nodes.json``."""
     files = folder / FILES
     known = nodes(folder) if (files / "state.db").exists() else {}
-    for public in sorted((files / "nodes").glob("*.pub")):
-        name = public.stem
-        if name in known:
-            continue
-        answer = flwr(folder, "supernode", "register", str(public), "--name", name)
-        known[name] = int(answer["node-id"])
-        private(files / "nodes.json", json.dumps(known).encode())
-        log.info("site %s is node %d", name, known[name])
+    public = {path.stem: path for path in sorted((files / "nodes").glob("*.pub")) if path.stem not in known}
+
+    def one(name: str) -> int:
+        return int(flwr(folder, "supernode", "register", str(public[name]), "--name", name)["node-id"])
+
+    with ThreadPoolExecutor(4) as pool:
+        for name, number in zip(public, pool.map(one, public), strict=True):
+            known[name] = number
+            private(files / "nodes.json", json.dumps(known).encode())
+            log.info("site %s is node %d", name, number)
 
 
 def nodes(folder: Path) -> dict[str, int]:

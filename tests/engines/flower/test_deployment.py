@@ -1,0 +1,28 @@
+"""Real processes on this machine: a coordinator and two sites with TLS and node keys."""
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from coterie.deployment import flower
+from coterie.errors import CoterieError
+from tests.engines.flower.deployed import deployed
+
+
+def test_a_deployed_run_gives_what_it_gives_in_process(tmp_path):
+    with deployed(tmp_path) as here:
+        with pytest.raises(CoterieError, match="No coordinator runs"):
+            flower.run(here.coordinator, "first", 10.0)
+        here.start()
+        with pytest.raises(CoterieError, match="runs already"):
+            flower.start_site(here.site("a"))
+        told = here.run("first", steps=1)
+        here.need_result("first", 1)
+        assert told["exchanges"] == 2 and told["transport"] == {}
+        found = flower.status(here.coordinator)
+        assert found["running"] and found["sites"] == {"a": "online", "b": "online"}
+        assert [job["status"] for job in found["jobs"]] == ["finished:completed"]
+        # The engine counts what it carried, and payloads are nearly all of it.
+        traffic = found["jobs"][0]["network-traffic"]
+        assert told["bytes_down"] < traffic["outbound-bytes"] and told["bytes_up"] < traffic["inbound-bytes"]
+    assert not flower.status(here.coordinator)["running"] and not flower.status(here.site("a"))["running"]
