@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
+from coterie.errors import CoterieError, nearest
 
 F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -32,22 +37,121 @@ def constant_within_clients(clients: Clients) -> Mask:
     (p,) bool
     """
     full = np.flatnonzero(clients.counts > 0)
-    starts = clients.starts[full]
-    stops = clients.stops[full]
-    p = clients.X.shape[1]
+    starts, stops, X = clients.starts[full], clients.stops[full], clients.X
+    return _shared(
+        X.shape[1],
+        lambda k: _is_intercept(clients, k),
+        lambda k: _constant(X[:, k], starts, stops),
+        lambda j, k: _multiple(X[:, j], X[:, k], starts, stops),
+    )
+
+
+def _shared(
+    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, int], bool]
+) -> Mask:
+    """Which of p columns all clients must share; questions that need not be asked are not."""
     shared = np.zeros(p, dtype=bool)
     personal: list[int] = []
     for k in range(p):
-        if _is_intercept(clients, k):
+        if intercept(k):
             personal.append(k)
-        elif _constant(clients.X[:, k], starts, stops) or any(
-            not _is_intercept(clients, j) and _multiple(clients.X[:, j], clients.X[:, k], starts, stops)
-            for j in personal
-        ):
+        elif constant(k) or any(not intercept(j) and multiple(j, k) for j in personal):
             shared[k] = True
         else:
             personal.append(k)
     return shared
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What :func:`constant_within` and :func:`collinear_over` know of some of the clients, who are elsewhere.
+
+    Attributes
+    ----------
+    rows, clients, most : int
+        Numbers of rows and clients, and most rows of one client (those without weight do not count).
+    gram : (p, p) float64
+        X'X.
+    low, high : (p + 1,) float64
+        Smallest and largest values of the columns, and of y.
+    constant : (p,) bool
+        Columns that are constant within every client.
+    multiple : (p, p) bool
+        ``[j, k]``: column k is a multiple of column j within every client.
+    """
+
+    rows: int
+    clients: int
+    most: int
+    gram: F64
+    low: F64
+    high: F64
+    constant: Mask
+    multiple: Mask
+
+    @classmethod
+    def of(cls, clients: Clients) -> Facts:
+        """The facts of clients that are here."""
+        full = np.flatnonzero(clients.counts > 0)
+        starts, stops, X = clients.starts[full], clients.stops[full], clients.X
+        p = X.shape[1]
+        constant = np.array([_constant(X[:, k], starts, stops) for k in range(p)], dtype=bool)
+        multiple = np.zeros((p, p), dtype=bool)
+        for k in range(1, p):
+            multiple[:k, k] = [_multiple(X[:, j], X[:, k], starts, stops) for j in range(k)]
+        low = np.append(X.min(axis=0, initial=np.inf), clients.y.min(initial=np.inf))
+        high = np.append(X.max(axis=0, initial=-np.inf), clients.y.max(initial=-np.inf))
+        counts = np.bincount(clients.codes[clients.weights > 0], minlength=len(clients))
+        return cls(len(X), len(clients), int(counts.max(initial=0)), _gram(X), low, high, constant, multiple)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Facts]) -> Facts:
+        """The facts of all clients of several parts."""
+        return cls(
+            sum(f.rows for f in parts),
+            sum(f.clients for f in parts),
+            max(f.most for f in parts),
+            np.sum([f.gram for f in parts], axis=0),
+            np.min([f.low for f in parts], axis=0),
+            np.max([f.high for f in parts], axis=0),
+            np.all([f.constant for f in parts], axis=0),
+            np.all([f.multiple for f in parts], axis=0),
+        )
+
+
+def constant_within(terms: Sequence[str], facts: Facts) -> Mask:
+    """The same as :func:`constant_within_clients`, from facts."""
+    return _shared(
+        len(terms),
+        lambda k: terms[k] == INTERCEPT or bool(facts.low[k] == facts.high[k] != 0.0),
+        lambda k: bool(facts.constant[k]),
+        lambda j, k: bool(facts.multiple[j, k]),
+    )
+
+
+def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64], Sequence[F64]]) -> str | None:
+    """The same as :func:`collinear`, from facts.
+
+    Parameters
+    ----------
+    triangles : callable
+        ``triangles(scale)``: :func:`triangle` of every part; called where a closer look is needed.
+    """
+    size = np.maximum(np.abs(facts.low), np.abs(facts.high))
+    sound = _well_conditioned(facts.gram)
+    return _trouble(terms, facts.rows, sound, size[:-1], size[-1], lambda scale: _stacked(triangles(scale)))
+
+
+def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Mask:
+    """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
+    plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
+    mask = np.zeros(len(terms), dtype=bool)
+    for name in shared:
+        here = np.array([name in (t, q) for t, q in zip(terms, plain, strict=True)])
+        if not here.any():
+            raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
+        mask |= here
+    return mask
 
 
 def _is_intercept(clients: Clients, k: int) -> bool:
@@ -109,20 +213,31 @@ def collinear(clients: Clients) -> str | None:
     str or None
         Columns are compared in their order, so that the later one is named as superfluous.
     """
-    n, p = clients.X.shape
+    X, top = clients.X, float(np.abs(clients.y).max(initial=0.0))
+    sound = _well_conditioned(_gram(X))
+    if len(X) >= X.shape[1] and sound and 1e-100 <= top <= 1e100:
+        return None
+    size = np.maximum(np.abs(X.max(axis=0, initial=-np.inf)), np.abs(X.min(axis=0, initial=np.inf)))
+    return _trouble(clients.terms, len(X), sound, size, top, lambda scale: triangle(X, scale))
+
+
+def _trouble(
+    terms: Sequence[str], n: int, sound: bool, scale: F64, top: float, triangle: Callable[[F64], F64]
+) -> str | None:
+    """The sentence of :func:`collinear`; ``sound`` says that X'X looks well, ``triangle(scale)`` is asked if not."""
+    p = len(terms)
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
-    if _well_conditioned(clients.X) and 1e-100 <= np.abs(clients.y).max() <= 1e100:
+    if sound and 1e-100 <= top <= 1e100:
         return None
-    scale = np.maximum(np.abs(clients.X.max(axis=0)), np.abs(clients.X.min(axis=0)))
-    for name, size in [*zip(clients.terms, scale, strict=True), ("the outcome", np.abs(clients.y).max())]:
+    for name, size in [*zip(terms, scale, strict=True), ("the outcome", top)]:
         if size > 1e100 or 0 < size < 1e-100:
             what = name if name == "the outcome" else f"column '{name}'"
             return f"The largest value of {what} is {size:.3g}, which cannot be squared safely: use other units."
     zero = np.flatnonzero(scale == 0)
     if len(zero):
-        return f"Column '{clients.terms[zero[0]]}' is 0 in every row: leave it out of the formula."
-    R = _triangle(clients.X, scale)
+        return f"Column '{terms[zero[0]]}' is 0 in every row: leave it out of the formula."
+    R = triangle(scale)
     R = R / np.sqrt(np.sum(R**2, axis=0))
     kept: list[int] = []
     for k in range(p):
@@ -134,33 +249,43 @@ def collinear(clients: Clients) -> str | None:
         if np.linalg.norm(wanted - known @ c) > _TOLERANCE:
             kept.append(k)
             continue
-        parts = [f"'{clients.terms[j]}'" for j, v in zip(kept, c, strict=True) if abs(v) > 1e-8]
+        parts = [f"'{terms[j]}'" for j, v in zip(kept, c, strict=True) if abs(v) > 1e-8]
         if len(parts) == 1 and parts[0] == f"'{INTERCEPT}'":
-            return f"Column '{clients.terms[k]}' is the same in every row: leave it out of the formula."
+            return f"Column '{terms[k]}' is the same in every row: leave it out of the formula."
         what = "a multiple of" if len(parts) == 1 else "a combination of"
         return (
-            f"Column '{clients.terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}: "
+            f"Column '{terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}: "
             "its coefficient cannot be told from theirs. Leave one of them out of the formula."
         )
     return None
 
 
-def _well_conditioned(X: F64) -> bool:
-    """Whether a glance at X'X is enough: sound sizes, and no column near a combination of the others."""
+def _gram(X: F64) -> F64:
+    """X'X, in blocks of rows that stay in cache."""
     gram = np.zeros((X.shape[1],) * 2)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), _BLOCK):
             rows = X[start : start + _BLOCK]
             gram += rows.T @ rows
+    return gram
+
+
+def _well_conditioned(gram: F64) -> bool:
+    """Whether a glance at X'X is enough: sound sizes, and no column near a combination of the others."""
     size = np.sqrt(np.diag(gram))
     if not np.all((size > 1e-95) & (size < 1e95)):
         return False
     return bool(np.linalg.eigvalsh(gram / np.outer(size, size))[0] > 1e-6)
 
 
-def _triangle(X: F64, scale: F64) -> F64:
+def triangle(X: F64, scale: F64) -> F64:
     """R of the QR decomposition of the scaled columns, in blocks of rows: no squares of condition numbers as in X'X."""
-    R: F64 = np.empty((0, X.shape[1]))
-    for start in range(0, len(X), _BLOCK):
-        R = np.asarray(np.linalg.qr(np.vstack([R, X[start : start + _BLOCK] / scale]), mode="r"))
-    return R
+    return _stacked(X[start : start + _BLOCK] / scale for start in range(0, len(X), _BLOCK))
+
+
+def _stacked(parts: Iterable[F64]) -> F64:
+    """R of parts that stand on top of each other."""
+    R: F64 | None = None
+    for part in filter(len, parts):
+        R = np.asarray(np.linalg.qr(part if R is None else np.vstack([R, part]), mode="r"))
+    return np.empty((0, 0)) if R is None else R

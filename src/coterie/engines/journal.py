@@ -106,7 +106,7 @@ class Journal:
             if stop > len(data):
                 break
             try:
-                entries.append(wire.decode(data[at + _LENGTH.size : stop]))
+                entries.append(wire.decode(data[at + _LENGTH.size : stop], writable=True))  # as sums are that come live
             except CoterieError as problem:
                 if stop == len(data):
                     break

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -15,8 +13,8 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
-from coterie.data.identify import collinear, constant_within_clients
-from coterie.errors import CoterieError, NotIdentified, nearest
+from coterie.data.identify import collinear, constant_within_clients, shared_terms
+from coterie.errors import CoterieError, NotIdentified
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
@@ -196,22 +194,10 @@ class Fitting:
             ledger=ledger,
             settings=self.settings | chosen,
             data_fingerprint=data,
-            versions=dict(_versions()),
+            versions=dict(versions()),
             offset=self.offset,
             local_coefficients=alone,
         )
-
-
-def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Any:
-    """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
-    plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
-    mask = np.zeros(len(terms), dtype=bool)
-    for name in shared:
-        here = np.array([name in (t, q) for t, q in zip(terms, plain, strict=True)])
-        if not here.any():
-            raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
-        mask |= here
-    return mask
 
 
 def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> Model:
@@ -242,6 +228,7 @@ def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> M
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
     names = ("coterie", "numpy", "scipy", "numba", "pandas", "formulaic")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

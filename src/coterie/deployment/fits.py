@@ -1,0 +1,145 @@
+"""A method of ``coterie fit`` over sites that keep their rows: the same model, from the same sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.deployment import identified
+from coterie.deployment.schema import Schema
+from coterie.deployment.tasks import design_of
+from coterie.engines.remote import Remote
+from coterie.errors import CoterieError, NotIdentified, nearest
+from coterie.methods.fitted import Problem
+from coterie.methods.registry import METHODS
+from coterie.results.compare import Splits
+from coterie.results.fitting import model_of, versions
+from coterie.results.metrics import LOSSES
+from coterie.results.options import Options
+from coterie.results.result import FitResult
+from coterie.results.strengths import aligned
+
+if TYPE_CHECKING:
+    from coterie.deployment.programs import Program
+
+_OPTIONS = ("shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha", "rounds")
+
+
+def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
+    """Fit the program's method, and put what came of it into the form that ``coterie fit`` writes.
+
+    There is no comparison: rows that are held out stay with the sites.
+
+    Raises
+    ------
+    CoterieError
+        For options that the method does not take, and what all rows together cannot identify.
+    """
+    import pandas as pd
+
+    start, task, name = perf_counter(), program.task, program.program
+    given = _checked(name, program.options)
+    family = task.get("family", "gaussian")
+    options = Options(
+        family=family,
+        shared=tuple(given.get("shared", ())),
+        covariance=given.get("covariance", "auto"),
+        method=name,
+        reml=given.get("reml", True),
+        cluster_variance=given.get("cluster_variance", "common"),
+        splits=Splits(0),
+        residual=given.get("residual", "common"),
+        rounds=dict(given.get("rounds", {})),
+    )
+    design = design_of(schema, task)
+    found, shared = identified.problem(fed, design.terms, family, options.shared)
+    clients = _known(fed, design.terms, task)
+    _need(name, found, clients)
+    method = METHODS[name]
+    if method.flat:
+        raise CoterieError(f"Method '{name}' ignores clusters: leave cluster out of [task], and use 'hierarchical'.")
+    every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
+    fitted = method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
+    notes = [n for told in fed.people.info.values() for n in told.get("notes", ())]
+    if shared:
+        notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
+    ledger = fed.ledger.as_dict() | {"seconds": perf_counter() - start}
+    settings = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
+    settings |= {"family": family, "method": name, "fitted": name, "seed": fed.seed, "sites": list(fed.names)}
+    settings |= {"covariance": options.covariance, "reml": options.reml, "quarantined": dict(fed.quarantined)}
+    settings |= {"shared": [t for j, t in enumerate(clients.terms) if j not in found.personal], **fitted.info}
+    return FitResult(
+        model=model_of(name, clients, found, fitted),
+        design=design,
+        formula=task["formula"],
+        log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
+        reml=bool(fitted.info.get("reml", False)),
+        comparison=pd.DataFrame(),
+        client_gains=pd.DataFrame(),
+        recommended=name,
+        reason="",
+        loss=LOSSES[family],
+        notes=notes,
+        ledger=ledger,
+        settings=settings,
+        versions=dict(versions()),
+        offset=task.get("offset"),
+    )
+
+
+def _checked(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in options:
+        if key not in _OPTIONS:
+            known = nearest(key, _OPTIONS) or f" There are {', '.join(_OPTIONS)}."
+            raise CoterieError(f"Method '{name}' has no option '{key}'.{known}")
+    return options
+
+
+def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
+    found = aligned(clients, {name: given.get(name) for name in ("gamma", "lam", "alpha")})
+    for name, candidates in found.items():
+        if len(candidates) > 1:
+            raise CoterieError(
+                f"{name} must be one strength: the best of a grid is chosen where all rows are together."
+            )
+    return {name: candidates[0] for name, candidates in found.items()}
+
+
+def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
+    """All clients, without a row."""
+    people, none = fed.people, np.empty(0)
+    at = np.zeros(len(fed.clients), np.int64)
+    return Clients(
+        X=np.empty((0, len(terms))),
+        y=none,
+        offset=none,
+        weights=none,
+        starts=at,
+        stops=at,
+        terms=terms,
+        labels=people.labels,
+        name=task.get("client") or "site",
+        ids=fed.clients.ids,
+        levels=people.levels,
+        clusters=fed.clients.clusters,
+        order=np.empty(0, np.int64),
+    )
+
+
+def _need(name: str, problem: Problem, clients: Clients) -> None:
+    method = METHODS[name]
+    if method.learns and len(clients) < 2:
+        raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")
+    if method.clustered and not clients.levels:
+        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column in [task].")
+    if method.intercept and problem.intercept not in problem.personal:
+        raise CoterieError(f"Method '{name}' needs an intercept that is not shared.")
+    if method.whole and (len(problem.personal) < len(clients.terms) or len(problem.tree.parents) > 1):
+        raise CoterieError(
+            f"Method '{name}' ties all coefficients of a client, within one level of clusters at most: leave columns "
+            "that are shared, and further levels, out."
+        )

@@ -1,0 +1,233 @@
+"""What a coordinator does in a run: a method by name, a program of its owner's, or a check, over any transport.
+
+``runs/<id>/run.toml``:
+
+```toml
+program = "hierarchical"     # a method of `coterie fit`, one of `coterie train`, "module:function", or "check"
+seed = 0                     # by default the federation's
+[task]                       # what the sites prepare; see coterie.deployment.tasks
+formula = "disease ~ age + sex"
+family = "binomial"
+missing = "drop"
+[options]                    # of the program
+covariance = "isotropic"
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.deployment import check, tasks, toml
+from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.logs import RunLog
+from coterie.deployment.schema import Schema
+from coterie.engines import checkpoint
+from coterie.engines.policy import BelowQuorum, Exchanged, Policy
+from coterie.engines.remote import Remote, Transport
+from coterie.errors import CoterieError, nearest
+from coterie.methods.registry import METHODS
+from coterie.methods.training import TRAINERS, trainer
+
+RUN, RESULT, JOURNAL = "run.toml", "result", "journal"
+PATIENT: dict[str, Any] = {
+    "deadline": 120.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
+}  # fmt: skip
+"""Policy of a deployed run where nothing else is said: a site has two minutes, and no site may be missing."""
+_NETWORKED = "similarity-network"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What ``run.toml`` says.
+
+    Attributes
+    ----------
+    program : str
+    task : dict
+        "factory" and "options", or what a table's task takes.
+    options : dict
+        Of the program.
+    seed : int or None
+        The federation's where None.
+    """
+
+    program: str
+    task: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.program, str) or not (self.program in names() or ":" in self.program):
+            known = nearest(self.program, names()) or f" There are {', '.join(names())}, or module:function."
+            raise CoterieError(f"There is no program {self.program!r}.{known}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
+            raise CoterieError(f"The seed must be a whole number from 0, not {self.seed!r}.")
+        if self.program in METHODS and "formula" not in self.task:
+            raise CoterieError(f"Method '{self.program}' needs a formula in [task].")
+        if self.program in TRAINERS and "factory" not in self.task and self.program not in METHODS:
+            raise CoterieError(f"Method '{self.program}' needs a factory in [task]: module:function at the sites.")
+
+    @classmethod
+    def read(cls, path: Path) -> Program:
+        """From ``run.toml``; a CoterieError says what is wrong with it."""
+        tables = toml.read(path, "the program of a run")
+        toml.check_keys(path, "", tables, ("program", "task", "options", "seed"))
+        if "program" not in tables:
+            raise CoterieError(f"'{path}' does not say program.")
+        try:
+            return cls(**tables)
+        except CoterieError as problem:
+            raise CoterieError(f"'{path}': {problem}") from problem
+
+    def asked(self, schema: Schema | None) -> dict[str, Any]:
+        """The task as it is sent to the sites."""
+        if "factory" in self.task:
+            options = self.task.get("options", {})
+            return {"kind": "factory", "name": self.task["factory"], "options": options}
+        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain()}
+
+
+def names() -> list[str]:
+    """Programs by name."""
+    fits = [name for name in METHODS if name != _NETWORKED]
+    return [*fits, *(t for t in TRAINERS if t not in METHODS and not TRAINERS[t].together), "check"]
+
+
+def run(transport: Transport, folder: str | Path, run_id: str) -> None:
+    """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
+
+    Parameters
+    ----------
+    transport : Transport
+        Its sites are those that the engine vouches for.
+    folder : path
+        The coordinator's.
+    run_id : str
+
+    Raises
+    ------
+    BelowQuorum
+        If too few sites answer; the run can be started again, and goes on.
+    CoterieError
+        For whatever else ends it. ``status.json`` says the same.
+    """
+    folder = Path(folder)
+    home = folder / "runs" / run_id
+    log = RunLog(home, tuple(transport.sites))
+    try:
+        program, config = Program.read(home / RUN), Config.read(folder)
+        if program.program == "check":
+            check.program(transport, folder, run_id, bool(program.options.get("unite")))
+        else:
+            _run(transport, folder, home, program, config, log)
+    except BelowQuorum as problem:
+        log.end("below quorum", str(problem))
+        raise
+    except BaseException as problem:
+        log.end("failed", str(problem) or type(problem).__name__)
+        raise
+    log.end("finished")
+
+
+def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:
+    schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
+
+    def watch(event: Exchanged) -> None:
+        log(event)
+        log.quarantine(fed.quarantined)
+
+    fed = Remote(
+        transport,
+        run=home.name,
+        task=program.asked(schema),
+        seed=config.seed if program.seed is None else program.seed,
+        policy=policy(config.policy),
+        journal=home / JOURNAL,
+        watch=watch,
+    )
+    if program.program in METHODS and "factory" not in program.task:
+        from coterie.deployment.fits import fit
+
+        if config.privacy:
+            raise CoterieError(
+                f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
+                "[privacy] out of federation.toml, or train a model by its name."
+            )
+        if schema is None:
+            raise CoterieError(f"The coordinator has no {SCHEMA}: 'coterie federation check --unite' makes one.")
+        fit(fed, program, schema).save(home / RESULT)
+    elif program.program in TRAINERS:
+        _save(home / RESULT, _trained(fed, program, config))
+    else:
+        function = tasks.imported(folder, program.program)
+        _save(home / RESULT, dict(function(fed, **program.options)))
+
+
+def policy(given: Mapping[str, Any]) -> Policy:
+    """The policy of a deployed run, from ``[policy]`` of ``federation.toml``."""
+    known = list(Policy.__dataclass_fields__)
+    for key in given:
+        if key not in known:
+            hint = nearest(key, known) or f" There are {', '.join(known)}."
+            raise CoterieError(f"[policy] has no '{key}'.{hint}")
+    return Policy(**PATIENT | dict(given))
+
+
+def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
+    """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
+    options = dict(program.options)
+    rounds, every = int(options.pop("rounds", 20)), int(options.pop("keep_every", 10))
+    seed = config.seed if program.seed is None else program.seed
+    method = trainer(program.program).make(seed, **options)
+    home = fed
+    if config.privacy:
+        from coterie.engines.privacy import Private
+
+        fed = Private(fed, **{"rounds": rounds} | config.privacy)
+    begun = dict(home.kept) if home.kept is not None else method.init(fed)
+    state = begun
+    for state in method.run(fed, range(begun["t"] + 1, rounds + 1), begun):
+        if state["t"] % every == 0 and state["status"] == "running":
+            home.keep(state)
+    found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.people.labels]}
+    return found | ({"privacy": fed.statement} if config.privacy else {})
+
+
+def _save(folder: Path, found: Mapping[str, Any]) -> None:
+    """Arrays in ``arrays.safetensors``, and all else in ``result.json``, which is written last."""
+    from safetensors.numpy import save
+
+    flat = dict(_flat("", found))
+    arrays = {
+        k: np.ascontiguousarray(v) for k, v in flat.items() if isinstance(v, np.ndarray) and v.dtype.kind in "biuf"
+    }
+    rest = {k: _plain(v) for k, v in flat.items() if k not in arrays}
+    checkpoint.write(folder / "arrays.safetensors", [save(arrays)])
+    checkpoint.write(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
+
+
+def _flat(prefix: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        yield prefix, value
+        return
+    for name, inner in value.items():
+        yield from _flat(f"{prefix}.{name}" if prefix else str(name), inner)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; numbers that are none become None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, str | bool | int) or value is None else str(value)
