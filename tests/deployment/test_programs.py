@@ -50,7 +50,7 @@ def test_the_exact_fit_is_that_of_one_table(place, table):
 
 def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     coordinator, homes = place
-    options = {"gamma": 1.0, "rounds": {"steps": 300, "seed": 3}}
+    options = {"gamma": 1.0, "steps": 300}
     home = begin(coordinator, "rounds", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "rounds")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,

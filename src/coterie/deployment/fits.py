@@ -42,7 +42,7 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
     import pandas as pd
 
     start, task, name = perf_counter(), program.task, program.program
-    given = _checked(name, program.options)
+    given = _checked(name, program.options, fed.seed)
     family = task.get("family", "gaussian")
     options = Options(
         family=family,
@@ -91,12 +91,19 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
     )
 
 
-def _checked(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key in options:
-        if key not in _OPTIONS:
-            known = nearest(key, _OPTIONS) or f" There are {', '.join(_OPTIONS)}."
-            raise CoterieError(f"Method '{name}' has no option '{key}'.{known}")
-    return options
+def _checked(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """The options by name; those of a method over rounds may stand beside the others, as ``steps=500``."""
+    given = {key: value for key, value in options.items() if key in _OPTIONS}
+    others = {key: value for key, value in options.items() if key not in _OPTIONS}
+    over = METHODS[name].over
+    if over is not None:
+        given["rounds"] = {"seed": seed, **given.get("rounds", {}), **others}
+        over(given["rounds"])
+    elif others:
+        key = next(iter(others))
+        known = nearest(key, _OPTIONS) or f" There are {', '.join(_OPTIONS)}."
+        raise CoterieError(f"Method '{name}' has no option '{key}'.{known}")
+    return given
 
 
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
