@@ -13,6 +13,7 @@ TABLE_OPTIONS = ["--formula", "--client", "--cluster", "--family", "--shared", "
 MODEL_OPTIONS = ["--covariance", "--cluster-variance", "--residual", "--reml", "--ml", "--gamma", "--lam", "--alpha"]
 EVIDENCE_OPTIONS = ["--splits", "--test-fraction", "--order-by", "--split-by", "--seed", "--out"]
 COMPARE = [*TABLE_OPTIONS, *MODEL_OPTIONS, *EVIDENCE_OPTIONS]
+PROGRAM = ["--program", "--option", "--seed", "--objective", *(o for o in TABLE_OPTIONS if o != "--shared")]
 OPTIONS = {
     "fit": [*COMPARE, "--method"],
     "compare": [*COMPARE, "--methods", "--report"],
@@ -21,6 +22,37 @@ OPTIONS = {
     "report": ["--out"],
     "reproduce": ["--json", "--out", "--seeds", "--quick"],
     "data": ["list", "show", "fetch"],
+    "federation": [
+        "init",
+        "schema",
+        "start-coordinator",
+        "start-site",
+        "check",
+        "preview",
+        "run",
+        "status",
+        "log",
+        "stop",
+    ],
+    "federation init": [
+        "--engine",
+        "--site",
+        "--name",
+        "--host",
+        "--port",
+        "--seed",
+        "--schema",
+        "--data",
+        "--min-group",
+    ],
+    "federation schema": ["--label", "--category", "--unit", "--out"],
+    "federation start-coordinator": ["--foreground"],
+    "federation start-site": ["--site", "--foreground"],
+    "federation check": ["--unite", "--timeout", "--json"],
+    "federation preview": [*PROGRAM, "--min-group", "--json"],
+    "federation run": [*PROGRAM, "--name", "--timeout", "--json"],
+    "federation status": ["--json"],
+    "federation log": ["--name", "--last", "--json"],
 }
 
 
@@ -30,13 +62,13 @@ def test_the_page_is_that_of_the_help():
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_every_option_is_in_the_help(command):
-    ran = coterie(command, "--help")
+    ran = coterie(*command.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert [option for option in OPTIONS[command] if option not in ran.out] == []
 
 
 def test_without_a_command_it_is_the_help_that_is_shown():
-    for arguments in ([], ["--help"], ["data"]):
+    for arguments in ([], ["--help"], ["data"], ["federation"]):
         ran = coterie(*arguments)
         assert (ran.code, ran.err) == (0, "")
         assert "Usage" in ran.out

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, compare, data, fit, predict, report, reproduce, train
+from coterie.cli import advise, compare, data, federation, fit, predict, report, reproduce, train
 from coterie.cli.common import complain
 from coterie.errors import CoterieError
 
@@ -27,6 +27,7 @@ app.command(epilog=advise.EXAMPLE)(advise.advise)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=train.EXAMPLE)(train.train)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
+app.add_typer(federation.app, name="federation")
 app.add_typer(data.app, name="data")
 
 USAGE, UNKNOWN, INTERRUPTED, CLOSED = 2, 1, 130, 141

@@ -167,10 +167,10 @@ class Member:
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""
         if not self.data:
-            raise CoterieError(f"Site '{self.name}' has no data: name its table in {SITE} (data = \"...\").")
+            raise CoterieError(f"There are no data: name the table in '{folder / SITE}' (data = \"...\").")
         path = (folder / self.data).resolve()
         if not path.is_file():
-            raise CoterieError(f"The data of site '{self.name}' are not at '{path}': correct data in its {SITE}.")
+            raise CoterieError(f"There is no file '{path}': correct data in '{folder / SITE}'.")
         return path
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import tasks
-from coterie.deployment.config import SCHEMA, Member
+from coterie.deployment import secrecy, tasks
+from coterie.deployment.config import SCHEMA, Config, Member
 from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
@@ -36,19 +36,20 @@ class Host:
     Parameters
     ----------
     folder : path
-        The site's: ``site.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
+        The site's: ``site.toml``, ``federation.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
     watch : callable, optional
         ``watch(request, reply, seconds, node)`` after each answer, for a log; by default the site's own ``log.jsonl``.
 
     Raises
     ------
     CoterieError
-        If there is no such folder, or its ``site.toml`` is missing or wrong.
+        If there is no such folder, or its ``site.toml`` or ``federation.toml`` is missing or wrong.
     """
 
     def __init__(self, folder: str | Path, watch: Watch | None = None) -> None:
         self.folder = Path(folder)
-        self.member = Member.read(self.folder)
+        self.member, self.config = Member.read(self.folder), Config.read(self.folder)
+        self.config.need_site(self.member.name)
         self._watch: Watch = SiteLog(self.folder / "log.jsonl") if watch is None else watch
         self._runs: dict[str, Node] = {}
         self._lock = Lock()
@@ -155,7 +156,7 @@ class Host:
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
             folder=self._path(run).parent, labels=held.labels, levels=list(held.levels.values()), info=info,
-            min_group=self.member.min_group,
+            min_group=self.member.min_group, party=secrecy.party(self.folder, self.config, self.member.name, run),
         )  # fmt: skip
 
     def _path(self, run: str) -> Path:

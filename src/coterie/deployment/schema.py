@@ -178,56 +178,67 @@ class Schema:
                 raise CoterieError(f"Column '{name}' holds labels: a formula cannot use it.")
             if (column.type == "category" or name in parsed.categories) and not column.levels:
                 raise CoterieError(f"The schema has no levels of '{name}': write those of all sites into it.")
-        ranges = {term for term in parsed.stateful if not self._by_moments(term)}
-        design = Design.fit(self._rows(ranges=False), parsed.formula, out)
-        if not ranges:
-            return design
-        other = Design.fit(self._rows(ranges=True), parsed.formula, out).state
-        return replace(design, state={k: other[k] if k in ranges else v for k, v in design.state.items()})
+        numbers = {term: self._numbers(term) for term in parsed.stateful}
+        design = Design.fit(self._rows(), parsed.formula, out)
+        state = {term: _with(kept, numbers.get(term) or {}) for term, kept in design.state.items()}
+        return replace(design, state=state)
 
-    def _by_moments(self, term: str) -> bool:
-        """Whether a stateful term takes a column's center and scale, not its range; the schema must have them."""
+    def _numbers(self, term: str) -> dict[str, float]:
+        """What the schema says of a term that learns from rows: center and scale; nothing for one that has a range."""
         import ast
 
         try:
-            value = ast.parse(term, mode="eval").body
+            call = ast.parse(term, mode="eval").body
         except SyntaxError:  # a name between backticks
-            value = ast.Constant(None)
-        inner = value.args[0] if isinstance(value, ast.Call) and value.args else None
-        if not isinstance(value, ast.Call) or not isinstance(inner, ast.Name) or inner.id not in self.columns:
+            call = ast.Constant(None)
+        inner = call.args[0] if isinstance(call, ast.Call) and call.args else None
+        moments = isinstance(call, ast.Call) and ast.unparse(call.func) in _MOMENTS
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(inner, ast.Name)
+            or inner.id not in self.columns
+            or (moments and len(call.args) + len(call.keywords) > 1)
+        ):
             raise CoterieError(
-                f"The sites cannot agree on '{term}', which learns from rows: use a plain column name in it, or make "
-                "it a column at every site."
+                f"The sites cannot agree on '{term}', which learns from rows: write it with a plain column name and "
+                "without options, or make it a column at every site."
             )
-        moments = ast.unparse(value.func) in _MOMENTS
-        column = self.columns[inner.id]
-        lacking = [n for n in (("center", "scale") if moments else ("low", "high")) if getattr(column, n) is None]
-        if lacking:
+        names = ("center", "scale") if moments else ("low", "high")
+        found = {name: getattr(self.columns[inner.id], name) for name in names}
+        if lacking := [name for name, value in found.items() if value is None]:
             raise CoterieError(
                 f"'{term}' needs numbers that all sites agree on: write {' and '.join(lacking)} of column '{inner.id}' "
                 "into the schema."
             )
-        return moments
+        return found if moments else {}
 
-    def _rows(self, ranges: bool) -> pd.DataFrame:
-        """A table made up from the schema: every level occurs, numbers have the agreed center and scale, or range."""
+    def _rows(self) -> pd.DataFrame:
+        """A table made up from the schema, to learn from: every level occurs, numbers go evenly over their range."""
         import numpy as np
         import pandas as pd
 
         n = max(100, *(len(c.levels) for c in self.columns.values()), 0)
-        n += n % 2
-        signs = np.where(np.arange(n) % 2 == 0, 1.0, -1.0) * np.sqrt((n - 1) / n)
         data: dict[str, Any] = {}
         for name, column in self.columns.items():
             if column.levels:
                 codes = np.arange(n) % len(column.levels)
                 data[name] = pd.Categorical.from_codes(codes, categories=pd.Index(column.levels))
-            elif ranges:
+            else:
                 low = 0.0 if column.low is None else column.low
                 data[name] = np.linspace(low, low + 1.0 if column.high is None else column.high, n)
-            else:
-                data[name] = (column.center or 0.0) + (column.scale or 1.0) * signs
         return pd.DataFrame(data)
+
+
+def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
+    """What a term remembers, with the agreed numbers for what it learned; what it does without stays None."""
+    import numpy as np
+
+    if not isinstance(kept, dict):
+        return kept
+    return {
+        name: np.array(numbers[name]) if name in numbers and value is not None else _with(value, numbers)
+        for name, value in kept.items()
+    }
 
 
 def propose(

@@ -137,10 +137,10 @@ def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, 
     columns = [*design.parsed.outcome_columns, *design.columns]
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
     if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
-        raise CoterieError(f"Site '{member.name}' does not agree with the schema of the run: {'; '.join(wrong)}.")
+        raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
     named = [*([client] if client else []), *cluster]
     table = read_table(member.table(folder), named)
-    _allowed(table, agreed, columns, member.name)
+    _allowed(table, agreed, columns)
     if not client:
         client = "site" if "site" not in table.columns else "(site)"
         table = table.assign(**{client: member.name})
@@ -173,7 +173,7 @@ def _travel(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array([label_text(v) for v in labels], dtype=str)
 
 
-def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str], site: str) -> None:
+def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
     """Raise for columns that are not there, levels that the schema has not, and values outside its ranges."""
     from coterie.data.columns import at_rows, find_levels, need, read_numbers
 
@@ -185,7 +185,7 @@ def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str], site: 
             if unseen.any():
                 other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
                 raise CoterieError(
-                    f"Column '{name}' of site '{site}' has levels that the schema has not ({other}): add them with "
+                    f"Column '{name}' has levels that the schema has not ({other}): add them with "
                     "'coterie federation check --unite'."
                 )
             continue
@@ -196,7 +196,7 @@ def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str], site: 
             bad = np.isfinite(values) & ((values < low) | (values > high))
         if bad.any():
             raise CoterieError(
-                f"Column '{name}' of site '{site}' is outside {low:g} to {high:g}"
+                f"Column '{name}' is outside {low:g} to {high:g}"
                 f"{f' {column.unit}' if column.unit else ''} in {at_rows(bad)}: correct these rows, or its unit."
             )
 
@@ -206,7 +206,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
     name, options = task.get("name"), task.get("options") or {}
     if not isinstance(name, str) or ":" not in name or name not in member.allow:
         raise CoterieError(
-            f"Site '{member.name}' does not allow the objective {name!r}: its owner adds it to allow in site.toml."
+            f"The objective {name!r} is not allowed here: the owner of the site adds it to allow in site.toml."
         )
     make = imported(folder, name)
     path = (folder / member.data).resolve() if member.data else folder
@@ -215,7 +215,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
         return made
     objective, labels, *rest = made
     if len(objective) == 0:
-        raise NoRows(f"The objective of site '{member.name}' has no clients.")
+        raise NoRows(f"{name} made no clients.")
     from coterie.data.labels import encode, label_ids
 
     labels = np.asarray(labels)

@@ -1,0 +1,126 @@
+"""Arguments and options that the commands of a federation share, and what they make of a program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from coterie.cli.options import assignments
+from coterie.errors import CoterieError
+
+_PROGRAM, _TABLE = "The program", "The table"
+
+Root = Annotated[Path, Argument(metavar="FOLDER", help="The federation's folder, or the coordinator's in it.")]
+SiteFolder = Annotated[Path, Argument(metavar="SITE", help="The site's folder.")]
+Either = Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's or a site's folder.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, for other programs.")]
+Foreground = Annotated[bool, Option("--foreground", help="Stay until it ends; Ctrl-C stops it.")]
+
+Program = Annotated[
+    str,
+    Option(
+        "--program",
+        metavar="NAME",
+        help="A method of 'coterie fit' or of 'coterie train' by its name, or module:function.",
+        rich_help_panel=_PROGRAM,
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the program, such as steps=500; several are allowed.",
+        rich_help_panel=_PROGRAM,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    Option("--seed", metavar="N", help="By default that of the federation.", rich_help_panel=_PROGRAM),
+]
+Objective = Annotated[
+    str | None,
+    Option(
+        "--objective",
+        metavar="MODULE:FUNCTION",
+        help="Instead of a table: what makes a site's objective; every site must allow it in its site.toml.",
+        rich_help_panel=_PROGRAM,
+    ),
+]
+Formula = Annotated[
+    str | None, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
+]
+Client = Annotated[
+    str | None,
+    Option(
+        "--client",
+        metavar="COLUMN",
+        help="The column that says whose row it is; without it every site is one client.",
+        rich_help_panel=_TABLE,
+    ),
+]
+Cluster = Annotated[
+    list[str] | None,
+    Option(
+        "--cluster",
+        metavar="COLUMN",
+        help="A column of known clusters of clients; several from fine to coarse.",
+        rich_help_panel=_TABLE,
+    ),
+]
+Family = Annotated[
+    str,
+    Option(
+        "--family",
+        metavar="NAME",
+        help="gaussian for numbers, binomial for yes or no, poisson for counts.",
+        rich_help_panel=_TABLE,
+    ),
+]
+Offset = Annotated[
+    str | None,
+    Option("--offset", metavar="COLUMN", help="Added to the linear predictor as it is.", rich_help_panel=_TABLE),
+]
+Weights = Annotated[
+    str | None, Option("--weights", metavar="COLUMN", help="Weights of the rows.", rich_help_panel=_TABLE)
+]
+Missing = Annotated[
+    str,
+    Option(
+        "--missing",
+        metavar="WHAT",
+        help="error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
+        rich_help_panel=_TABLE,
+    ),
+]
+
+_FORMULA = ("client", "cluster", "offset", "weights")
+
+
+def described(given: dict[str, Any]) -> dict[str, Any]:
+    """What ``run.toml`` says, of a command's options.
+
+    Parameters
+    ----------
+    given : dict
+        ``program``, ``option``, ``seed``, ``objective`` and those of the table, by name.
+    """
+    options = assignments("--option", given["option"])
+    named = {name: given[name] for name in _FORMULA if given[name]}
+    if given["objective"] is not None:
+        if given["formula"] is not None or named:
+            raise CoterieError("--objective stands for a table: leave out --formula and the names of columns.")
+        if not re.fullmatch(r"[\w.]+:\w+", given["objective"]):
+            raise CoterieError(f"--objective takes module:function, not '{given['objective']}'.")
+        task: dict[str, Any] = {"factory": given["objective"]}
+    elif given["formula"] is not None:
+        task = {"formula": given["formula"], "family": given["family"], "missing": given["missing"], **named}
+    else:
+        raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
+    out: dict[str, Any] = {"program": given["program"]}
+    if given["seed"] is not None:
+        out["seed"] = given["seed"]
+    return out | {"task": task, "options": options}

@@ -1,0 +1,226 @@
+"""`coterie federation start-coordinator, start-site, run, status, stop`: what an operator does."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli import federation_options as o
+from coterie.cli.common import say
+from coterie.cli.common import status as waiting
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from coterie.deployment.config import Config
+
+COORDINATOR = "Example: coterie federation start-coordinator heart"
+SITE = "Example: coterie federation start-site heart/sites/basel"
+RUN = "Example: coterie federation run heart --program hierarchical --formula 'disease ~ age + chol' --family binomial"
+STATUS = "Example: coterie federation status heart"
+STOP = "Example: coterie federation stop heart"
+
+_TIMEOUT = 24 * 3600.0
+
+
+def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
+    """Start the coordinator of a federation, to which its sites connect."""
+    from coterie.deployment import folders
+    from coterie.deployment.config import Config
+
+    home = folders.coordinator(folder)
+    config = Config.read(home)
+    engine = folders.engine(config.engine)
+    if not engine.status(home).get("running"):
+        _need_port(config)
+    with waiting("Starting the coordinator ..."):
+        process = engine.start_coordinator(home)
+    say(f"The coordinator of '{config.name}' listens at {config.host}:{config.port} (process {process.pid}).")
+    _stay(process, engine, home, foreground)
+
+
+def start_site(
+    folder: o.SiteFolder,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Of a federation's folder: the site in it.")
+    ] = None,
+    foreground: o.Foreground = False,
+) -> None:
+    """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
+    from coterie.deployment import folders
+    from coterie.deployment.config import SCHEMA, Config, Member
+    from coterie.deployment.schema import Schema
+
+    home = folders.site(folder, site)
+    member, config = Member.read(home), Config.read(home)
+    if member.data or not member.allow:
+        member.table(home)
+        Schema.read(home / SCHEMA)
+    engine = folders.engine(config.engine)
+    with waiting("Starting the site ..."):
+        process = engine.start_site(home)
+    say(f"Site '{member.name}' connects to {config.host}:{config.port} (process {process.pid}).")
+    _stay(process, engine, home, foreground)
+
+
+def run(
+    folder: o.Root,
+    program: o.Program,
+    formula: o.Formula = None,
+    client: o.Client = None,
+    cluster: o.Cluster = None,
+    family: o.Family = "gaussian",
+    offset: o.Offset = None,
+    weights: o.Weights = None,
+    missing: o.Missing = "error",
+    objective: o.Objective = None,
+    option: o.Options = None,
+    seed: o.Seed = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="RUN", help="By default the program's with a number; one that is there goes on."
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="When to give up.")] = _TIMEOUT,
+    as_json: o.Json = False,
+) -> None:
+    """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
+    given = {k: v for k, v in locals().items() if k not in ("folder", "name", "timeout", "as_json")}
+    from coterie.deployment import folders
+    from coterie.deployment.config import Config
+
+    home = folders.coordinator(folder)
+    engine = folders.engine(Config.read(home).engine)
+    described = o.described(given)
+    run_id = name or _number(home, program)
+    there = folders.new_run(home, run_id, described)
+    _follow(engine, home, run_id, timeout, as_json)
+    if not as_json:
+        say(f"Run '{run_id}' has ended: its result is in {there / 'result'}.")
+
+
+def status(folder: o.Either, as_json: o.Json = False) -> None:
+    """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
+    from coterie.deployment import folders, logs
+    from coterie.deployment.config import Config
+
+    home = _home(folder)
+    config = Config.read(home)
+    found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
+    found |= folders.engine(config.engine).status(home)
+    try:
+        found["run"] = logs.read_status(folders.run_folder(home, None))
+    except CoterieError:
+        found["run"] = None
+    if as_json:
+        print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
+        return
+    for line in _standing(found):
+        say(line)
+
+
+def stop(folder: o.Either) -> None:
+    """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
+    from coterie.deployment import folders
+    from coterie.deployment.config import Config
+
+    home = _home(folder)
+    engine = folders.engine(Config.read(home).engine)
+    running = bool(engine.status(home).get("running"))
+    engine.stop(home)
+    say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
+
+
+def _home(folder: Path) -> Path:
+    """A coordinator's folder or a site's."""
+    from coterie.deployment import folders
+    from coterie.deployment.config import SITE
+
+    return folders.site(folder) if (folder / SITE).is_file() else folders.coordinator(folder)
+
+
+def _need_port(config: Config) -> None:
+    """A CoterieError where another program listens at the coordinator's port."""
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("", config.port))
+        except PermissionError as problem:
+            raise CoterieError(f"Port {config.port} may not be used by you: choose one from 1024.") from problem
+        except OSError as problem:
+            raise CoterieError(
+                f"Port {config.port} is taken by another program: end it, or choose another port with "
+                "'coterie federation init --port'."
+            ) from problem
+
+
+def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
+    """Wait for the end of a process, or say how to end it."""
+    if not foreground:
+        say(f"Stop it with: coterie federation stop {shlex.quote(str(home))}")
+        return
+    try:
+        process.wait()
+    finally:
+        engine.stop(home)
+
+
+def _number(home: Path, program: str) -> str:
+    """A name for a run that is not taken."""
+    word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
+    n = 1
+    while (home / "runs" / f"{word}-{n}").exists():
+        n += 1
+    return f"{word}-{n}"
+
+
+def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
+    """Run to the end, and print a line for each exchange as it happens."""
+    from threading import Event, Thread
+
+    from coterie.deployment import logs
+
+    path = home / "runs" / run_id / logs.LOG
+    before = len(list(logs.read(path)))
+    ended = Event()
+
+    def watch() -> None:
+        seen, last = before, False
+        while not last:
+            last = ended.wait(0.5)
+            entries = list(logs.read(path))
+            for entry in entries[seen:]:
+                print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
+            seen = len(entries)
+
+    follower = Thread(target=watch, daemon=True)
+    follower.start()
+    try:
+        engine.run(home, run_id, timeout)
+    finally:
+        ended.set()
+        follower.join()
+
+
+def _standing(found: dict[str, Any]) -> list[str]:
+    """The status for people."""
+    out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
+    out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
+    run = found["run"]
+    if run is None:
+        return out
+    why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
+    line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
+    out.append(f"{line}{', ' + run['work'] if run.get('work') else ''}.")
+    for site, what in run.get("missing", {}).items():
+        out.append(f"Missing: '{site}' since {what['since']} (exchange {what['exchange']}): {what['why'].rstrip('.')}.")
+    for site, reason in run.get("quarantined", {}).items():
+        out.append(f"Left out: '{site}': {reason.rstrip('.')}.")
+    return out

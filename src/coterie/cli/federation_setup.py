@@ -1,0 +1,164 @@
+"""`coterie federation init` and `coterie federation schema`: what is written before anything runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.common import check_folder, place, say, status
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.deployment.schema import Schema
+
+INIT = "Example: coterie federation init heart --engine nvflare --site basel --site bern --host fed.example.org"
+SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain --unit chol=mg/dl"
+
+_GROUP = "Rows that a sum, or an answer about a client, must cover to leave a site."
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write the federation.")],
+    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="flower or nvflare.")],
+    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site; several are wanted.")],
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="By default that of the folder.")] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Name or address at which sites reach the coordinator.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="One open port at the coordinator.")] = 8002,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of runs that are given none.")] = 0,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", parser=place, metavar="FILE", help="A schema.toml that all sites get."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="SITE=TABLE", help="The table of a site that is on this machine."),
+    ] = None,
+    min_group: Annotated[int, typer.Option("--min-group", metavar="ROWS", help=_GROUP)] = 5,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME=VALUE",
+            help="How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others.",
+        ),
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
+    ] = False,
+) -> None:
+    """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
+    check_folder(folder, "FOLDER")
+    from coterie.cli.options import assignments
+    from coterie.deployment import folders
+    from coterie.deployment.config import Config
+    from coterie.deployment.schema import Schema
+    from coterie.engines.policy import Policy
+
+    waits = assignments("--policy", policy)
+    try:
+        Policy(**waits)
+    except TypeError as problem:
+        raise CoterieError(f"--policy has no such name: {problem}.") from problem
+    hidden = {"min_sites": 3} if secure else {}
+    config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
+    tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
+    agreed = None if schema is None else Schema.read(schema)
+    with status("Making certificates and keys ..."):
+        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()))
+    say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
+    say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
+    first = folder / "sites" / config.sites[0]
+    if not tables:
+        say(f"At each site: name its table in site.toml, then 'coterie federation schema {shlex.quote(str(first))}'.")
+    say(f"Then start: coterie federation start-coordinator {shlex.quote(str(folder / 'coordinator'))}")
+
+
+def _tables(data: list[str] | None) -> dict[str, Path]:
+    """What --data says, with the files looked for."""
+    found: dict[str, Path] = {}
+    for text in data or []:
+        site, sign, path = text.partition("=")
+        if not sign or not site or not path:
+            raise CoterieError(f"--data takes SITE=TABLE, such as basel=basel.csv, not '{text}'.")
+        if not Path(path).is_file():
+            raise CoterieError(f"There is no file '{path}'.")
+        found[site] = Path(path)
+    return found
+
+
+def schema(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder, or a table with --out.")],
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="COLUMN", help="A column that names clients or clusters."),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option("--category", metavar="COLUMN", help="A column of numbers that are names of categories."),
+    ] = None,
+    unit: Annotated[
+        list[str] | None,
+        typer.Option("--unit", metavar="COLUMN=UNIT", help="In what a column is measured, such as chol=mg/dl."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", parser=place, metavar="FILE", help="By default schema.toml in the site's folder."),
+    ] = None,
+) -> None:
+    """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
+    from coterie.deployment.config import MIN_GROUP, SITE, Member
+    from coterie.deployment.config import SCHEMA as NAME
+    from coterie.deployment.schema import Schema
+
+    if site.is_file():
+        if out is None:
+            raise CoterieError(f"'{site}' is a table: say with --out where its schema goes.")
+        table, least = site, MIN_GROUP
+    elif (site / SITE).is_file():
+        member = Member.read(site)
+        table, least, out = member.table(site), member.min_group, out or site / NAME
+    else:
+        raise CoterieError(f"'{site}' is neither a table nor the folder of a site.")
+    known = Schema.read(out) if out.exists() else None
+    found, notes = proposed(table, label or [], category or [], unit or [], least, known)
+    found.write(out)
+    for note in notes:
+        say(f"Note: {note}")
+    kinds = [c.type for c in found.columns.values()]
+    counts = ", ".join(f"{kinds.count(k)} {k}{'s' * (kinds.count(k) != 1)}" for k in dict.fromkeys(kinds))
+    say(f"Wrote {len(kinds)} columns ({counts.replace('categorys', 'categories')}) to {out}.")
+    say("Look through it: write the units and, where you know them, the smallest and largest values allowed.")
+
+
+def proposed(
+    table: Path, labels: list[str], categories: list[str], units: list[str], least: int, known: Schema | None
+) -> tuple[Schema, list[str]]:
+    """A schema from a table, with the units that were named."""
+    from dataclasses import replace
+
+    from coterie.data.columns import need
+    from coterie.data.table import read_table
+    from coterie.deployment.schema import Schema, propose
+
+    df: Any = read_table(table, labels)
+    need(df, labels, "label")
+    need(df, categories, "category")
+    found, notes = propose(df, labels, categories, least, known)
+    columns = dict(found.columns)
+    for text in units:
+        name, sign, unit = text.partition("=")
+        if not sign:
+            raise CoterieError(f"--unit takes COLUMN=UNIT, such as chol=mg/dl, not '{text}'.")
+        need(df, [name], "unit's")
+        if name in columns:
+            columns[name] = replace(columns[name], unit=unit)
+    return Schema(columns), notes

@@ -1,0 +1,189 @@
+"""Before a run: who can be reached, whose clock or version is another, and where schemas differ. No row moves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.schema import Schema, unite
+from coterie.engines import checkpoint, wire
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.engines.remote import Transport
+
+RESULT = "result/check.json"
+PATIENCE = 60.0
+"""Seconds in which sites must answer."""
+DRIFT = 60.0
+"""Seconds by which a clock may differ, beside the time that messages take."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Attributes
+    ----------
+    sites : dict of str to list of str
+        What is wrong at each site; an empty list where nothing is.
+    versions : dict of str to str
+        Versions of coterie; "" of sites that did not say.
+    clocks : dict of str to float
+        Seconds by which a site's clock is ahead.
+    problems : list of str
+        Where sites differ from each other.
+    schema : dict
+        The coordinator's schema with all sites' levels, in plain values.
+    added : list of str
+        Levels that the coordinator's schema does not have yet.
+    without : bool
+        Whether the coordinator has no schema.
+    """
+
+    sites: dict[str, list[str]]
+    versions: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    schema: dict[str, Any] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    without: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether a run can begin."""
+        return not self.problems and not any(self.sites.values())
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        out = []
+        for name, wrong in self.sites.items():
+            state = f"coterie {self.versions[name]}" if self.versions.get(name) else "no answer"
+            out.append(f"{name}: {state}{', ' + '; '.join(wrong) if wrong else ', ready'}")
+        out += [f"Schemas differ: {problem}." for problem in self.problems]
+        if self.added:
+            out.append(f"Sites have levels that the schema has not: {', '.join(self.added)}. Add them with --unite.")
+        if self.without:
+            out.append("The coordinator has no schema.toml yet: --unite makes one of those of the sites.")
+        return out
+
+
+def check(transport: Transport, schema: Schema | None, timeout: float = PATIENCE) -> Report:
+    """Ask all sites of a transport how they stand.
+
+    Parameters
+    ----------
+    transport : Transport
+    schema : Schema or None
+        The coordinator's.
+    timeout : float, default 60
+        Seconds to wait for the answers.
+    """
+    from coterie import __version__
+
+    own = None if schema is None else schema.plain()
+    request = wire.encode({"kind": "check", "schema": own, "columns": True})
+    before = time.time()
+    answers = transport.send(dict.fromkeys(transport.sites, request), timeout)
+    after = time.time()
+    report = Report({name: [] for name in sorted(transport.sites)})
+    proposals: dict[str, Schema] = {}
+    for name, wrong in report.sites.items():
+        said = _read(answers.get(name), name, wrong)
+        if said is None:
+            continue
+        report.versions[name] = str(said.get("version", ""))
+        if report.versions[name] != __version__:
+            wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}")
+        if said.get("name") != name:
+            wrong.append(f"it calls itself '{said.get('name')}': another site's folder is used there")
+        ahead = _ahead(float(said.get("clock", before)), before, after)
+        report.clocks[name] = ahead
+        if abs(ahead) > DRIFT:
+            wrong.append(f"its clock is {_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
+        wrong += [str(problem) for problem in said.get("problems", ())]
+        if said.get("columns"):
+            proposals[name] = Schema.of(said["columns"], f"The schema of site '{name}'")
+    return _united(report, proposals, schema)
+
+
+def program(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
+    """The check as the program of a run: leaves its report in ``result/check.json``.
+
+    Parameters
+    ----------
+    transport : Transport
+    folder : path
+        The coordinator's.
+    run_id : str
+    add_levels : bool, default False
+        Whether to add the sites' levels to the coordinator's schema, if nothing is wrong with it.
+    """
+    config = Config.read(folder)
+    path = folder / SCHEMA
+    report = check(transport, Schema.read(path) if path.exists() else None, config.policy.get("deadline", PATIENCE))
+    if add_levels and not report.problems and report.schema:
+        Schema.of(report.schema).write(path)
+        report = replace(report, added=[], without=False)
+    checkpoint.write(folder / "runs" / run_id / RESULT, [json.dumps(asdict(report), indent=1).encode()])
+    return report
+
+
+def read(folder: Path, run_id: str) -> Report:
+    """The report that :func:`program` left."""
+    path = folder / "runs" / run_id / RESULT
+    try:
+        return Report(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as problem:
+        raise CoterieError(f"The check left no report in '{path}': {problem}.") from problem
+
+
+def _read(answer: bytes | None, name: str, wrong: list[str]) -> dict[str, Any] | None:
+    """A site's answer, or what is wrong with it."""
+    if answer is None:
+        wrong.append("it did not answer: start it with 'coterie federation start-site'")
+        return None
+    try:
+        said = wire.decode(answer)
+    except CoterieError as problem:
+        wrong.append(f"its answer cannot be read ({str(problem).rstrip('.')})")
+        return None
+    for trouble in ("garbled", "failed", "refused"):
+        if isinstance(said, dict) and trouble in said:
+            wrong.append(f"it answers: {str(said[trouble]).rstrip('.')}")
+            return None
+    if not isinstance(said, dict) or said.get("done") != "check":
+        wrong.append("its answer is none of coterie's")
+        return None
+    return said
+
+
+def _ahead(clock: float, before: float, after: float) -> float:
+    """Seconds by which a clock is ahead for certain: 0 if it read a time while the messages were on their way."""
+    return clock - after if clock > after else min(clock - before, 0.0)
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 0.95 * size:
+            n = seconds / size
+            return f"{n:.1f} {unit}s" if abs(n - round(n)) > 0.05 else f"{round(n)} {unit}{'s' * (round(n) > 1)}"
+    return f"{seconds:.0f} seconds"
+
+
+def _united(report: Report, proposals: Mapping[str, Schema], known: Schema | None) -> Report:
+    """The report with one schema of all, and what stands in the way of it."""
+    united, problems = unite(proposals, known)
+    before = {} if known is None else known.columns
+    added = [
+        f"{level!r} of '{name}'"
+        for name, column in united.columns.items()
+        for level in column.levels
+        if name in before and level not in before[name].levels
+    ]
+    return replace(report, problems=problems, schema=united.plain(), added=added, without=known is None)

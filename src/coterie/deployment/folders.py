@@ -1,0 +1,178 @@
+"""The folder of a federation: where its parts are, and how they are first written."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from coterie.deployment import secrecy, toml
+from coterie.deployment.config import FEDERATION, MIN_GROUP, SCHEMA, SITE, Config, Member, check_name
+from coterie.deployment.schema import Schema
+from coterie.errors import CoterieError, nearest
+
+COORDINATOR, SITES, RUNS, RUN = "coordinator", "sites", "runs", "run.toml"
+_PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
+
+
+def engine(name: str) -> Any:
+    """``coterie.deployment.<name>``; a CoterieError names the extra where the engine is not installed."""
+    package = _PACKAGES[name]
+    if find_spec(package) is None:
+        raise CoterieError(
+            f"The engine '{name}' needs {package}, which is not installed: pip install 'coterie[{name}]'."
+        )
+    return import_module(f"coterie.deployment.{name}")
+
+
+def coordinator(folder: str | Path) -> Path:
+    """The coordinator's folder: the one that is named, or ``coordinator`` in it."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise CoterieError(f"There is no folder '{path}'.")
+    inner = path / COORDINATOR
+    found = inner if (inner / FEDERATION).is_file() else path
+    if (found / SITE).is_file():
+        raise CoterieError(f"'{path}' is the folder of a site: name that of the federation, or its coordinator's.")
+    if not (found / FEDERATION).is_file():
+        raise CoterieError(f"'{path}' is no federation: make one with 'coterie federation init'.")
+    return found
+
+
+def site(folder: str | Path, name: str | None = None) -> Path:
+    """A site's folder: the one that is named, or ``sites/<name>`` in it.
+
+    Raises
+    ------
+    CoterieError
+        If it is none, or the site is not in the federation's list.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise CoterieError(f"There is no folder '{path}'.")
+    if name is not None and not (path / SITE).is_file():
+        Config.read(path).need_site(name)
+        path = path / SITES / name
+    if not (path / SITE).is_file():
+        inner = sorted(p.parent.name for p in path.glob(f"{SITES}/*/{SITE}"))
+        hint = f" Name one of its sites with --site: {', '.join(inner)}." if inner else ""
+        raise CoterieError(f"'{path}' is not the folder of a site: it has no {SITE}.{hint}")
+    member = Member.read(path)
+    if name is not None and name != member.name:
+        raise CoterieError(f"'{path}' is the folder of site '{member.name}', not of '{name}'.")
+    Config.read(path).need_site(member.name)
+    return path
+
+
+def init(
+    folder: Path,
+    config: Config,
+    data: Mapping[str, str] | None = None,
+    schema: Schema | None = None,
+    min_group: int = MIN_GROUP,
+    allow: tuple[str, ...] = (),
+) -> None:
+    """Write a federation's folder; what is there already is kept, so that a site can be added.
+
+    Parameters
+    ----------
+    folder : path
+    config : Config
+    data : dict of str to str, optional
+        The table of each site that is known here.
+    schema : Schema, optional
+        What the sites agree on; every copy gets it.
+    min_group : int, default 5
+        Of every site: its owner may raise it.
+    allow : tuple of str
+        Objectives that every site allows at first.
+
+    Raises
+    ------
+    CoterieError
+        If the engine is not installed, there is another federation, or a site is not in the list.
+    """
+    made = engine(config.engine)
+    data = dict(data or {})
+    for name in data:
+        config.need_site(name)
+    _need_same(folder, config)
+    homes = [folder / COORDINATOR, *(folder / SITES / name for name in config.sites)]
+    try:
+        for home in homes:
+            home.mkdir(parents=True, exist_ok=True)
+            home.chmod(0o700)
+    except OSError as problem:
+        raise CoterieError(f"'{folder}' cannot be written: {problem.strerror or problem}.") from problem
+    for home in (folder, *homes):
+        config.write(home)
+        if schema is not None and home != folder:
+            schema.write(home / SCHEMA)
+    for name, home in zip(config.sites, homes[1:], strict=True):
+        if not (home / SITE).exists():
+            Member(name, data.get(name, ""), min_group, allow).write(home)
+    secrecy.init(config, homes[0], homes[1:])
+    made.init(folder, config)
+
+
+def _need_same(folder: Path, config: Config) -> None:
+    """Raise where the folder holds another federation, or would lose a site."""
+    if folder.exists() and not folder.is_dir():
+        raise CoterieError(f"'{folder}' is a file; name a folder.")
+    if not (folder / FEDERATION).exists():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise CoterieError(f"'{folder}' holds other things: name an empty folder.")
+        return
+    before = Config.read(folder)
+    for what in ("name", "engine", "host"):
+        if getattr(before, what) != getattr(config, what):
+            raise CoterieError(
+                f"'{folder}' is a federation whose {what} is '{getattr(before, what)}', not "
+                f"'{getattr(config, what)}': name another folder."
+            )
+    if gone := set(before.sites) - set(config.sites):
+        raise CoterieError(f"'{folder}' has the site '{min(gone)}' too: name all its sites and those to add.")
+
+
+def new_run(folder: Path, run: str, program: Mapping[str, Any]) -> Path:
+    """The folder of a run with its ``run.toml``; one that is there already must say the same, and is gone on with.
+
+    Parameters
+    ----------
+    folder : path
+        The coordinator's.
+    run : str
+    program : dict
+        What ``run.toml`` is to say.
+
+    Raises
+    ------
+    CoterieError
+        For a name that cannot be one, and for a run of that name with other options.
+    """
+    check_name("run", run)
+    home = folder / RUNS / run
+    path = home / RUN
+    if path.exists():
+        if toml.read(path, "what a run does") != tomllib.loads(toml.text(program)):
+            raise CoterieError(f"There is a run '{run}' with other options: give the new one another name (--name).")
+        return home
+    home.mkdir(parents=True, exist_ok=True)
+    toml.write(path, program, "What this run does; started again, it goes on where it stood.")
+    return home
+
+
+def run_folder(folder: Path, run: str | None) -> Path:
+    """A run of a coordinator: by name, or the one that changed last."""
+    runs = folder / RUNS
+    found = sorted((p for p in runs.glob("*") if p.is_dir()), key=lambda p: p.stat().st_mtime) if runs.is_dir() else []
+    if run is None:
+        if not found:
+            raise CoterieError(f"There was no run yet in '{folder}'.")
+        return found[-1]
+    if not (runs / run).is_dir():
+        raise CoterieError(f"There is no run '{run}' in '{folder}'.{nearest(run, [p.name for p in found])}")
+    return runs / run

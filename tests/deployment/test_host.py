@@ -1,0 +1,260 @@
+"""A deployed site: what it answers, what it refuses, and what it keeps."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie.data.reading import prepare
+from coterie.deployment import tasks
+from coterie.deployment.config import Member
+from coterie.deployment.host import Host
+from coterie.deployment.schema import Column, Schema
+from coterie.engines import checkpoint, wire
+from coterie.engines.policy import BelowQuorum, Policy
+from coterie.engines.remote import Remote
+from coterie.errors import CoterieError
+from coterie.federation import work
+from coterie.methods.fitted import Problem
+from coterie.methods.registry import METHODS
+from coterie.relations.clusters import Tree
+from coterie.results.compare import run
+from tests.deployment.sites import FORMULA, NAMES, build, home, hosts, say, table, tables, task, transport
+
+
+@work
+def rows_here(site):
+    """Rows of every client."""
+    return {"rows": site.objective.counts.astype(np.float64)}
+
+
+def opened(folder, **more):
+    return {"kind": "open", "run": "r", "task": task(folder, **more), "seed": 0}
+
+
+def problem_of(people, family="gaussian", p=5):
+    return Problem(Tree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
+
+
+@pytest.mark.parametrize("by_client", [False, True], ids=["a client a site", "many clients a site"])
+def test_a_fit_over_sites_is_that_of_all_rows_in_one_table(by_client, tmp_path):
+    build(tmp_path)
+    columns = {"client": "ward", "cluster": ["kind"]} if by_client else {}
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, **columns))
+    fitted = METHODS["hierarchical"].fit(fed, problem_of(fed.people))
+    every = pd.concat([f.assign(site=name) for name, f in tables().items()], ignore_index=True)
+    clients, _ = prepare(every, FORMULA, columns.get("client", "site"), columns.get("cluster", ()))
+    alone, _ = run("hierarchical", clients, problem_of(clients), {})
+    assert fed.people.labels.tolist() == clients.labels.tolist()
+    assert np.allclose(fitted.client, alone.client, rtol=1e-11, atol=1e-12)
+    assert np.allclose(fitted.root, alone.root, rtol=1e-11, atol=1e-12)
+
+
+def test_columns_in_another_order_are_found_by_name(tmp_path):
+    build(tmp_path)
+    before = say(hosts(tmp_path)["bern"], **opened(tmp_path))
+    build(tmp_path / "other", {n: f[f.columns[::-1]] if n == "bern" else f for n, f in tables().items()})
+    host = Host(home(tmp_path / "other", "bern"))
+    assert say(host, **opened(tmp_path / "other"))["counts"].tolist() == before["counts"].tolist()
+    here = [h._runs["r"]._run.site.objective for h in (host, _host(tmp_path, "bern"))]
+    assert np.array_equal(here[0].X, here[1].X)
+
+
+def _host(folder, name):
+    host = Host(home(folder, name))
+    say(host, **opened(folder))
+    return host
+
+
+def test_a_level_at_one_site_only_works_everywhere(tmp_path):
+    build(tmp_path)
+    for name in NAMES:
+        assert _host(tmp_path, name)._runs["r"]._run.site.objective.X.shape == (40, 5)
+
+
+def test_a_level_the_schema_has_not_is_refused_with_a_remedy(tmp_path):
+    build(tmp_path)
+    request = opened(tmp_path)
+    request["task"]["schema"] = Schema.read(home(tmp_path, "basel") / "schema.toml").plain()
+    said = say(hosts(tmp_path)["chur"], **request)["refused"]
+    assert "Site 'chur': Column 'pain' has levels that the schema has not ('4'): add them with" in said
+
+
+def test_other_units_are_refused_by_name(tmp_path):
+    united = build(tmp_path)
+    own = dict(united.columns)
+    own["age"] = Column("number", "months")
+    Schema(own).write(home(tmp_path, "bern") / "schema.toml")
+    said = say(hosts(tmp_path)["bern"], **opened(tmp_path))["refused"]
+    assert said == "Site 'bern': Its schema is not that of the run: 'age' is in months and not in no unit."
+    with pytest.raises(CoterieError, match=r"bern.*in months"):
+        Remote(transport(tmp_path), run="r", task=task(tmp_path))
+
+
+def test_values_outside_the_range_are_refused(tmp_path):
+    united = build(tmp_path)
+    columns = dict(united.columns) | {"age": Column("number", "years", low=20, high=60)}
+    Schema(columns).write(tmp_path / "coordinator" / "schema.toml")
+    for name in NAMES:
+        Schema(columns).write(home(tmp_path, name) / "schema.toml")
+    assert "outside 20 to 60 years in" in say(hosts(tmp_path)["chur"], **opened(tmp_path))["refused"]
+
+
+def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
+    frames = tables()
+    frames["bern"] = frames["bern"].assign(score=np.nan)
+    build(tmp_path, frames)
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, missing="drop"))
+    assert len(fed.people.roster) == 2
+    assert "Site 'bern' takes no part: No row is left" in fed.people.info["bern"]["notes"][0]
+    assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
+
+
+def test_a_client_at_two_sites_is_named(tmp_path):
+    frames = tables()
+    frames["bern"].loc[0, "ward"] = "basel-a"
+    build(tmp_path, frames)
+    with pytest.raises(CoterieError, match="Client basel-a is at basel and at bern"):
+        Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))
+
+
+def test_groups_smaller_than_the_owner_allows_do_not_leave(tmp_path):
+    build(tmp_path, min_group=30)
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))
+    with pytest.raises(CoterieError, match=r"does not answer about 20 rows: .* has 30"):
+        fed.ask(rows_here)
+    assert fed.total(rows_here)["rows"] == 120
+
+
+def test_data_are_prepared_once(tmp_path, monkeypatch):
+    build(tmp_path)
+    first = hosts(tmp_path)["basel"]
+    said = say(first, **opened(tmp_path))
+    monkeypatch.setattr(tasks, "_arrays", lambda *_: pytest.fail("prepared again"))
+    again = hosts(tmp_path)["basel"]
+    assert say(again, kind="about", run="r")["ids"].tolist() == said["ids"].tolist()
+    assert say(hosts(tmp_path)["basel"], **opened(tmp_path))["done"] == "open"
+
+
+def test_prepared_data_that_are_damaged_are_made_again(tmp_path):
+    build(tmp_path)
+    say(hosts(tmp_path)["basel"], **opened(tmp_path))
+    (file,) = (home(tmp_path, "basel") / "cache").iterdir()
+    file.write_bytes(file.read_bytes()[:-3] + b"abc")
+    assert say(hosts(tmp_path)["basel"], kind="about", run="r")["counts"].tolist() == [40]
+
+
+def test_data_that_change_during_a_run_end_it_at_that_site(tmp_path):
+    build(tmp_path)
+    say(hosts(tmp_path)["basel"], **opened(tmp_path))
+    table(1).to_csv(home(tmp_path, "basel") / "data.csv", index=False)
+    assert "have changed since" in say(hosts(tmp_path)["basel"], kind="about", run="r")["refused"]
+    assert "have changed since" in say(hosts(tmp_path)["basel"], **opened(tmp_path))["refused"]
+
+
+def test_a_run_of_other_options_needs_another_name(tmp_path):
+    build(tmp_path)
+    host = hosts(tmp_path)["basel"]
+    say(host, **opened(tmp_path))
+    assert "give the new run another name" in say(host, **opened(tmp_path, formula="score ~ age"))["refused"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"kind": "about", "run": "never"}, "was not opened here"),
+        ({"kind": "about", "run": "../../up"}, "is no name of a run"),
+        ({"kind": "about"}, "None is no name of a run"),
+        ({"run": "r"}, "A request without a kind"),
+        ({"kind": "open", "run": "r", "task": {"kind": "sql"}, "seed": 0}, "no task of kind 'sql'"),
+        ({"kind": "open", "run": "r", "task": {"kind": "table", "query": 1}, "seed": 0}, "has no 'query'"),
+        ({"kind": "open", "run": "r", "task": {"kind": "table", "formula": "y ~ open('x')"}, "seed": 0}, "open"),
+    ],
+    ids=str,
+)
+def test_requests_that_have_no_answer_are_refused(request_, said, tmp_path):
+    build(tmp_path)
+    assert said in say(hosts(tmp_path)["basel"], **request_)["refused"]
+
+
+def test_a_host_never_raises(tmp_path):
+    build(tmp_path)
+    host = hosts(tmp_path)["basel"]
+    for data in (
+        b"",
+        b"abc",
+        wire.encode(None),
+        wire.encode([1]),
+        wire.encode({"kind": 3}),
+        wire.encode({"kind": "open"}),
+    ):
+        assert wire.decode(host.receive(data)).keys() & {"garbled", "refused", "failed"}
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on_without_the_site(tmp_path, monkeypatch):
+    build(tmp_path)
+    everyone = transport(tmp_path)
+    fed = Remote(everyone, run="r", task=task(tmp_path), policy=Policy(strict=False))
+    write = checkpoint.write
+
+    def full(path, parts):
+        if "bern" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, parts)
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    found = fed.ask(rows_here)
+    assert found["rows"].tolist() == [40, 40]
+    assert "No space left on device" in fed.troubles["bern"]
+    monkeypatch.setattr(checkpoint, "write", write)
+    assert fed.ask(rows_here)["rows"].tolist() == [40, 40, 40]
+
+
+def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
+    build(tmp_path)
+
+    def full(path, parts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    assert say(hosts(tmp_path)["bern"], **opened(tmp_path)) == {"failed": "no space left on device"}
+    with pytest.raises(BelowQuorum, match="basel, bern, chur cannot take part"):
+        Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
+
+
+FACTORY = """
+import numpy as np
+from coterie.objectives.quadratic import Quadratic
+
+def make(path, site, clients=2):
+    return Quadratic(np.ones((clients, 1, 1)), np.zeros((clients, 1))), [f"{site}-{i}" for i in range(clients)]
+"""
+
+
+def test_an_objective_needs_its_owners_leave(tmp_path, monkeypatch):
+    build(tmp_path, min_group=1)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    basel = home(tmp_path, "basel")
+    (basel / "models_of_basel.py").write_text(FACTORY)
+    wanted = {"kind": "factory", "name": "models_of_basel:make", "options": {"clients": 3}}
+    request = {"kind": "open", "run": "r", "task": wanted, "seed": 0}
+    assert "The objective 'models_of_basel:make' is not allowed here" in say(Host(basel), **request)["refused"]
+    Member("basel", "data.csv", 1, ("models_of_basel:make",)).write(basel)
+    assert say(Host(basel), **request)["labels"].tolist() == ["basel-0", "basel-1", "basel-2"]
+    wanted["name"] = "models_of_basel:other"
+    assert "not allowed" in say(Host(basel), **request | {"run": "s"})["refused"]
+
+
+def test_what_left_is_written_for_the_owner(tmp_path):
+    build(tmp_path)
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))
+    fed.total(rows_here)
+    fed.ask(rows_here)
+    lines = [json.loads(line) for line in (home(tmp_path, "bern") / "log.jsonl").read_text().splitlines()]
+    assert [(e["kind"], e.get("covers")) for e in lines] == [("open", None), ("total", 40), ("ask", 20)]
+    assert lines[2]["values"] == {"rows": "float64 (2,)"}
+    assert lines[0]["clients"] == 2
