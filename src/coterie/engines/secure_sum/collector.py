@@ -138,13 +138,13 @@ class Tally:
         layout, words = Layout.read(reply.get("layout")), reply.get("words")
         if reply.get("round") != self._round.digest:
             raise CoterieError(f"{name} answered another secure sum than the one it was asked for.")
+        if layout.rows != (len(self._round.rows(name)) if layout.names else 0):
+            raise CoterieError(f"{name} sent sums of {layout.rows} groups, which are not those it was asked for.")
         if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (sum(layout.widths()), 2):
             raise CoterieError(f"{name} sent masked sums that do not have the shape it says they have.")
         if layout.unequal and not self._unequal:
             raise CoterieError(f"{name} sent sums whose groups have unequal shapes.")
         layout = layout.by_group() if self._unequal else layout
-        if layout.names and layout.rows != len(self._round.rows(name)):
-            raise CoterieError(f"{name} sent sums of {layout.rows} groups.")
         self._collector.joined(name, reply)
         self._came[name] = words, layout
 

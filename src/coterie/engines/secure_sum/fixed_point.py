@@ -17,8 +17,8 @@ Words = npt.NDArray[np.uint64]
 
 def limit(fraction: int, sites: int, dtype: np.dtype[np.generic]) -> float:
     """What every number must stay below in size, so that no sum over ``sites`` can overflow."""
-    bits = 127 - fraction
-    return float(2.0 ** (min(bits, 63) if dtype.kind in "iu" else bits) / sites)
+    bits = min(127 - fraction, 63) if dtype.kind in "iu" else 127 - fraction
+    return float(2.0**bits / sites * (1 - 2.0**-40))  # a hair less: what is compared was rounded
 
 
 def encode(values: Array, fraction: int, sites: int, name: str) -> Words:
@@ -64,11 +64,10 @@ def encode(values: Array, fraction: int, sites: int, name: str) -> Words:
         words[:, 0] = np.rint(np.ldexp(np.ldexp(size, fraction - 64) - high, 64))
         words[:, 1] = high
     else:
-        whole = np.where(flat < 0, -flat, flat).astype(np.uint64)
+        wide = flat.astype(np.int64 if flat.dtype.kind == "i" else np.uint64)  # the least int8 has no opposite
+        whole = np.where(flat < 0, -wide, wide).astype(np.uint64)
         words[:, 0] = whole << np.uint64(fraction) if fraction < 64 else 0
         words[:, 1] = whole >> np.uint64(64 - fraction) if fraction <= 64 else whole << np.uint64(fraction - 64)
-        if fraction == 64:
-            words[:, 1] = whole
     below = flat < 0
     words[below] = negative(words[below])
     return words
@@ -87,13 +86,12 @@ def decode(words: Words, fraction: int, dtype: np.dtype[np.generic]) -> Array:
         values = np.ldexp(high.astype(np.float64), 64 - fraction) + np.ldexp(low.astype(np.float64), -fraction)
         values[below] *= -1
         return values.view(np.complex128) if dtype.kind == "c" else values
-    bits = min(fraction, 64)
-    rest = low & np.uint64(2**bits - 1)
-    whole = high if fraction == 64 else high >> np.uint64(max(fraction - 64, 0))
     if fraction < 64:
         whole = (high << np.uint64(64 - fraction)) | (low >> np.uint64(fraction))
-    if fraction > 64:
-        rest = rest | (high & np.uint64(2 ** (fraction - 64) - 1))
+        rest = low & np.uint64(2**fraction - 1)
+    else:
+        whole = high >> np.uint64(fraction - 64)
+        rest = low | (high & np.uint64(2 ** (fraction - 64) - 1))
     if np.any(rest):
         raise CoterieError("A secure sum of whole numbers is not whole: a site or the coordinator is broken.")
     integers: Array = whole.view(np.int64)

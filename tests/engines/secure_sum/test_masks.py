@@ -1,0 +1,64 @@
+"""Known answers of the library, as it is used here: RFC 7748, 5869 and 7539."""
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from coterie.engines.secure_sum import masks
+from coterie.errors import CoterieError
+
+# RFC 7748, section 6.1
+ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
+COMMON = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+
+
+def test_x25519():
+    assert masks.public(ALICE) == ALICE_PUBLIC and masks.public(BOB) == BOB_PUBLIC
+    assert masks.agree(ALICE, BOB_PUBLIC, b"p") == masks.agree(BOB, ALICE_PUBLIC, b"p") == masks.derive(COMMON, b"p")
+    assert masks.agree(ALICE, BOB_PUBLIC, b"q") != masks.agree(ALICE, BOB_PUBLIC, b"p")
+
+
+def test_a_public_key_that_makes_the_secret_known_is_refused():
+    with pytest.raises(CoterieError, match="not sound"):
+        masks.agree(ALICE, bytes(32), b"p")
+
+
+def test_hkdf():
+    """RFC 5869, test case 3: no salt, no info; the first 32 bytes of its output."""
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    assert masks.derive(b"\x0b" * 22, b"").hex() == expected
+
+
+def test_chacha20():
+    """RFC 7539, appendix A.1, test vectors 1 and 2: key and nonce 0, blocks 0 and 1."""
+    expected = (
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+    )
+    words = masks.stream(bytes(32), 8)
+    assert words.shape == (8, 2) and words.astype("<u8").tobytes().hex() == expected
+    assert masks.stream(bytes(32), 0).shape == (0, 2)
+
+
+def test_chacha20_poly1305():
+    """RFC 7539, section 2.8.2."""
+    key, nonce = bytes(range(0x80, 0xA0)), bytes.fromhex("070000004041424344454647")
+    bound = bytes.fromhex("50515253c0c1c2c3c4c5c6c7")
+    text = (
+        b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, "
+        b"sunscreen would be it."
+    )
+    sealed = masks.seal(key, text, bound, nonce)
+    assert sealed[:12] == nonce and sealed[12:28].hex() == "d31a8d34648e60db7b86afbc53ef7ec2"
+    assert sealed[-16:].hex() == "1ae10b594f09e26a7e902ecbd0600691"
+    assert masks.unseal(key, sealed, bound) == text
+    for broken in (sealed[:-1] + b"\0", sealed[:5], b""):
+        with pytest.raises(CoterieError, match="cannot be opened"):
+            masks.unseal(key, broken, bound)
+    with pytest.raises(CoterieError, match="cannot be opened"):
+        masks.unseal(key, sealed, b"other")
