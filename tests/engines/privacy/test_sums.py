@@ -181,6 +181,25 @@ def test_a_resumed_run_remembers_what_it_spent():
         later.resume(InProcess(Values(np.ones((4, 3)))).snapshot("b"))
 
 
+def test_a_coordinator_that_was_killed_finds_the_sums_it_had(tmp_path):
+    def begin():
+        fed = Loopback(Values(np.ones((4, 3))), sites=2, folder=tmp_path / "sites", journal=tmp_path / "journal")
+        return Private(fed, clip={"v": 1.0}, noise=1.0)
+
+    first = begin()
+    had = [first.total(tell)["v"] for _ in range(3)]
+    second = begin()
+    again = [second.total(tell)["v"] for _ in range(3)]
+    assert np.array_equal(had, again)  # the noise that was drawn, and not more of it
+    assert second.spent() == first.spent()
+    second.keep({"t": 3})
+    third = begin()
+    assert third.kept == {"t": 3}
+    assert third.spent() == first.spent()
+    assert third.total(tell).count == 4
+    assert begin().kept == {"t": 3}
+
+
 REFUSED = [
     (lambda fed: fed.total(both), "'n' in the replies of .* has no bound"),
     (lambda fed: fed.ask(tell), "asks for clients' own replies, which no sum hides"),

@@ -26,9 +26,12 @@ BROKEN = "private: contributed nothing"
 
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
-    for name in ("local_training.start:begin", "groups.layers:fingerprints", "groups.layers:begin", "dp_sgd:about")
+    for name in ("local_training.start:begin", "groups.layers:fingerprints", "groups.layers:begin")
 )
 """Works whose replies say how a model is built and where it starts, and nothing of what rows hold."""
+
+ABOUT_ROWS = frozenset(("coterie.methods.dp_sgd:about",))
+"""How many rows clients have: no secret where what is hidden is what a row holds."""
 
 BY_ROW = frozenset(("coterie.methods.dp_sgd:gradients",))
 """Works that bound what every row adds, ``work(site, clip, chosen, ...)``: see :func:`_rows`."""

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.engines.base import addressed, grouped
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.account import Account, Event, accounting, noise_for
-from coterie.engines.privacy.at_home import BY_ROW, PUBLIC, clipped, unbounded
+from coterie.engines.privacy.at_home import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Ints, PerCluster, PerRow, Replies, Sums, To, Work, work_name
 
@@ -99,7 +99,7 @@ class Private:
         self.event = Event(self.noise, self.sampling)
         self.account, self.number = Account(len(fed.clients), self.delta), 0
         self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
-        self._public = PUBLIC | {work_name(work) for work in public}
+        self._public = PUBLIC | {work_name(work) for work in public} | (ABOUT_ROWS if unit == "row" else set())
 
     def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
         """A row for each request, of works that say nothing of rows; a CoterieError for any other."""
@@ -176,15 +176,35 @@ class Private:
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """What a checkpoint keeps: the engine's part, and what was spent."""
-        return {**self.fed.snapshot(tag), "private": {"spent": self.account.as_list(), "number": self.number}}
+        return {**self.fed.snapshot(tag), "private": self._standing()}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from :meth:`snapshot`."""
-        if "private" not in snapshot:
-            raise CoterieError("The checkpoint is of a run without privacy: resume it without, or begin again.")
+        self._stand(snapshot)
         self.fed.resume({name: value for name, value in snapshot.items() if name != "private"})
-        self.account.load(snapshot["private"]["spent"])
-        self.number = int(snapshot["private"]["number"])
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Let the journal of ``fed`` begin at a state, and remember what was spent up to it."""
+        self.fed.keep({"state": dict(state), "private": self._standing()})
+
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The state of the last :meth:`keep`, None if there is none; what was spent up to it is charged again."""
+        kept = self.fed.kept
+        if kept is None:
+            return None
+        self._stand(kept)
+        state: dict[str, Any] = kept["state"]
+        return state
+
+    def _standing(self) -> dict[str, Any]:
+        return {"spent": self.account.as_list(), "number": self.number}
+
+    def _stand(self, kept: Mapping[str, Any]) -> None:
+        if "private" not in kept:
+            raise CoterieError("The checkpoint is of a run without privacy: resume it without, or begin again.")
+        self.account.load(kept["private"]["spent"])
+        self.number = int(kept["private"]["number"])
 
     def _form(self, name: str, message: Mapping[str, Any], by: By) -> str:
         """What of the replies is bounded."""

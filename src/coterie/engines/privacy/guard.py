@@ -1,0 +1,147 @@
+"""A site's own end of privacy: whatever a coordinator asks, only private sums leave, and no more than were agreed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.engines import checkpoint, wire
+from coterie.engines.privacy.account import Event, accounting, epsilon
+from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
+from coterie.errors import CoterieError
+from coterie.federation import PerRow, work_name
+
+_CLIPPED = work_name(clipped)
+
+
+class Guard:
+    """A receiver around another one, that refuses what would cost a site's clients more than they agreed to.
+
+    It lets ``ask`` through for works that say nothing of rows, and ``total`` for clipped sums with enough noise, until
+    the budget is spent. What was asked before, and is answered again from memory, is not charged again.
+
+    Parameters
+    ----------
+    receive : callable
+        ``receive(bytes) -> bytes``, such as ``Node.receive`` or ``Host.receive``.
+    clip : float or dict of float
+        The largest bound that is accepted.
+    noise : float
+        Noise multiplier of the sums, the least that is accepted.
+    clients : int
+        How many clients add noise to every sum at least, here and elsewhere. 1 trusts nobody else's.
+    epsilon : float
+        What may be spent here, by all runs together.
+    delta : float, default 1e-5
+    unit : {"client", "row"}, default "client"
+    book : path, optional
+        A file that remembers what was spent; without one it is forgotten when this process ends.
+    public : sequence of str
+        Names of further works whose replies say nothing of rows.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[bytes], bytes],
+        *,
+        clip: float | Mapping[str, float],
+        noise: float,
+        clients: int,
+        epsilon: float,
+        delta: float = 1e-5,
+        unit: Literal["client", "row"] = "client",
+        book: str | Path | None = None,
+        public: Sequence[str] = (),
+    ) -> None:
+        accounting()
+        self._receive, self.clip, self.noise, self.share = receive, clip, float(noise), noise / math.sqrt(clients)
+        self.budget, self.delta, self.unit = float(epsilon), float(delta), unit
+        self._public = PUBLIC | frozenset(public) | (ABOUT_ROWS if unit == "row" else frozenset())
+        self._book = None if book is None else Path(book)
+        self._counts: dict[Event, int] = {}
+        self._last = b""
+        if self._book is not None and self._book.exists():
+            kept = checkpoint.read(self._book)
+            self._counts = {Event(noise, sampling): count for noise, sampling, count in kept["counts"]}
+            self._last = kept["last"]
+
+    @property
+    def spent(self) -> float:
+        """Epsilon so far."""
+        return epsilon(self._counts, self.delta)
+
+    def __call__(self, data: bytes) -> bytes:
+        """Answer one message, or refuse it."""
+        try:
+            request = wire.decode(data)
+        except CoterieError as problem:
+            return wire.encode({"garbled": str(problem)})
+        key = data[-16:]
+        try:
+            if key != self._last:
+                self._forget()
+            if isinstance(request, Mapping) and request.get("kind") in ("ask", "total"):
+                self._allow(request, key)
+        except CoterieError as problem:
+            return wire.encode({"refused": str(problem)})
+        except Exception as problem:
+            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
+        return self._receive(data)
+
+    def _allow(self, request: Mapping[str, Any], key: bytes) -> None:
+        """Charge the request; a CoterieError says why it is refused."""
+        if request["work"] in self._public:
+            return
+        if request["kind"] != "total" or request["work"] != _CLIPPED:
+            raise CoterieError(f"This site gives private sums only, and was asked for {request['work']}.")
+        message, rows = request["message"], request["rows"]
+        if rows is not None and len(np.unique(rows)) < len(rows):
+            raise CoterieError("A private sum was asked that counts a client of this site twice.")
+        self._check(message)
+        if key == self._last:
+            return  # the stored reply goes out again, with the noise that it had
+        event = Event(self.noise, float(message["sampling"]))
+        counts = self._counts | {event: self._counts.get(event, 0) + 1}
+        cost = epsilon(counts, self.delta)
+        if cost > self.budget * (1.0 + 1e-9):
+            raise CoterieError(
+                f"This site's privacy budget is spent: another sum would cost an epsilon of {cost:.3g}, and "
+                f"{self.budget:g} is allowed."
+            )
+        self._counts, self._last = counts, key
+        self._write()
+
+    def _forget(self) -> None:
+        """No repeat is free once something else was asked: it might make the work run again, with other noise."""
+        if self._last:
+            self._last = b""
+            self._write()
+
+    def _write(self) -> None:
+        if self._book is not None:
+            entries = [[e.noise, e.sampling, n] for e, n in self._counts.items()]
+            checkpoint.write(self._book, wire.pieces({"counts": entries, "last": self._last}))
+
+    def _check(self, message: Mapping[str, Any]) -> None:
+        """Refuse a bound that is too wide, noise that is too little, or such as can be repeated."""
+        noise = message["noise"].value if isinstance(message["noise"], PerRow) else message["noise"]
+        if not np.all(np.asarray(noise) >= self.share * (1.0 - 1e-9)):
+            raise CoterieError(f"A sum was asked with less noise than a share of {self.share:.3g} for each client.")
+        if message["seed"] is not None:
+            raise CoterieError("A sum was asked with noise that can be repeated from a seed.")
+        if (message["form"] == "rows") != (self.unit == "row"):
+            raise CoterieError(f"This site hides {self.unit}s, and was asked for a sum that does not.")
+        if not 0.0 < float(message["sampling"]) <= 1.0:
+            raise CoterieError("A sum was asked with a sampling probability that is none.")
+        bound, most = message["bound"], self.clip
+        if isinstance(bound, Mapping) != isinstance(most, Mapping):
+            raise CoterieError("A sum was asked with bounds of another kind than this site agreed to.")
+        asked = bound if isinstance(bound, Mapping) else {"": bound}
+        agreed = most if isinstance(most, Mapping) else {"": most}
+        for name, value in asked.items():
+            if not 0.0 < float(value) <= agreed.get(name, 0.0) * (1.0 + 1e-9):
+                raise CoterieError(f"A sum was asked with the bound {value} of {name or 'updates'}: it is too wide.")

@@ -1,0 +1,108 @@
+"""A site that lets private sums through only, and remembers what they cost."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dp_accounting")
+
+from coterie.engines import Faults, Loopback
+from coterie.engines.privacy import Event, Guard, Private, epsilon
+from coterie.engines.privacy.at_home import clipped
+from coterie.engines.secure_sum import Secure
+from coterie.errors import CoterieError
+from coterie.federation import PerRow
+from coterie.methods.dp_sgd import DPSGD
+from tests.engines.privacy.test_training import problem
+from tests.engines.privacy.works import Values, both, tell
+
+TERMS = {"clip": {"v": 1.0}, "noise": 2.0, "clients": 4, "epsilon": 5.0}
+
+
+def guarded(objective=None, engine=None, **terms):
+    fed = Loopback(Values(np.ones((4, 3))) if objective is None else objective, sites=2, **engine or {})
+    guard = Guard(fed._nodes[0].receive, **TERMS | terms)
+    fed._nodes[0] = SimpleNamespace(receive=guard)
+    return fed, guard
+
+
+def test_agreed_sums_pass_and_are_charged():
+    fed, guard = guarded()
+    private = Private(fed, clip={"v": 1.0}, noise=2.0)
+    for _ in range(3):
+        assert private.total(tell).count == 4
+    assert guard.spent == private.spent()[0] == epsilon({Event(2.0): 3}, 1e-5)
+
+
+BETTER = [{"clip": {"v": 1.5}}, {"noise": 1.9}, {"seed": 1}, {"clip": {"v": 1.0, "n": 1.0}, "work": both}]
+
+
+@pytest.mark.parametrize("options", BETTER)
+def test_what_was_not_agreed_is_refused(options):
+    fed, guard = guarded()
+    options = {"clip": {"v": 1.0}, "noise": 2.0} | options
+    work = options.pop("work", tell)
+    with pytest.raises(CoterieError, match="A sum was asked with"):
+        Private(fed, **options).total(work)
+    assert guard.spent == 0.0
+
+
+@pytest.mark.parametrize("ask", [lambda fed: fed.ask(tell), lambda fed: fed.total(tell)])
+def test_the_coordinator_cannot_go_round_it(ask):
+    fed, _ = guarded()
+    with pytest.raises(CoterieError, match="This site gives private sums only, and was asked for"):
+        ask(fed)
+
+
+def test_no_noise_for_some_clients_is_too_little():
+    fed, _ = guarded()
+    message = {"inner": tell.work_name, "message": {}, "form": "names", "bound": {"v": 1.0}, "sampling": 1.0}
+    with pytest.raises(CoterieError, match="less noise than a share of 1"):
+        fed.total(clipped, **message, seed=None, noise=PerRow(np.array([1.0, 0.0, 1.0, 1.0])))
+
+
+def test_the_budget_is_the_sites_own(tmp_path):
+    limit = epsilon({Event(2.0): 3}, 1e-5)
+    fed, guard = guarded(epsilon=limit, book=tmp_path / "book")
+    for count in (1, 2, 3):
+        Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)
+        assert Guard(fed._nodes[0].receive, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): count}, 1e-5)
+    again, _ = guarded(epsilon=limit, book=tmp_path / "book")
+    for late in (fed, again):
+        with pytest.raises(CoterieError, match="This site's privacy budget is spent"):
+            Private(late, clip={"v": 1.0}, noise=2.0).total(tell)
+    assert guard.spent <= limit
+
+
+def test_a_repeat_is_free_and_another_run_is_not():
+    lost = Faults(reply=lambda exchange, site: len(seen) < 4)
+    seen = []
+    fed, guard = guarded(engine={"faults": lost, "tap": lambda way, site, data: seen.append((way, site, data))})
+    private = Private(fed, clip={"v": 1.0}, noise=2.0)
+    fed.mark("before")
+    seen.clear()
+    private.total(tell)
+    assert len([s for s in seen if s[:2] == ("up", 0)]) > 1
+    assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
+    first = next(data for way, site, data in seen if (way, site) == ("down", 0))
+    one = guard(first)
+    assert guard(first) == one
+    assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
+    fed.restore("before")  # the work would run again, with other noise
+    guard(first)
+    assert guard.spent == epsilon({Event(2.0): 2}, 1e-5)
+
+
+def test_rows_are_guarded_too():
+    fed, guard = guarded(problem(), clip=1.0, noise=1.0, clients=8, unit="row", epsilon=50.0)
+    *_, state = DPSGD(eta=0.1).run(Private(fed, clip=1.0, noise=1.0, unit="row"), [2])
+    assert state["t"] == 2
+    assert guard.spent == epsilon({Event(1.0): 2}, 1e-5)
+
+
+def test_secure_sums_carry_private_ones_exactly():
+    options = {"clip": {"v": 1.0}, "noise": 2.0, "seed": 1}
+    plain = Private(Loopback(Values(np.ones((6, 3))), sites=3), **options).total(tell)
+    masked = Private(Loopback(Values(np.ones((6, 3))), sites=3, secure=Secure()), **options).total(tell)
+    assert np.array_equal(masked["v"], plain["v"])
