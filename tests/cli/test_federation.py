@@ -1,0 +1,198 @@
+"""The commands of a federation, over an engine whose sites answer in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.deployment import folders, programs
+from coterie.deployment.config import Config, Member
+from coterie.deployment.host import Host
+from coterie.deployment.preview import Here
+from coterie.errors import CoterieError
+from tests.cli.harness import coterie
+from tests.deployment.sites import FORMULA, NAMES, tables
+
+RUN = ("--program", "hierarchical", "--formula", FORMULA, "--option", "covariance=isotropic")
+
+
+class Engine:
+    """What an engine's module offers, without processes."""
+
+    def __init__(self):
+        self.running, self.stopped = False, []
+
+    def init(self, folder, config):
+        (folder / "coordinator" / "keys").write_text(config.name)
+
+    def start_coordinator(self, folder):
+        self.running = True
+        return SimpleNamespace(pid=17, wait=lambda: None)
+
+    start_site = start_coordinator
+
+    def status(self, folder):
+        return {"running": self.running, "pid": 17, "sites": dict.fromkeys(NAMES, "online")}
+
+    def stop(self, folder):
+        self.running = False
+        self.stopped.append(folder)
+
+    def run(self, folder, run_id, timeout):
+        sites = folder.parent / "sites"
+        programs.run(Here({name: Host(sites / name).receive for name in NAMES}), folder, run_id)
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    found = Engine()
+    monkeypatch.setattr(folders, "engine", lambda name: found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A federation as an operator makes it, with a schema of every site."""
+    root = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folders, "engine", lambda name: Engine())
+        for name, frame in tables().items():
+            frame.to_csv(root / f"{name}.csv", index=False)
+        sites = [a for name in NAMES for a in ("--site", name, "--data", f"{name}={root / name}.csv")]
+        assert coterie("federation", "init", root / "heart", "--engine", "nvflare", *sites, "--port", free()).code == 0
+        for name in NAMES:
+            own = root / "heart" / "sites" / name
+            ran = coterie("federation", "schema", own, "--category", "pain", "--label", "ward", "--unit", "age=years")
+            assert ran.code == 0, ran.err
+    return root
+
+
+@pytest.fixture
+def place(made, tmp_path, engine):
+    """A copy of it, which a test may change."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "heart"
+
+
+def free() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_from_nothing_to_a_model(place, engine):
+    ran = coterie("federation", "check", place, "--unite")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.count(", ready") == 3
+    assert "1 coordinator" not in ran.out
+    assert "listens at 127.0.0.1" in coterie("federation", "start-coordinator", place).out
+    assert "Site 'basel' connects" in coterie("federation", "start-site", place, "--site", "basel").out
+    ran = coterie("federation", "run", place, *RUN)
+    assert ran.code == 0, ran.err
+    assert "3 of 3 sites" in ran.out
+    assert ran.out.splitlines()[-1].startswith("Run 'hierarchical-1' has ended: its result is in")
+    standing = coterie("federation", "status", place).out.splitlines()
+    assert standing[0] == "Federation 'heart' over nvflare: runs."
+    assert standing[-1].startswith("Run 'hierarchical-1': finished, at exchange ")
+    assert json.loads(coterie("federation", "status", place, "--json").out)["run"]["missing"] == {}
+    lines = coterie("federation", "log", place, "--json", "--last", 2).out.splitlines()
+    assert [json.loads(line).get("state") for line in lines] == [None, "finished"]
+    assert "covers 40 rows at least" in coterie("federation", "log", place / "sites" / "bern").out
+    assert "Stopped" in coterie("federation", "stop", place).out
+    assert "Nothing runs" in coterie("federation", "stop", place).out
+
+
+def test_a_preview_at_a_site(place):
+    coterie("federation", "check", place, "--unite")
+    ran = coterie("federation", "preview", place / "sites" / "basel", *RUN)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Nothing was sent." in ran.out and "40 rows" in ran.out
+    ran = coterie("federation", "preview", place / "sites" / "basel", *RUN, "--min-group", 50, "--json")
+    assert ran.code == 2
+    refused = [item["refused"] for item in json.loads(ran.out)["leaving"] if item["refused"]]
+    assert "does not answer about 40 rows" in refused[0][0]
+
+
+def test_a_check_that_finds_something_says_so_and_fails(place):
+    own = place / "sites" / "bern"
+    text = (own / "schema.toml").read_text()
+    (own / "schema.toml").write_text(text.replace("years", "months"))
+    ran = coterie("federation", "check", place)
+    assert ran.code == 2
+    assert "at site 'bern' 'age' is in months and not in years" in ran.out
+
+
+def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
+    before = (place / "sites" / "bern" / "site.toml").read_text()
+    sites = [a for name in (*NAMES, "sion") for a in ("--site", name)]
+    assert coterie("federation", "init", place, "--engine", "nvflare", *sites).code == 0
+    assert (place / "sites" / "bern" / "site.toml").read_text() == before
+    assert Config.read(place / "sites" / "bern").sites == (*NAMES, "sion")
+    assert Member.read(place / "sites" / "sion").min_group == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["init", "new", "--engine", "nvflare", "--site", "a", "--site", "a"], "Two sites are called 'a'"),
+        (["init", "new", "--engine", "nvflar", "--site", "a"], "no engine 'nvflar'; use flower or nvflare"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--data", "b=x.csv"], "There is no file 'x.csv'"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--data", "x.csv"], "--data takes SITE=TABLE"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadlin=3"], "--policy has no such name"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadline=-3"], "above 0"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--port", "0"], "from 1 to 65535"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--secure", "--min-group", "0"], "rows from 1"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--schema", "no.toml"], "There is no file 'no.toml'"),
+        (["init", "heart", "--engine", "flower", "--site", "a"], "whose engine is 'nvflare', not 'flower'"),
+        (["init", "heart", "--engine", "nvflare", "--site", "basel"], "has the site 'bern' too"),
+        (["init", "heart/sites", "--engine", "nvflare", "--site", "basel"], "holds other things"),
+        (["start-coordinator", "nowhere"], "There is no folder 'nowhere'"),
+        (["start-coordinator", "heart/sites"], "is no federation: make one with"),
+        (["start-coordinator", "heart/sites/basel"], "is the folder of a site"),
+        (["start-site", "heart"], "Name one of its sites with --site: basel, bern, chur."),
+        (["start-site", "heart", "--site", "basle"], "no site 'basle' in federation 'heart'. Did you mean 'basel'"),
+        (["run", "heart", "--program", "hierarchical"], "Say what is modelled: add --formula"),
+        (["run", "heart", *RUN, "--objective", "a:b"], "leave out --formula"),
+        (["run", "heart", "--program", "fedavg", "--objective", "a"], "--objective takes module:function"),
+        (["run", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
+        (["log", "heart", "--name", "r"], "There is no run 'r'"),
+        (["log", "heart"], "There was no run yet"),
+        (["schema", "heart"], "neither a table nor the folder of a site"),
+        (["schema", "basel.csv"], "say with --out where"),
+        (["schema", "heart/sites/basel", "--category", "pian"], "'pian' is not in the table. Did you mean 'pain'"),
+        (["schema", "heart/sites/basel", "--unit", "age"], "--unit takes COLUMN=UNIT"),
+    ],
+    ids=lambda value: " ".join(value[:6]) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, said, place, monkeypatch):
+    monkeypatch.chdir(place.parent)
+    assert said in coterie("federation", *arguments).message
+
+
+def test_data_that_are_gone_keep_a_site_from_starting(place):
+    Member("bern", "gone.csv").write(place / "sites" / "bern")
+    assert "There is no file" in coterie("federation", "start-site", place / "sites" / "bern").message
+
+
+def test_a_port_that_is_taken_is_named(place):
+    with socket.socket() as other:
+        other.bind(("", Config.read(place).port))
+        other.listen()
+        assert "is taken by another program" in coterie("federation", "start-coordinator", place).message
+
+
+def test_a_run_that_is_named_again_must_be_the_same(place):
+    coterie("federation", "check", place, "--unite")
+    assert coterie("federation", "run", place, *RUN, "--name", "mine").code == 0
+    other = ("--program", "pooled", "--formula", FORMULA, "--name", "mine")
+    assert "There is a run 'mine' with other options" in coterie("federation", "run", place, *other).message
+
+
+def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch):
+    monkeypatch.setattr(folders, "find_spec", lambda name: None)
+    with pytest.raises(CoterieError, match=r"needs flwr, which is not installed: pip install 'coterie\[flower\]'"):
+        folders.engine("flower")
