@@ -247,12 +247,12 @@ class Coordinator(ABC):
             }
             if labels is not None:
                 own["by"] = _small(np.unique(labels[part.at], return_inverse=True)[1])
-        if hidden is not None:
-            requests = hidden.requests(requests)
         clusters = {part.site: self._clusters(part) for part in parts}
-        rows = {p.site: _rows(p, request, requests[p.site].get("by")) for p in parts if p.site in requests}
+        rows = {p.site: _rows(p, request, requests[p.site].get("by")) for p in parts}
         self.number += 1
         try:
+            if hidden is not None:
+                requests = hidden.requests(requests)
             found = self._courier.collect(requests, clusters)
             if hidden is not None:
                 hidden.take(found)
@@ -278,7 +278,7 @@ class Coordinator(ABC):
             return None
         nowhere = np.zeros(1, np.int64)
         groups = {p.site: nowhere if labels is None else np.unique(labels[p.at]) for p in parts}
-        return self._relay.begin(groups, lists, self._beside)
+        return self._relay.total(groups, lists, self._beside)
 
     def _clusters(self, part: Part) -> Ints:
         rows = self.sites[part.site]

@@ -34,8 +34,8 @@ class Relay:
     def __init__(self, secure: Secure, courier: Courier) -> None:
         self._courier, self._collector = courier, Collector(secure)
 
-    def begin(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> Hidden:
-        """A sum that is about to be asked for; sites without keys for it join first.
+    def total(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> Hidden:
+        """A sum that is about to be asked for.
 
         Parameters
         ----------
@@ -50,21 +50,11 @@ class Relay:
         ------
         CoterieError
             If a group has clients at fewer sites than ``min_sites``.
-        BelowQuorum
-            If so few of these can be reached.
         """
-        names, courier, collector = self._courier.names, self._courier, self._collector
-        if groups:
-            collector.check({names[s]: g for s, g in groups.items()})
-        outside = collector.outside([names[s] for s in groups])
-        away: dict[str, str] = {}
-        if outside:
-            found = courier.collect({s: {"kind": "join", **beside} for s in groups if names[s] in outside}, {})
-            _each(courier, found, collector.joined)
-            away = courier.troubles
-        there = {names[s]: g for s, g in groups.items() if names[s] not in collector.outside(names)}
-        tally = collector.open(there, unequal) if there else None
-        return Hidden(courier, tally, there, away, beside)
+        named = {self._courier.names[s]: g for s, g in groups.items()}
+        if named:
+            self._collector.check(named)
+        return Hidden(self._courier, self._collector, named, unequal, beside)
 
 
 class Hidden:
@@ -79,20 +69,38 @@ class Hidden:
     def __init__(
         self,
         courier: Courier,
-        tally: Tally | None,
-        there: Mapping[str, Ints],
-        away: dict[str, str],
+        collector: Collector,
+        groups: Mapping[str, Ints],
+        unequal: bool,
         beside: Mapping[str, Any],
     ) -> None:
-        self._courier, self._tally, self._away, self._beside = courier, tally, away, beside
-        self._there = {courier.names.index(name) for name in there}
+        self._courier, self._collector = courier, collector
+        self._groups, self._unequal, self._beside = groups, unequal, beside
+        self._tally: Tally | None = None
+        self._away: dict[str, str] = {}
         self.sums: tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]] = (np.empty(0, np.int64), {})
 
     def requests(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """The requests to the sites that can take part, with what makes their sums secure."""
-        if self._tally is None:
+        """The requests to the sites that can take part, with what makes their sums secure; who has no keys joins first.
+
+        Raises
+        ------
+        BelowQuorum
+            If a group has clients at fewer of these than ``min_sites``.
+        """
+        names, collector = self._courier.names, self._collector
+        outside = collector.outside(list(self._groups))
+        if outside:
+            asked = {s: {"kind": "join", **self._beside} for s in requests if names[s] in outside}
+            _each(self._courier, self._courier.collect(asked, {}), collector.joined)
+            self._away = self._courier.troubles
+        gone = set(collector.outside(outside))
+        there = {name: g for name, g in self._groups.items() if name not in gone}
+        if not there:
             return {}
-        return {s: request | {"secure": self._tally.request} for s, request in requests.items() if s in self._there}
+        self._tally = collector.open(there, self._unequal)
+        secure = {"secure": self._tally.request}
+        return {s: request | secure for s, request in requests.items() if names[s] in there}
 
     def take(self, found: dict[int, Any]) -> None:
         """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
