@@ -96,11 +96,11 @@ def prepare(
     client, levels = as_name("client", client), as_names("cluster", cluster)
     extra = {"offset": offset, "weights": weights}
     roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
-    parsed = _roles(table, formula, client, levels, roles, design)
+    parsed = read_roles(table, formula, client, levels, roles, design)
     labels = {name: encode(table[name]) for name in (client, *levels)}
-    rows, notes = _sound_rows(table, parsed, labels, roles, design, missing)
+    rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
     if weights is not None:
-        rows, weightless = _weighing_rows(table, weights, rows)
+        rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
     if rows is not None:
         labels = {name: column.take(rows) for name, column in labels.items()}
@@ -110,7 +110,8 @@ def prepare(
             f"{'' if rows is None else ' that is used'}. Name the column that tells clients apart."
         )
     if part:
-        tree, more = arrange((client, labels[client]), [(name, labels[name]) for name in levels]), []
+        more: list[str] = []
+        tree = arrange((client, labels[client]), [(name, labels[name]) for name in levels])
     else:
         tree, more = informative_tree(client, levels, labels)
     del labels
@@ -132,7 +133,7 @@ def prepare(
     return replace(clients, notes=tuple(notes)), design
 
 
-def _roles(
+def read_roles(
     table: pd.DataFrame,
     formula: str,
     client: str,
@@ -171,7 +172,7 @@ def _roles(
     return parsed
 
 
-def _sound_rows(
+def sound_rows(
     table: pd.DataFrame,
     parsed: Parsed,
     labels: dict[str, Coded],
@@ -309,7 +310,7 @@ def _numbers(table: pd.DataFrame, name: str, rows: I64) -> F64:
     return np.ascontiguousarray(read_numbers(table[name])[rows], dtype=np.float64)
 
 
-def _weighing_rows(table: pd.DataFrame, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
+def weighing_rows(table: pd.DataFrame, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
     """Rows with a weight: those of weight 0 are as good as not there."""
     here = np.arange(len(table), dtype=np.int64) if rows is None else rows
     weights = _numbers(table, name, here)

@@ -58,7 +58,7 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
         raise CoterieError(f"'{file}' is a folder, not a table.")
     suffix = _suffix(file, _READ)
     readers = {".parquet": _parquet, ".feather": _feather, ".npz": _npz}
-    with _readable(file):
+    with readable(file):
         if suffix in readers:
             df = readers[suffix](file)
         else:
@@ -225,7 +225,7 @@ def _suffix(file: Path, known: tuple[str, ...]) -> str:
 
 
 @contextlib.contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def readable(file: Path) -> Iterator[None]:
     """Turn what the readers raise into one sentence."""
     import pyarrow as pa
 

@@ -38,7 +38,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Coefficients in the units of the table; the attributes are those of ``results.model.Model``."""
+    """Coefficients in the units of the table; the attributes are those of ``results.model.Model``.
+
+    ``client`` and ``client_cov`` have no rows where a federation leaves clients' own numbers at their sites.
+    """
 
     root: Floats
     root_cov: Floats
@@ -55,7 +58,14 @@ class Fitted:
 
 
 def collect(
-    fed: Federation, setup: Setup, s: Solution, L: list[Floats], sigma2: float, C: Floats | None = None, **extra: Any
+    fed: Federation,
+    setup: Setup,
+    s: Solution,
+    L: list[Floats],
+    sigma2: float,
+    C: Floats | None = None,
+    needed: bool = False,
+    **extra: Any,
 ) -> Fitted:
     """Let every client finish its own parameters, and bring all that may be shown into the units of the table.
 
@@ -63,6 +73,8 @@ def collect(
     ----------
     C : (p, p), optional
         Covariance of the root, relative to sigma2; by default the inverse of its curvature.
+    needed : bool, default False
+        The method cannot do without every client's own numbers, even where the federation leaves them at the sites.
     **extra
         What ``solve`` was given.
     """
@@ -71,7 +83,11 @@ def collect(
     at = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
     here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
-    own = complete(fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=True, **here, **extra))
+    show = needed or getattr(fed, "reveals", True)
+    if not show:
+        extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
+    told = complete(fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
+    own = told if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(
         root=setup.raw(root),

@@ -25,7 +25,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     L = [np.full((1, 1, 1), FREE if gaussian else WEAK)] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     s = solve(fed, setup, L)
     sigma2 = setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
-    fitted = collect(fed, setup, s, L, sigma2)
+    fitted = collect(fed, setup, s, L, sigma2, needed=True)
     centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)
     node_cov = tuple(np.tile(pack(cov), (len(n), 1)) for n in fitted.nodes)

@@ -44,17 +44,21 @@ FREE = []
 @pytest.fixture
 def pool(monkeypatch):
     """Federations of a test take actors that earlier tests have left, and leave them when it ends."""
-    fresh, made = Seats._start, []
+    fresh, taken = Seats._start, []
 
     def start(seats):
         actor = FREE.pop() if FREE else fresh(seats)
-        made.append(actor)
+        taken.append(actor)
         return actor
 
+    def close(seats):
+        FREE.extend(seats.actors)
+        taken[:] = [actor for actor in taken if actor not in seats.actors]
+
     monkeypatch.setattr(Seats, "_start", start)
-    monkeypatch.setattr(Seats, "close", lambda seats: None)
+    monkeypatch.setattr(Seats, "close", close)
     yield
-    FREE.extend(made)
+    FREE.extend(taken)
 
 
 @pytest.fixture(params=["ray"])

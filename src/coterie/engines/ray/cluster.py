@@ -77,21 +77,23 @@ class Seat:
 
     def open(
         self,
-        make: Callable[..., Parts],
+        make: Callable[..., Any] | None,
         name: str,
         folder: Path | None,
         works: Mapping[str, Any],
         options: Any,
         *data: Any,
     ) -> tuple[Any, Ints]:
-        """Make the site, with the state that its folder has; the ids and clusters of its clients."""
+        """Make the site (None: of the shard here), with its folder's state; ids and clusters of its clients."""
         federation._WORK.update(works)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = None
             self._lock = (folder / "lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # until an earlier process of this site is gone
-        objective, clusters, weights, ids = make(*data)
+        made = self.shard if make is None else make(*data)
+        self.shard = made if hasattr(made, "parts") else None
+        objective, clusters, weights, ids = made if self.shard is None else self.shard.parts
         local = np.unique(clusters, return_inverse=True)[1]
         self._node = Node(name, objective, local, weights, ids, folder=folder, **options)
         return ids, clusters
@@ -110,9 +112,13 @@ class Seat:
                 import_module(module)
         return self._node.answer(request, data[-16:])
 
-    def read(self, make: Callable[[], Any]) -> None:
+    def read(self, make: Callable[..., Any], *arguments: Any) -> None:
         """Begin a shard, whose methods :meth:`do` calls."""
-        self.shard = make()
+        self.shard = make(*arguments)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function here."""
+        return function(*arguments)
 
     def do(self, name: str, *arguments: Any) -> Any:
         """Call a method of the shard."""
@@ -158,12 +164,14 @@ class Seats:
     def _start(self) -> Any:
         return library().remote(Seat).options(max_restarts=-1, **self._actor).remote()
 
-    def open(self, openings: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Ints]]:
-        """Open all sites, each with its arguments of :meth:`Seat.open`, which are kept for when an actor comes back."""
+    def open(self, openings: Sequence[tuple[Any, ...]], here: bool = False) -> list[tuple[Any, Ints]]:
+        """Open all sites, each with its arguments of :meth:`Seat.open`, which are kept for when an actor comes back.
+
+        ``here``: the shards are at the actors, and need not be made.
+        """
         self._opening = list(openings)
-        found: list[tuple[Any, Ints]] = get(
-            [a.open.remote(*o) for a, o in zip(self.actors, self._opening, strict=True)]
-        )
+        calls = [(None, *rest) if here else (make, *rest) for make, *rest in openings]
+        found: list[tuple[Any, Ints]] = get([a.open.remote(*c) for a, c in zip(self.actors, calls, strict=True)])
         return found
 
     def do(self, name: str, arguments: Sequence[Sequence[Any]], returns: int = 1) -> list[Any]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.columns import as_name, as_names
 from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
@@ -20,8 +21,11 @@ from coterie.engines.loopback import parts
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
 from coterie.engines.ray.cluster import Parts, Seats
+from coterie.engines.ray.loading import load
+from coterie.engines.ray.shards import Asked
 from coterie.errors import CoterieError
-from coterie.federation import Ints, Roster
+from coterie.federation import Array, Ints, Roster
+from coterie.methods.fitted import Fitted, Problem
 
 
 class Ray(Coordinator):
@@ -80,26 +84,121 @@ class Ray(Coordinator):
         actor: Mapping[str, Any] | None = None,
     ) -> None:
         options = {"seed": seed, "block": block, "threads": threads}
+        self.problem: Problem | None = None
+        self.terms: tuple[str, ...] = ()
+        self.levels: tuple[tuple[str, Array], ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.reveals = True
         data: tuple[Any, ...] = ()
         known = None
-        if isinstance(objective, Sequence):
-            makes = list(objective)
+        if isinstance(objective, Asked):
+            n = _count(sites)
+        elif isinstance(objective, Sequence):
+            makes, n = list(objective), len(objective)
         else:
             m = len(objective)
             known = roster(m, clusters, ids), parts(m, sites)
-            makes = [partial(_part, rows) for rows in known[1]]
+            makes, n = [partial(_part, rows) for rows in known[1]], len(known[1])
             arrays = known[0].clusters, shares(m, weights), known[0].ids
         self._begun = cluster.join(address)
         try:
-            self._seats = Seats(len(makes), actor or {})
-            if known is not None:
+            self._seats = Seats(n, actor or {})
+            if isinstance(objective, Asked):
+                makes, data, agreed = load(self._seats, objective)
+                self.problem, self.terms = agreed.problem, agreed.terms
+                self.levels, self.notes = agreed.levels, agreed.notes
+            elif known is not None:
                 data = (cluster.library().put(pickle.dumps((objective, *arrays))),)
-            found = self._seats.open(_openings(makes, folder, options, data))
+            found = self._seats.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
             clients, where = known or gathered(found)
             super().__init__(clients, where, policy=policy, journal=journal, watch=watch)
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def parquet(
+        cls,
+        path: str | Path,
+        formula: str,
+        client: str,
+        cluster: str | Sequence[str] | None = (),
+        *,
+        family: str = "gaussian",
+        shared: str | Sequence[str] | None = (),
+        offset: str | None = None,
+        weights: str | None = None,
+        missing: Literal["error", "drop"] = "error",
+        reveal: bool = False,
+        sites: int = 2,
+        **engine: Any,
+    ) -> Ray:
+        """A federation over a folder of Parquet files, read by its actors.
+
+        Files and row groups are shared out as they lie. A client whose rows lie in two shards is moved to one of them,
+        from actor to actor; a folder sorted by client has next to none. Columns, clusters and clients are those that
+        :func:`coterie.fit` would make of the whole table, and the numbers agree to rounding.
+
+        Parameters
+        ----------
+        path : path
+            A folder of Parquet files (subfolders such as ``year=2026`` are a column), or one file.
+        formula, client, cluster, family, shared, offset, weights, missing
+            As for :func:`coterie.fit`.
+        reveal : bool, default False
+            Whether methods bring every client's coefficients and their covariances to this process. Otherwise the exact
+            methods leave them at the actors, which :meth:`write` them.
+        sites : int, default 2
+            Number of actors.
+        **engine
+            ``seed``, ``folder``, ``address``, ``policy``, ``journal``, ``watch``, ``block``, ``threads``, ``actor``: as
+            for :class:`Ray`.
+
+        Returns
+        -------
+        Ray
+            With ``problem``, what methods fit; ``terms``, the names of coefficients; ``levels``, cluster columns with
+            their sorted labels; ``notes`` on how the table was read.
+
+        Raises
+        ------
+        CoterieError
+            For whatever is wrong with the table; rows are counted from the first of the shard that is named.
+
+        Examples
+        --------
+        >>> with Ray.parquet("rows/", "y ~ x1 + x2", client="id", sites=2) as fed:  # doctest: +SKIP
+        ...     fitted = hierarchical.fit(fed, fed.problem)
+        ...     fed.write("coefficients/", fitted)
+        """
+        client, levels = as_name("client", client), as_names("cluster", cluster)
+        where = str(path) if "://" in str(path) else str(Path(path).absolute())
+        asked = Asked(where, formula, client, levels, family, offset, weights, missing, as_names("shared", shared))
+        fed = cls(asked, sites=sites, **engine)
+        fed.reveals = bool(reveal)
+        return fed
+
+    def write(self, folder: str | Path, fitted: Fitted) -> None:
+        """Let every actor write its clients' coefficients to a Parquet file, for a federation made by :meth:`parquet`.
+
+        Parameters
+        ----------
+        folder : path
+            Gets a file ``site-0.parquet``, ``site-1.parquet``, ... from each actor: the client's label, its clusters,
+            its number of rows, a column for each term, and the standard errors where the method has them.
+        fitted : Fitted
+            What a method returned last.
+        """
+        if self.problem is None:
+            raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
+        if len(self.mark("written")):
+            raise CoterieError("Some actors do not answer, and nothing was written: try again.")
+        told = [
+            tuple(a[rows] if a is not None and len(a) else None for a in (fitted.client, fitted.client_cov))
+            for rows in self.sites
+        ]
+        seats = zip(self._seats.actors, told, strict=True)
+        cluster.get([actor.write.remote(Path(folder).absolute(), *own) for actor, own in seats])
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """All sites at once; see :meth:`coterie.engines.coordinator.Coordinator.exchange`."""
@@ -123,6 +222,12 @@ class Ray(Coordinator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _count(sites: Any) -> int:
+    if isinstance(sites, int) and sites > 0:
+        return sites
+    raise CoterieError(f"sites must be a number of actors, at least 1, not {sites!r}.")
 
 
 def _part(rows: Ints, data: bytes) -> Parts:

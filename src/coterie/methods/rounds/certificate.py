@@ -20,9 +20,9 @@ AT = "optimum"
 
 
 @work
-def hold(site: Site, optimum: Floats) -> Reply:
-    """Keep the optimum, (m, d)."""
-    site.state[AT] = optimum
+def hold(site: Site, optimum: Floats | None = None) -> Reply:
+    """Keep the optimum, (m, d); None where the exact solver has left it here."""
+    site.state[AT] = site.state["coefficients"] if optimum is None else optimum
     return {}
 
 
@@ -46,7 +46,7 @@ def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
             "Methods over rounds tie all coefficients of a client: share none, leave out columns that do not vary "
             "within any client, or use an exact method."
         )
-    fed.ask(hold, optimum=PerRow(exact.client))
+    fed.ask(hold, optimum=PerRow(exact.client) if len(exact.client) else None)
     return exact
 
 

@@ -64,7 +64,16 @@ def reveal(site: Site) -> Reply:
 
 @work
 def finish(
-    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, scale: Floats, show: bool, stray: Floats | None = None
+    site: Site,
+    z: Ints,
+    L: Floats,
+    w: Floats,
+    C: Floats,
+    scale: Floats,
+    show: bool,
+    stray: Floats | None = None,
+    unit: Floats | None = None,
+    origin: Floats | None = None,
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
@@ -74,6 +83,9 @@ def finish(
         Takes packed covariances to the units of the table.
     show : bool
         For an owner of all the data: reply the parameters (m, p) and their posterior covariances (m, P) too.
+        Otherwise they are kept, as "coefficients" and "cov", in the units of the table.
+    unit, origin : (p,), optional
+        Coefficients are ``origin + unit * theta``; needed where nothing is shown.
     """
     L, which = strays(site, L, stray)
     A, b, parent = site.state["A"], site.state["b"], site.clusters
@@ -84,4 +96,7 @@ def finish(
         theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge(site.objective.family), *here)
     site.state["theta"] = theta
     S *= scale
-    return {"theta": theta, "cov": S} if show else {}
+    if show or unit is None or origin is None:
+        return {"theta": theta, "cov": S} if show else {}
+    site.state["coefficients"], site.state["cov"] = origin + unit * theta, S
+    return {}
