@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from coterie.data.reading import prepare
-from coterie.deployment import tasks
-from coterie.deployment.config import Member
+from coterie.deployment import logs, tasks, toml
+from coterie.deployment.config import Config, Member
 from coterie.deployment.host import Host
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import checkpoint, wire
@@ -258,3 +258,38 @@ def test_what_left_is_written_for_the_owner(tmp_path):
     assert [(e["kind"], e.get("covers")) for e in lines] == [("open", None), ("total", 40), ("ask", 20)]
     assert lines[2]["values"] == {"rows": "float64 (2,)"}
     assert lines[0]["clients"] == 2
+
+
+def test_secure_sums_hide_what_a_site_sends(tmp_path):
+    pytest.importorskip("cryptography")
+    from coterie.deployment import programs, secrecy
+
+    united = build(tmp_path, secure={"min_sites": 3})
+    config = Config.read(tmp_path / "coordinator")
+    secrecy.init(config, tmp_path / "coordinator", [home(tmp_path, name) for name in NAMES])
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), secure=secrecy.settings(config))
+    assert fed.total(rows_here)["rows"] == 120
+    plain = Remote(transport(tmp_path), run="p", task=task(tmp_path))
+    with pytest.raises(CoterieError, match="set `secure` alike everywhere"):
+        plain.total(rows_here)
+    folder = tmp_path / "coordinator"
+    toml.write(folder / "runs" / "s" / "run.toml", {"program": "pooled", "task": {"formula": FORMULA}})
+    programs.run(transport(tmp_path), folder, "s")
+    assert logs.read_status(folder / "runs" / "s")["state"] == "finished"
+    assert united.columns["pain"].levels == ("1", "2", "3", "4")
+
+
+def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
+    pytest.importorskip("dp_accounting")
+    build(tmp_path)
+    privacy = {"clip": 1.0, "noise": 1.0, "clients": 3, "epsilon": 2.0}
+    Member("bern", "data.csv", privacy=privacy).write(home(tmp_path, "bern"))
+    assert Member.read(home(tmp_path, "bern")).privacy == privacy
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path))
+    with pytest.raises(CoterieError, match=r"gives private sums only, and was asked for .*rows_here"):
+        fed.total(rows_here)
+    last = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))[-1]
+    assert "private sums only" in last["refused"]
+    Member("bern", "data.csv", privacy={"clipp": 1.0}).write(home(tmp_path, "bern"))
+    with pytest.raises(CoterieError, match=r"\[privacy\] of .* is wrong"):
+        Host(home(tmp_path, "bern"))

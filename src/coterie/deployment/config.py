@@ -130,12 +130,16 @@ class Member:
     allow : tuple of str
         ``module:function`` of objectives that a run may ask for, and modules whose work it may name. Nothing else is
         ever imported because a message says so.
+    privacy : dict
+        Keyword arguments of :class:`coterie.engines.privacy.Guard`: only sums that are clipped and noised so leave,
+        until the budget is spent, whatever the coordinator asks. Empty: no guard.
     """
 
     name: str
     data: str = ""
     min_group: int = MIN_GROUP
     allow: tuple[str, ...] = ()
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("site", self.name)
@@ -143,6 +147,8 @@ class Member:
             raise CoterieError(f"min_group must be a whole number of rows from 1, not {self.min_group!r}.")
         if isinstance(self.allow, str) or not all(isinstance(a, str) and _MODULE.fullmatch(a) for a in self.allow):
             raise CoterieError(f"allow must be a list of 'module' or 'module:function', not {self.allow!r}.")
+        if not isinstance(self.privacy, dict):
+            raise CoterieError("[privacy] must be a table of names and values.")
         if not isinstance(self.data, str):
             raise CoterieError(f"data must be the path of a table, not {self.data!r}.")
         object.__setattr__(self, "allow", tuple(self.allow))
@@ -162,7 +168,8 @@ class Member:
 
     def write(self, folder: str | Path) -> None:
         """Write ``site.toml`` into a site's folder."""
-        toml.write(Path(folder) / SITE, asdict(self), "What the owner of this site's data allows; it stays here.")
+        said = {name: value for name, value in asdict(self).items() if value != {}}
+        toml.write(Path(folder) / SITE, said, "What the owner of this site's data allows; it stays here.")
 
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""

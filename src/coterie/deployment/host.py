@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coterie.deployment import secrecy, tasks
-from coterie.deployment.config import SCHEMA, Config, Member
+from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
@@ -28,6 +28,8 @@ from coterie.errors import CoterieError, NoRows
 Watch = Callable[[dict[str, Any], bytes, float, Node | None], None]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
+BOOK = "privacy.book"
+"""What was spent of a site's privacy budget, by all runs together."""
 
 
 class Host:
@@ -53,6 +55,7 @@ class Host:
         self._watch: Watch = SiteLog(self.folder / "log.jsonl") if watch is None else watch
         self._runs: dict[str, Node] = {}
         self._lock = Lock()
+        self._receive = self._guarded()
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message: of the kinds check and open, or one that the node of its run answers."""
@@ -62,15 +65,26 @@ class Host:
         except CoterieError as problem:
             return wire.encode({"garbled": str(problem)})
         with self._lock:
-            reply = self._safe(request, data[-16:])
+            reply = self._receive(data)
             node = self._runs.get(str(request.get("run"))) if isinstance(request, dict) else None
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
         return reply
 
-    def _safe(self, request: Any, key: bytes) -> bytes:
+    def _guarded(self) -> Callable[[bytes], bytes]:
+        """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
+        if not self.member.privacy:
+            return self._safe
+        from coterie.engines.privacy import Guard
+
         try:
-            return self._answer(request, key)
+            return Guard(self._safe, book=self.folder / BOOK, **self.member.privacy)
+        except TypeError as problem:
+            raise CoterieError(f"[privacy] of '{self.folder / SITE}' is wrong: {problem}.") from problem
+
+    def _safe(self, data: bytes) -> bytes:
+        try:
+            return self._answer(wire.decode(data), data[-16:])
         except CoterieError as problem:
             return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
         except OSError as problem:

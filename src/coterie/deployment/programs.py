@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import check, tasks, toml
+from coterie.deployment import check, secrecy, tasks, toml
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.schema import Schema
@@ -152,6 +152,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
         policy=policy(config.policy),
         journal=home / JOURNAL,
         watch=watch,
+        secure=secrecy.settings(config),
     )
     if program.program in METHODS and "factory" not in program.task:
         from coterie.deployment.fits import fit
