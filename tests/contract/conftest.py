@@ -30,20 +30,3 @@ def fed(engine):
 def no_power_cut(monkeypatch):
     """Files need not reach the disk: here processes die, machines do not, and waiting for disks takes minutes."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-LONG = ("deep-", "found-")
-"""Rows whose runs take long: they are tried with the first seed of every law, and fewer cuts into blocks."""
-
-
-def pytest_collection_modifyitems(config, items):
-    def kept(item):
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        if not getattr(params.get("case"), "name", "").startswith(LONG):
-            return True
-        return params.get("seed", 0) == 0 and params.get("block", 2) in (2, 11)
-
-    left = [item for item in items if not kept(item)]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if kept(item)]

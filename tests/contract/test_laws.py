@@ -8,6 +8,9 @@ from coterie.errors import CoterieError
 from tests.contract.cases import last, make_federation
 from tests.contract.registry import CASES
 
+soak = pytest.mark.soak
+SEEDS = [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)]
+
 
 def close(a, b, tolerance):
     assert a.keys() == b.keys()
@@ -44,7 +47,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(case, engine):
         same(first, other)
 
 
-@pytest.mark.parametrize("block", [1, 2, 5, 11])
+@pytest.mark.parametrize("block", [2, 11, pytest.param(1, marks=soak), pytest.param(5, marks=soak)])
 def test_work_is_separable_over_blocks(case, block):
     problem = case.problem()
     expected = case.run(make_federation("inprocess", problem))
@@ -57,7 +60,7 @@ def test_threads_change_nothing(case):
     same(case.run(make_federation("inprocess", problem, block=2, threads=4)), alone)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_partition_into_sites_gives_the_same_numbers(case, seed):
     problem = case.problem()
     expected = case.run(make_federation("inprocess", problem))
@@ -165,7 +168,7 @@ def test_gradients_are_counted_once_whatever_is_lost(case):
     assert lossy.ledger.exchanges == plain.ledger.exchanges
 
 
-@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("stop", [3, pytest.param(1, marks=soak)])
 @pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
 def test_resumed_is_straight(case, engine, stop, tmp_path):
     problem = case.problem()
@@ -189,16 +192,19 @@ class KilledError(BaseException):
     """The coordinator dies."""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("often", [False, pytest.param(True, marks=soak)], ids=["seldom", "often"])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
-def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, tmp_path):
+def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, often, tmp_path):
     problem, file = case.problem(), tmp_path / "run"
     parts = partitions(len(problem.ids), seed)
-    straight = case.run(make_federation("loopback", problem, parts))
+    sent = []
+    straight = case.run(make_federation("loopback", problem, parts, tap=lambda *message: sent.append(message[0])))
     rng = np.random.default_rng(seed)
+    shortest = 45 if often else max(45, len(sent) // 5)  # every life must be long enough for one step
 
     def life():
-        left = [int(rng.integers(45, 90))]
+        left = [int(rng.integers(shortest, 2 * shortest))]
 
         def tap(direction, site, data):
             left[0] -= 1
