@@ -93,6 +93,7 @@ def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
             ssl_certfile=str(certificate.with_suffix(".crt")),
             ssl_keyfile=str(certificate.with_suffix(".key")),
             lifespan="off",
+            ws="none",
             access_log=False,
             log_config=None,
             server_header=False,

@@ -30,7 +30,7 @@ FILES = "flower"
 READY, PID, LOG = "ready.json", "pid", "log.txt"
 HERE = "127.0.0.1"
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-_AGAIN = (1.0, 2.0, 5.0)  # seconds before a process is started again; the last one for good
+_AGAIN = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for good
 _STEADY = 30.0  # seconds after which a process counts as started well
 log = logging.getLogger("coterie.flower")
 
@@ -90,6 +90,7 @@ class Child:
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name, self._command, self._folder = name, command, folder
+        self._path = folder / FILES / f"{name}.txt"
         self._process: subprocess.Popen[bytes] | None = None
         self._tries, self._next, self._since = 0, 0.0, 0.0
 
@@ -99,10 +100,10 @@ class Child:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._tries = 0 if now - self._since > _STEADY else self._tries + 1
             pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
-            log.warning("%s ended with code %d and starts again in %g s", self.name, code, pause)
+            log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, self._said(), pause)
             self._process, self._next = None, now + pause
         if self._process is None and now >= self._next:
-            with (self._folder / FILES / f"{self.name}.txt").open("ab") as out:
+            with self._path.open("ab") as out:
                 self._process = subprocess.Popen(  # noqa: S603
                     self._command,
                     stdin=subprocess.DEVNULL,
@@ -114,6 +115,14 @@ class Child:
                 )
             self._since = now
             log.info("%s runs as process %d", self.name, self._process.pid)
+
+    def _said(self) -> str:
+        """What Flower's process said when it gave up."""
+        with self._path.open("rb") as file:
+            file.seek(max(self._path.stat().st_size - 4000, 0))
+            text = file.read().decode(errors="replace")
+        _, found, reason = text.rpartition("Exit Code: ")
+        return " ".join(reason.splitlines()[1:3]) if found else f"see {self._path.name}"
 
     def end(self) -> None:
         """End the process: politely, then at once."""

@@ -70,7 +70,8 @@ class Deployed:
             process.wait(30.0)
 
     def log(self, *parts):
-        return (self.root.joinpath(*parts)).read_text(errors="replace")
+        path = self.root.joinpath(*parts)
+        return path.read_text(errors="replace") if path.exists() else ""
 
 
 @contextmanager
