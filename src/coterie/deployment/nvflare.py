@@ -1,0 +1,244 @@
+"""A federation over NVFlare: its certificates, its processes, and runs that go on after anything was killed.
+
+NVFlare's logs are ``nvflare/log.txt`` in each member's folder, and ``nvflare/<job>/log.txt`` for a job; the server's
+names those that were refused.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.deployment.config import Config
+from coterie.engines.nvflare import kit, processes
+from coterie.engines.nvflare.operator import AwayError, Operator
+from coterie.engines.nvflare.outcome import LOCK, Outcome, held
+from coterie.engines.nvflare.transport import JobEndedError
+from coterie.engines.policy import BelowQuorum
+from coterie.errors import CoterieError, listed
+
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds that a run waits for sites that are not connected before it goes on without them."""
+
+_RESTARTS = 3  # jobs in a row that may end without a new exchange
+_START = 60.0  # seconds for the server to listen, and for a job to begin
+_AGAIN = ("", BelowQuorum.__name__, JobEndedError.__name__)  # errors after which another job may do better
+_LOOK = 1.0  # seconds between questions to the server
+
+
+def init(folder: Path, config: Config) -> None:
+    """Make NVFlare's certificates, keys and settings in ``coordinator/`` and ``sites/<name>/``.
+
+    Done again, with more sites, it makes what is new; members that were there keep their certificates.
+
+    Parameters
+    ----------
+    folder : path
+        The federation's. What it keeps to sign certificates of sites that join later is in ``authority/``.
+    config : Config
+        Name, host, port and sites are used.
+
+    Raises
+    ------
+    CoterieError
+        If two sites have the same name, or NVFlare cannot use a name.
+    """
+    kit.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
+
+
+def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the server in a coordinator's folder, and wait until it listens.
+
+    Raises
+    ------
+    CoterieError
+        If it runs already, or does not come up; the reason is in ``nvflare/console.log``.
+    """
+    workspace, config = folder.resolve() / kit.WORKSPACE, Config.read(folder)
+    if _listens(config) and processes.parent(workspace) is None:
+        raise CoterieError(f"Port {config.port} of {config.host} is taken: end what listens there, or choose another.")
+    kit.settle(workspace)
+    process = processes.start(workspace)
+    end = time.monotonic() + _START
+    while not _listens(config):
+        if process.poll() is not None or time.monotonic() > end:
+            processes.stop(workspace)
+            raise CoterieError(f"The coordinator did not start: {workspace / 'console.log'} says why.")
+        time.sleep(0.1)
+    return process
+
+
+def start_site(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the client in a site's folder; it connects by itself, and again after the server was away.
+
+    Raises
+    ------
+    CoterieError
+        If it runs already.
+    """
+    workspace = folder.resolve() / kit.WORKSPACE
+    kit.settle(workspace)
+    return processes.start(workspace)
+
+
+def stop(folder: Path) -> None:
+    """End all processes of a coordinator's or site's folder, within about ten seconds."""
+    processes.stop(folder.resolve() / kit.WORKSPACE)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What runs in a folder.
+
+    Returns
+    -------
+    dict
+        "running", "pid"; for a coordinator also "sites" (name to "online" or "offline") and "jobs" (the newest first:
+        "job_id", "job_name", "status").
+    """
+    folder = folder.resolve()
+    running = processes.parent(folder / kit.WORKSPACE)
+    found: dict[str, Any] = {"running": running is not None, "pid": running}
+    if not (folder / kit.CONSOLE).exists():
+        return found
+    found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
+    if running is not None:
+        with Operator(folder) as operator:
+            found["sites"] |= dict.fromkeys(operator.sites(), "online")
+            found["jobs"] = operator.jobs()
+    return found
+
+
+def run(folder: Path, run_id: str, timeout: float) -> None:
+    """Run a program at the coordinator as a job of NVFlare, and wait for its end.
+
+    A job that is killed, or that ends because too few sites answered, is followed by another on the same journal. It
+    waits for the sites up to :data:`PATIENCE` seconds, then goes on with those that are there. Three jobs in a row
+    without a new exchange end the run; run again, it goes on where it stood.
+
+    Parameters
+    ----------
+    folder : path
+        The coordinator's; ``runs/<run_id>/run.toml`` says what runs.
+    run_id : str
+    timeout : float
+        Seconds for all of it.
+
+    Raises
+    ------
+    BelowQuorum
+        If too few sites answered, and those that were missing did not come back.
+    CoterieError
+        If no coordinator runs, the program failed, or the time is over.
+    """
+    from coterie.deployment.nvflare_app import Coordinator, Member
+
+    carry_out(folder, run_id, timeout, Coordinator, Member)
+
+
+def carry_out(folder: Path, run_id: str, timeout: float, server: type[Any], site: type[Any]) -> None:
+    """As :func:`run`, with the classes of the two sides of the job."""
+    folder = folder.resolve()
+    names, path = Config.read(folder).sites, folder / "runs" / run_id
+    if processes.parent(folder / kit.WORKSPACE) is None:
+        raise CoterieError(f"No coordinator runs in {folder}: start it first.")
+    end, idle, seen = time.monotonic() + timeout, 0, -1
+    with Operator(folder) as operator:
+        while True:
+            job = _living(path)
+            if job is None:
+                _clear(operator, run_id)
+                _gather(operator, names, end)
+                job = _persist(lambda: operator.submit(run_id, server(run_id, names), site(run_id)), end)
+            outcome = _follow(operator, job, path, end)
+            if outcome.state == "finished":
+                return
+            if outcome.state == "late":
+                _clear(operator, run_id)
+                raise CoterieError(f"Run {run_id!r} did not end within {timeout:g} s: run it again to go on.")
+            if outcome.error not in _AGAIN:
+                raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
+            size = _size(path / "journal")
+            idle, seen = (0 if size > seen else idle + 1), size
+            if idle >= _RESTARTS:
+                raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
+
+
+def _living(run: Path) -> str | None:
+    """The job of a run whose process at the coordinator lives."""
+    outcome = Outcome.read(run)
+    return outcome.job if outcome is not None and outcome.state == "running" and held(run / LOCK) else None
+
+
+def _clear(operator: Operator, run_id: str) -> None:
+    """End what is left of earlier jobs of a run; a server that was killed takes them for running for ever."""
+    with suppress(CoterieError):
+        for job in operator.jobs(run_id):
+            if not operator.ended(job["status"]):
+                with suppress(CoterieError):
+                    operator.abort(job["job_id"])
+
+
+def _gather(operator: Operator, names: tuple[str, ...], end: float) -> None:
+    """Wait until all sites answer, or for some time; a CoterieError if none does then."""
+    last = min(end, time.monotonic() + PATIENCE)
+    while True:
+        there = _persist(operator.answering, end)
+        if there.issuperset(names):
+            return
+        if time.monotonic() > last:
+            break
+        time.sleep(_LOOK)
+    if not there.intersection(names):
+        raise CoterieError(f"No site is connected: start {listed(names)}, then run again.")
+
+
+def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
+    """Wait for the end of a job and say what came of it; "lost" where it was killed, "late" where the time is over.
+
+    Its file and its lock tell, not NVFlare: a killed server may never learn of the end of its jobs.
+    """
+    begin, look = time.monotonic() + _START, 0.0
+    while time.monotonic() < end:
+        lives = held(run / LOCK)  # before the file is read: who let go of the lock has written it
+        outcome = Outcome.read(run)
+        if outcome is not None and outcome.job == job:
+            if outcome.state != "running":
+                return outcome
+            if not lives:
+                return Outcome(job, "lost")
+        elif time.monotonic() > look:
+            if time.monotonic() > begin or operator.ended(_persist(lambda: operator.status(job), end)):
+                return Outcome(job, "lost", message=f"Job {job} did not begin: {kit.WORKSPACE}/log.txt may say why.")
+            look = time.monotonic() + _LOOK
+        time.sleep(0.1)
+    return Outcome(job, "late")
+
+
+def _persist(question: Callable[[], T], end: float) -> T:
+    """Ask until the server answers; an AwayError if it does not for some time."""
+    last = min(end, time.monotonic() + PATIENCE)
+    while True:
+        try:
+            return question()
+        except AwayError:
+            if time.monotonic() > last:
+                raise
+            time.sleep(_LOOK)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _listens(config: Config) -> bool:
+    try:
+        socket.create_connection((config.host, config.port), timeout=2.0).close()
+    except OSError:
+        return False
+    return True

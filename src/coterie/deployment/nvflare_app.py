@@ -1,0 +1,29 @@
+"""The two sides of an NVFlare job of a deployed federation: a program at the coordinator, a host at each site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.engines.nvflare.app import Server, Site
+from coterie.engines.nvflare.transport import CollabTransport
+
+
+class Coordinator(Server):
+    """Runs the program that ``runs/<id>/run.toml`` names."""
+
+    def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
+        """The run's program, to its end."""
+        from coterie.deployment.programs import run
+
+        run(transport, folder, run_id)
+
+
+class Member(Site):
+    """Answers from the site's own folder."""
+
+    def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
+        """The host of the site's data."""
+        from coterie.deployment.host import Host
+
+        return Host(folder).receive

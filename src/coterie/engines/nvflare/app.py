@@ -1,0 +1,115 @@
+"""What runs inside an NVFlare job: the coordinator's program at the server, a receiver at every site."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.collab import collab
+
+from coterie.engines import wire
+from coterie.engines.nvflare.outcome import LOCK, Outcome, sole
+from coterie.engines.nvflare.transport import CollabTransport
+
+
+class Server(FLComponent):
+    """The server's side of a job: hands the transport to the program of a run.
+
+    Parameters
+    ----------
+    run_id : str
+        The run, a folder in ``runs/`` of the coordinator's folder. How it ended is written there.
+    sites : list of str
+        Names of all sites of the federation, in the job or not.
+    """
+
+    def __init__(self, run_id: str, sites: Sequence[str]) -> None:
+        super().__init__()
+        self.run_id, self.sites = run_id, list(sites)
+        self._transport: CollabTransport | None = None
+
+    @collab.main
+    def main(self) -> None:
+        """Run the program to its end."""
+        folder = folder_of(collab.fl_ctx)
+        run, job = folder / "runs" / self.run_id, str(collab.fl_ctx.get_job_id())
+        run.mkdir(parents=True, exist_ok=True)
+        with sole(run / LOCK):
+            Outcome(job, "running").write(run)
+            self._transport = transport = CollabTransport(collab.clients, self.sites, collab.context.is_aborted)
+            try:
+                self.program(transport, folder, self.run_id)
+            except Exception as problem:
+                Outcome(job, "failed", type(problem).__name__, str(problem)).write(run)
+                raise
+            finally:
+                transport.close()
+            Outcome(job, "finished").write(run)
+
+    def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
+        """What the coordinator does with the sites; a subclass says it."""
+        raise NotImplementedError
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Tell the transport which sites NVFlare knows to be gone."""
+        if self._transport is None:
+            return
+        if event_type == EventType.CLIENT_DISCONNECTED:
+            self._transport.lost(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
+        elif event_type == EventType.CLIENT_RECONNECTED:
+            self._transport.found(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
+
+
+class Site:
+    """A site's side of a job: one receiver that lives as long as the job's process here.
+
+    Parameters
+    ----------
+    run_id : str
+        The run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._lock = threading.Lock()
+        self._receive: Callable[[bytes], bytes] | None = None
+        self._problem = "it is not ready"
+
+    @collab.init
+    def begin(self) -> None:
+        """Make the receiver; what goes wrong is answered later, since an error here would end the job of all sites."""
+        try:
+            folder = folder_of(collab.fl_ctx)
+            # A process of an earlier job of this run, whose parent was killed, ends within seconds.
+            self._held = sole(folder / "runs" / f"{self.run_id}.lock")
+            self._held.__enter__()
+            self._receive = self.receiver(folder)
+        except Exception as problem:
+            self._problem = f"{type(problem).__name__}: {problem}"
+
+    def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
+        """The site's end of the federation; a subclass makes it."""
+        raise NotImplementedError
+
+    @collab.publish
+    def alive(self) -> bool:
+        """Answered at once, also while a message is worked on."""
+        return True
+
+    @collab.publish
+    def receive(self, data: bytes) -> bytes:
+        """Answer one message; a message sent again waits for the first, and gets its stored reply."""
+        with self._lock:
+            if self._receive is None:
+                return wire.encode({"refused": f"Site {collab.site_name!r} cannot take part: {self._problem}"})
+            return self._receive(data)
+
+
+def folder_of(fl_ctx: FLContext) -> Path:
+    """The folder of the coordinator or site: NVFlare's workspace is a folder in it."""
+    return Path(fl_ctx.get_workspace().get_root_dir()).resolve().parent

@@ -1,0 +1,159 @@
+"""NVFlare's own certificates and configuration, for one federation: its official provisioning, then stricter settings.
+
+A member's folder gets a workspace of NVFlare, ``nvflare/``; the coordinator's gets the operator's too,
+``nvflare-admin/``. What provisioning keeps for sites that join later (the key that signs certificates) stays in the
+federation's ``authority/``, which is copied nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import CoterieError
+
+SERVER, ADMIN = "coordinator", "operator@coterie.local"
+WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
+CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare_app."]
+"""The only classes a job may name: no job can bring code of its own to a member."""
+
+_LIVENESS = 60  # seconds without a heartbeat until NVFlare takes a site for gone
+_BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("workspace.WorkspaceBuilder", {}),
+    ("static_file.StaticFileBuilder", {"config_folder": "config", "scheme": "http"}),
+    ("cert.CertBuilder", {"root_valid_days": 3650}),
+    ("signature.SignatureBuilder", {}),
+)
+
+
+def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str]) -> None:
+    """Make the workspaces of a federation in ``folder``, with certificates for every member.
+
+    Parameters
+    ----------
+    folder : path
+        Gets ``coordinator/``, ``sites/<name>/`` and ``authority/``. Members that are there keep their certificates.
+    name : str
+        Of the federation.
+    host, port : str, int
+        Where the sites reach the coordinator. At a loopback address it listens there alone.
+    sites : sequence of str
+        Their names, which are the names in their certificates.
+
+    Raises
+    ------
+    CoterieError
+        If two sites have the same name, or NVFlare refuses a name.
+    """
+    twice = sorted({site for site in sites if list(sites).count(site) > 1})
+    if twice:
+        raise CoterieError(f"Two sites are called {twice[0]!r}: give every site a name of its own.")
+    authority = folder / "authority"
+    authority.mkdir(parents=True, exist_ok=True, mode=0o700)
+    project: dict[str, Any] = {
+        "api_version": 3,
+        "name": name,
+        "description": "a federation of coterie",
+        "participants": [
+            {"name": SERVER, "type": "server", "fed_learn_port": port, "admin_port": port, "default_host": host},
+            *({"name": site, "type": "client"} for site in sites),
+            {"name": ADMIN, "type": "admin", "role": "project_admin"},
+        ],
+        "builders": [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in _BUILDERS],
+    }
+    for participant in project["participants"]:
+        participant["org"] = "coterie"
+    _write(authority / "project.yml", project)  # JSON is YAML
+    command = [sys.executable, "-m", "nvflare.cli", "provision", "--force", "-p", "project.yml", "-w", "."]
+    done = subprocess.run(command, cwd=authority, capture_output=True, text=True, timeout=120)  # noqa: S603
+    made = sorted((authority / name).glob("prod_*"))
+    if done.returncode or not made:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["it gave no reason"]
+        raise CoterieError(f"NVFlare could not make the certificates: {said[0]}")
+    _install(made[-1] / SERVER, folder / "coordinator" / WORKSPACE)
+    _install(made[-1] / ADMIN, folder / "coordinator" / CONSOLE)
+    _change(folder / "coordinator" / WORKSPACE / "startup/fed_server.json", lambda c: _listen(c, f"{host}:{port}"))
+    for site in sites:
+        _install(made[-1] / site, folder / "sites" / site / WORKSPACE)
+    shutil.rmtree(made[-1])
+
+
+def settle(workspace: Path) -> None:
+    """Settings of a workspace, written before each start since they hold its place, which may have changed.
+
+    Jobs and snapshots are kept in the coordinator's workspace, not in a temporary folder. Jobs bring no code and name
+    no classes but coterie's. No log leaves a site. Logs are files.
+    """
+    local = workspace / "local"
+
+    def resources(settings: dict[str, Any]) -> None:
+        settings |= {"class_allow_list": CLASSES, "allow_log_streaming": False}
+        settings["components"] = [c for c in settings["components"] if c["id"] != "site_log_streamer"]
+        for component in settings["components"]:
+            if component["id"] == "job_manager":
+                component["args"]["uri_root"] = str(workspace / "jobs")
+        if "snapshot_persistor" in settings:
+            settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(workspace / "snapshots")
+        for server in settings.get("servers", ()):
+            server["heart_beat_timeout"] = _LIVENESS
+
+    def rights(settings: dict[str, Any]) -> None:
+        every = dict.fromkeys(("submit_job", "clone_job", "manage_job", "download_job", "view", "operate"), "any")
+        none = dict.fromkeys(("shell_commands", "byoc", "server-predeployed-flwr"), "none")
+        settings["permissions"] = {"project_admin": every | none}
+
+    def logs(settings: dict[str, Any]) -> None:
+        settings["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler"]
+        # Two lines for every message would bury the rest.
+        settings["loggers"]["nvflare.collab.runtime.cell_dispatcher"] = {"level": "WARNING"}
+
+    for name, change in (("resources", resources), ("authorization", rights), ("log_config", logs)):
+        _change(local / f"{name}.json.default", change, local / f"{name}.json")
+    (workspace / "transfer").mkdir(exist_ok=True)
+
+
+def console(coordinator: Path) -> Path:
+    """The operator's workspace, with its places made absolute."""
+    workspace = (coordinator / CONSOLE).resolve()
+    transfer = workspace / "transfer"
+    if not (workspace / "startup/fed_admin.json").is_file():
+        raise CoterieError(f"{coordinator} is no coordinator's folder of NVFlare: make one with federation init.")
+    transfer.mkdir(exist_ok=True)
+    place = {"upload_dir": str(transfer), "download_dir": str(transfer)}
+    _change(workspace / "startup/fed_admin.json", lambda settings: settings["admin"].update(place))
+    return workspace
+
+
+def _listen(settings: dict[str, Any], target: str) -> None:
+    settings["servers"][0]["service"]["target"] = target
+
+
+def _install(made: Path, workspace: Path) -> None:
+    """Put startup files and settings into a workspace; whatever else is in it stays."""
+    workspace.mkdir(parents=True, exist_ok=True)
+    for part in ("startup", "local"):
+        if (made / part).is_dir():
+            shutil.rmtree(workspace / part, ignore_errors=True)
+            shutil.move(made / part, workspace / part)
+    (workspace / "startup").chmod(0o700)
+
+
+def _change(source: Path, change: Callable[[dict[str, Any]], None], target: Path | None = None) -> None:
+    try:
+        settings = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise CoterieError(f"{source} cannot be read ({problem}): make it again with federation init.") from problem
+    change(settings)
+    _write(target or source, settings)
+
+
+def _write(path: Path, settings: dict[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,120 @@
+"""What the operator asks of a running NVFlare server: who is connected, which jobs there are, a new job."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from coterie.engines.nvflare.kit import ADMIN, console
+from coterie.errors import CoterieError
+
+T = TypeVar("T")
+_CONNECT = 5.0  # seconds
+_REFUSED = ("AuthorizationError", "InvalidJobDefinition", "JobNotFound", "JobNotRunning", "InvalidTarget")
+
+
+class AwayError(CoterieError):
+    """The server does not answer."""
+
+
+class Operator:
+    """A session with the server of a federation, made when needed and again after the server was away.
+
+    Parameters
+    ----------
+    coordinator : path
+        The coordinator's folder.
+    """
+
+    def __init__(self, coordinator: Path) -> None:
+        self._workspace = console(coordinator)
+        self._session: Any = None
+
+    def sites(self) -> dict[str, float]:
+        """Names of the connected sites, and when each was last heard of, in seconds since 1970."""
+        info = self._ask(lambda session: session.get_system_info())
+        return {client.name: float(client.last_connect_time) for client in info.client_info}
+
+    def answering(self) -> set[str]:
+        """Names of the sites that answer now: a site that was just killed is still called connected for a while."""
+        names = list(self.sites())
+        return self._ask(lambda session: set(names) & set(session.report_version("client", names))) if names else set()
+
+    @staticmethod
+    def ended(status: str | None) -> bool:
+        """Whether a job of this status is over, whichever way it ended."""
+        return status is None or not status.startswith(("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"))
+
+    def jobs(self, name: str = "") -> list[dict[str, Any]]:
+        """Jobs, the newest first: "job_id", "name" and "status" of each; those called ``name``, or all."""
+        found = self._ask(lambda session: session.list_jobs(name_prefix=name or None, reverse=True))
+        return [{k: job.get(k) for k in ("job_id", "job_name", "status")} for job in found if _is(job, name)]
+
+    def status(self, job: str) -> str:
+        """The status of a job, such as "RUNNING" or "FINISHED:COMPLETED"."""
+        return str(self._ask(lambda session: session.get_job_status(job)))
+
+    def submit(self, name: str, server: object, site: object) -> str:
+        """Start a job and return its number.
+
+        Parameters
+        ----------
+        name : str
+        server, site : object
+            The two sides of :mod:`coterie.engines.nvflare.app`. Their classes are named in the job, their code is not
+            sent: members run what they have installed.
+        """
+        from nvflare.collab import CollabRecipe
+
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = CollabRecipe(name, server=server, client=site, sync_task_timeout=60)
+            recipe.export(folder)
+            for code in Path(folder).glob("*/*/custom"):
+                shutil.rmtree(code)
+            return str(self._ask(lambda session: session.submit_job(str(Path(folder) / name))))
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        self._ask(lambda session: session.abort_job(job))
+
+    def close(self) -> None:
+        """End the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(Exception), redirect_stdout(io.StringIO()):
+                session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """Ask once; an AwayError if the server cannot be reached, and a new session the next time."""
+        with redirect_stdout(io.StringIO()):
+            try:
+                if self._session is None:
+                    self._session = self._connect()
+                return question(self._session)
+            except Exception as problem:
+                self.close()
+                if type(problem).__name__ in _REFUSED:
+                    raise CoterieError(f"The coordinator's server refused: {problem}.") from problem
+                raise AwayError(f"The coordinator's server does not answer: {problem}.") from problem
+
+    def _connect(self) -> Any:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+        return new_secure_session(ADMIN, str(self._workspace), timeout=_CONNECT, auto_login_max_tries=1)
+
+
+def _is(job: Mapping[str, Any], name: str) -> bool:
+    return not name or job.get("job_name") == name
