@@ -11,7 +11,7 @@ from coterie.deployment import check as checks
 from coterie.deployment.preview import Here
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import wire
-from tests.deployment.sites import NAMES, build, home, hosts
+from tests.deployment.sites import NAMES, build, home, hosts, tables
 
 
 def agreed(folder):
@@ -42,7 +42,7 @@ def test_sites_that_agree_are_ready(tmp_path):
 
 def test_nothing_of_a_row_travels(tmp_path):
     build(tmp_path)
-    said = wire.decode(hosts(tmp_path)["basel"].receive(wire.encode({"kind": "check", "columns": True})))
+    said = wire.decode(hosts(tmp_path)["basel"].receive(wire.encode({"kind": "check"})))
     assert said.keys() == {"done", "name", "version", "wire", "clock", "schema", "problems", "columns"}
     assert said["columns"]["age"] == {"type": "number"}
     assert not (home(tmp_path, "basel") / "cache").exists()
@@ -92,6 +92,39 @@ def test_levels_of_sites_are_added_to_the_schema(tmp_path):
     assert checks.program(everyone, folder, "c", add_levels=True).added == []
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")
     assert checks.read(folder, "c").sound
+
+
+def test_levels_of_rows_are_found_where_the_schema_is_another_sites(tmp_path):
+    """Every site has the schema of the first, and the last has a level that only its rows have."""
+    build(tmp_path)
+    first = Schema.read(home(tmp_path, "basel") / "schema.toml")
+    for folder in (tmp_path / "coordinator", *(home(tmp_path, name) for name in NAMES)):
+        first.write(folder / "schema.toml")
+    report = asked(tmp_path)
+    assert report.sound
+    assert report.added == ["'4' of 'pain'"]
+
+
+def test_a_level_that_few_rows_have_is_not_named(tmp_path):
+    frames = tables()
+    frames["bern"].loc[:2, "pain"] = 99
+    united = build(tmp_path, frames)
+    known = Schema(united.columns | {"pain": replace(united.columns["pain"], levels=("1", "2", "3", "4"))})
+    known.write(home(tmp_path, "bern") / "schema.toml")
+    report = asked(tmp_path)
+    assert report.sites["bern"][0].startswith("'pain' has 1 level of fewer than 5 rows that the owner has not named")
+    assert "99" not in str(wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"}))))
+
+
+def test_what_is_wrong_with_a_table_is_said_without_its_values(tmp_path):
+    frames = tables()
+    frames["chur"] = frames["chur"].assign(age=frames["chur"]["age"].astype(str) + " years").drop(columns="score")
+    united = build(tmp_path)
+    frames["chur"].to_csv(home(tmp_path, "chur") / "data.csv", index=False)
+    Schema(united.columns | {"age": Column("number", low=0, high=60)}).write(home(tmp_path, "bern") / "schema.toml")
+    report = asked(tmp_path)
+    assert report.sites["chur"] == ["'age' is not a column of numbers", "its table has no column 'score'"]
+    assert report.sites["bern"][0].startswith("Column 'age' is outside 0 to 60 in ")
 
 
 def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):

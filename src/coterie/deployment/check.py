@@ -87,7 +87,7 @@ def check(transport: Transport, schema: Schema | None, timeout: float = PATIENCE
     from coterie import __version__
 
     own = None if schema is None else schema.plain()
-    request = wire.encode({"kind": "check", "schema": own, "columns": True})
+    request = wire.encode({"kind": "check", "schema": own})
     before = time.time()
     answers = transport.send(dict.fromkeys(transport.sites, request), timeout)
     after = time.time()

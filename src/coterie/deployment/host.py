@@ -107,27 +107,33 @@ class Host:
         return self._runs[run].answer(request, key)
 
     def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Versions, the clock, and how this site's schema differs from the coordinator's; no row is read.
+        """Versions, the clock, and how this site's schema and table differ from the coordinator's schema.
 
-        With ``columns`` in the request the site's schema too, for a union of levels.
+        Of the table only names of columns leave, and of levels that enough rows have or that the owner named.
         """
         from coterie import __version__
 
         found: dict[str, Any] = {"name": self.member.name, "version": __version__, "wire": wire.VERSION}
-        found["clock"] = time.time()
-        problems = []
+        found |= {"clock": time.time(), "schema": None, "columns": None}
+        if not self.member.data and self.member.allow:  # a site of objectives, without a table
+            return found | {"problems": []}
         try:
-            self.member.table(self.folder)
+            own, problems = self._looked()
         except CoterieError as problem:
-            problems.append(str(problem))
-        try:
-            own = Schema.read(self.folder / SCHEMA)
-        except CoterieError as problem:
-            return found | {"schema": None, "problems": [*problems, str(problem)]}
+            return found | {"problems": [str(problem).rstrip(".")]}
         if request.get("schema"):
             problems += disagreements(Schema.of(request["schema"]), own)
-        columns = own.statement() if request.get("columns") else None
-        return found | {"schema": own.fingerprint, "problems": problems, "columns": columns}
+        return found | {"schema": own.fingerprint, "problems": problems, "columns": own.statement()}
+
+    def _looked(self) -> tuple[Schema, list[str]]:
+        """The site's schema with the levels of its table, and what is wrong with the table."""
+        own = Schema.read(self.folder / SCHEMA)
+        path = self.member.table(self.folder)
+        from coterie.data.table import read_table
+        from coterie.deployment.own_rows import compared
+
+        labels = [name for name, column in own.columns.items() if column.type == "label"]
+        return compared(read_table(path, labels), own, self.member.min_group)
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
         """Prepare a run, or say again what was prepared: who is here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import import_module
@@ -16,11 +16,9 @@ import numpy as np
 from coterie.deployment.config import SCHEMA, Member
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
-from coterie.errors import CoterieError, NoRows, listed
+from coterie.errors import CoterieError, NoRows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from coterie.data.design import Design
 
 KINDS = ("table", "factory")
@@ -131,6 +129,7 @@ def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, 
     """Everything of a prepared table that a node needs, as plain values."""
     from coterie.data.reading import prepare as read_clients
     from coterie.data.table import read_table
+    from coterie.deployment.own_rows import allowed
 
     client, cluster = task["client"], _clusters(task)
     design = design_of(agreed, task)
@@ -140,7 +139,7 @@ def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, 
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
     named = [*([client] if client else []), *cluster]
     table = read_table(member.table(folder), named)
-    _allowed(table, agreed, columns)
+    allowed(table, agreed, columns)
     if not client:
         client = "site" if "site" not in table.columns else "(site)"
         table = table.assign(**{client: member.name})
@@ -171,34 +170,6 @@ def _travel(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     from coterie.data.labels import label_text
 
     return np.array([label_text(v) for v in labels], dtype=str)
-
-
-def _allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
-    """Raise for columns that are not there, levels that the schema has not, and values outside its ranges."""
-    from coterie.data.columns import at_rows, find_levels, need, read_numbers
-
-    need(table, columns, "formula's")
-    for name in columns:
-        column = agreed.columns[name]
-        if column.levels:
-            _, unseen = find_levels(table[name], column.levels)
-            if unseen.any():
-                other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
-                raise CoterieError(
-                    f"Column '{name}' has levels that the schema has not ({other}): add them with "
-                    "'coterie federation check --unite'."
-                )
-            continue
-        values = np.asarray(read_numbers(table[name]), dtype=np.float64)
-        low = -np.inf if column.low is None else column.low
-        high = np.inf if column.high is None else column.high
-        with np.errstate(invalid="ignore"):
-            bad = np.isfinite(values) & ((values < low) | (values > high))
-        if bad.any():
-            raise CoterieError(
-                f"Column '{name}' is outside {low:g} to {high:g}"
-                f"{f' {column.unit}' if column.unit else ''} in {at_rows(bad)}: correct these rows, or its unit."
-            )
 
 
 def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:

@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """What carries bytes to sites: an engine's own network.
+    """What carries bytes to sites: an engine's own network."""
 
-    Attributes
-    ----------
-    sites : sequence of str
-        Names of the sites, which the engine vouches for.
-    """
-
-    sites: Sequence[str]
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites, which the engine vouches for."""
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | None]:
         """Send all messages at once, and return the replies that came within ``timeout`` seconds.
