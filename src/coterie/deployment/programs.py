@@ -154,6 +154,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
         watch=watch,
         secure=secrecy.settings(config),
     )
+    log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if program.program in METHODS and "factory" not in program.task:
         from coterie.deployment.fits import fit
 
@@ -193,11 +194,12 @@ def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
         from coterie.engines.privacy import Private
 
         fed = Private(fed, **{"rounds": rounds} | config.privacy)
-    begun = dict(home.kept) if home.kept is not None else method.init(fed)
+    kept = fed.kept
+    begun = dict(kept) if kept is not None else method.init(fed)
     state = begun
     for state in method.run(fed, range(begun["t"] + 1, rounds + 1), begun):
         if state["t"] % every == 0 and state["status"] == "running":
-            home.keep(state)
+            fed.keep(state)
     found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.people.labels]}
     return found | ({"privacy": fed.statement} if config.privacy else {})
 
