@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from coterie.engines import Faults, checkpoint
+from coterie.engines.node import Node
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
 from coterie.engines.secure_sum import Secure, parties
@@ -202,6 +203,29 @@ def test_a_coordinator_that_is_killed_goes_on(kind, tmp_path):
             deaths[0] += 1
     found = run(-1)
     assert found == [M * 1.0, M * 11.0, M * 111.0] and deaths[0]
+
+
+def test_a_site_that_lives_for_one_message_and_one_that_never_came(tmp_path):
+    """Every message meets a new process with the site's folder; a listed site that is away holds shares, no more."""
+    names = [f"site {s}" for s in range(4)]
+    problem, party = quadratic(M, k=1), parties(names, Secure())
+
+    def receiver(name, rows):
+        clusters = np.zeros(len(rows), np.int64)
+        objective, options = (
+            problem.objective.take(rows),
+            {"folder": tmp_path / name, "levels": [clusters], "labels": rows},
+        )
+
+        def receive(data):
+            node = Node(name, objective, clusters, np.ones(len(rows)), problem.ids[rows], party=party(name), **options)
+            return node.receive(data)
+
+        return receive
+
+    receivers = {name: receiver(name, np.arange(M)[s::3]) for s, name in enumerate(names[:3])}
+    fed = Remote(Local(receivers), secure=Secure())
+    assert [float(fed.total(add, x=x)["u"]) for x in (1.0, 10.0)] == [M, 11.0 * M]
 
 
 # -- what is refused

@@ -365,6 +365,10 @@ def test_sites_that_answer_something_else_than_most_are_named():
 def test_settings(options, sentence):
     with pytest.raises(CoterieError, match=sentence):
         Secure(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.engines.secure_sum.settings.find_spec", lambda name: None)
+        with pytest.raises(CoterieError, match=r"pip install 'coterie\[secure\]'"):
+            Secure()
     assert [Secure().opening(n) for n in (1, 2, 3, 4, 10)] == [1, 2, 2, 3, 6]
     for t in (5, 11):
         with pytest.raises(CoterieError, match="a threshold from 6 to 10"):

@@ -39,8 +39,9 @@ same sum over other sites; or give a false total to everyone. Nothing here keeps
 Not protected: sums themselves, which may tell much where groups are small or asked for often; **differences of sums**
 over nearly the same sites or clients (one client less is that client), a sum that is asked for again because the
 coordinator was restarted in the middle of it included; all that is sent with ``ask``; names, types and shapes of sums,
-who has how many clients in which group, who answered and when. Who takes the identities of t sites from their disks
-and has recorded all messages can open the sums of the past. Differential privacy is a separate protection.
+who has how many clients in which group, how many gradients a site computed, who answered and when. Who takes the
+identities of t sites from their disks and has recorded all messages can open the sums of the past. Differential privacy
+is a separate protection.
 
 ``Secure`` are the settings, ``Identity`` a site's long-term keys, ``Party`` a site's side, ``Collector`` the
 coordinator's, and ``Relay`` carries them over the engines.

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from coterie.engines import wire
@@ -37,6 +38,8 @@ class Secure:
     min_sites: int = 3
 
     def __post_init__(self) -> None:
+        if find_spec("cryptography") is None:
+            raise CoterieError("Secure sums need the package cryptography: pip install 'coterie[secure]'.")
         if not 1 <= self.fraction <= 126:
             raise CoterieError(f"fraction must be a number of bits from 1 to 126, not {self.fraction}.")
         if self.threshold < 0 or self.min_sites < 1:
