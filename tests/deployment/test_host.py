@@ -13,6 +13,7 @@ from coterie.data.reading import prepare
 from coterie.deployment import logs, tasks, toml
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import Host
+from coterie.deployment.preview import Here
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy
@@ -110,7 +111,7 @@ def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
     build(tmp_path, frames)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, missing="drop"))
     assert len(fed.people.roster) == 2
-    assert "Site 'bern' takes no part: No row is left" in fed.people.info["bern"]["notes"][0]
+    assert fed.away["bern"].startswith("no row is left without missing values")
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
 
 
@@ -224,6 +225,27 @@ def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
     assert say(hosts(tmp_path)["bern"], **opened(tmp_path)) == {"failed": "no space left on device"}
     with pytest.raises(BelowQuorum, match="basel, bern, chur cannot take part"):
         Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
+
+
+def test_a_site_of_another_version_is_left_out_and_named(tmp_path, monkeypatch):
+    build(tmp_path)
+    everyone = hosts(tmp_path)
+    about = everyone["chur"]._node
+
+    def older(*given):
+        node = about(*given)
+        node._about["info"]["version"] = "0.0.1"
+        return node
+
+    monkeypatch.setattr(everyone["chur"], "_node", older)
+    to = Here({name: host.receive for name, host in everyone.items()})
+    with pytest.raises(CoterieError, match=r"At chur, it has coterie 0\.0\.1, and the coordinator"):
+        Remote(to, run="r", task=task(tmp_path))
+    fed = Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False))
+    assert fed.names == ["basel", "bern"]
+    assert "it has coterie 0.0.1" in fed.away["chur"]
+    with pytest.raises(BelowQuorum, match=r"chur cannot take part \(chur: it has coterie 0\.0\.1"):
+        Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
 
 
 FACTORY = """

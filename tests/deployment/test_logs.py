@@ -43,6 +43,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
 
 def test_a_run_that_logs_says_how_it_stands(tmp_path):
     log = logs.RunLog(tmp_path / "r", ("basel", "bern"))
+    log.opened({"basel": 1, "bern": 1, "chur": 0}, {"chur": "no row is left"})
     log(EVENT)
     log(Exchanged(4, "ask", "x", ("basel", "bern"), ("basel",), {"bern": "did not answer"}, (1, 2), 10, 10, 0.1))
     log.quarantine({"bern": "its 'g' is not a number (NaN)"})
@@ -55,7 +56,9 @@ def test_a_run_that_logs_says_how_it_stands(tmp_path):
     again.end("finished")
     status = logs.read_status(tmp_path / "r")
     assert (status["state"], status["missing"], status["bytes_down"]) == ("finished", {}, 1254)
-    assert len(list(logs.read(tmp_path / "r" / "log.jsonl"))) == 4
+    entries = list(logs.read(tmp_path / "r" / "log.jsonl"))
+    assert len(entries) == 5
+    assert logs.words(entries[0])[10:] == "clients: basel 1, bern 1  chur takes no part: no row is left"
 
 
 def test_a_full_disk_does_not_stop_a_run(tmp_path, monkeypatch):

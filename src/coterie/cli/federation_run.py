@@ -219,6 +219,8 @@ def _standing(found: dict[str, Any]) -> list[str]:
     why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
     line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
     out.append(f"{line}{', ' + run['work'] if run.get('work') else ''}.")
+    for site, reason in run.get("away", {}).items():
+        out.append(f"Takes no part: '{site}': {reason.rstrip('.')}.")
     for site, what in run.get("missing", {}).items():
         out.append(f"Missing: '{site}' since {what['since']} (exchange {what['exchange']}): {what['why'].rstrip('.')}.")
     for site, reason in run.get("quarantined", {}).items():

@@ -171,7 +171,8 @@ class Host:
         try:
             held = tasks.prepare(self.folder, self.member, task, data)
         except NoRows as problem:
-            held = tasks.nothing(task, f"Site '{self.member.name}' takes no part: {problem}")
+            reason = str(problem)
+            held = tasks.nothing(task, f"{reason[0].lower()}{reason[1:]}")
         info = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,

@@ -135,6 +135,14 @@ class RunLog:
         if self._echo is not None:
             self._echo(entry)
 
+    def opened(self, clients: Mapping[str, int], away: Mapping[str, str]) -> None:
+        """Note how many clients each site has, and which sites take no part and why."""
+        here = {site: n for site, n in clients.items() if n}
+        self.status |= {"clients": here, "away": dict(away)}
+        with suppress(OSError):
+            append(self.folder / LOG, {"time": now(), "clients": here, "away": dict(away)})
+            self.write()
+
     def quarantine(self, sites: Mapping[str, str]) -> None:
         """Note who is left out of the run, and why."""
         if dict(sites) != self.status["quarantined"]:
@@ -173,6 +181,10 @@ def words(entry: Mapping[str, Any]) -> str:
     clock = str(entry.get("time", ""))[11:19]
     if "state" in entry:
         return f"{clock}  {entry['state']}{': ' + entry['why'] if entry.get('why') else ''}"
+    if "away" in entry:
+        there = ", ".join(f"{site} {n:,}" for site, n in entry["clients"].items())
+        without = "".join(f"  {site} takes no part: {why}" for site, why in entry["away"].items())
+        return f"{clock}  clients: {there}{without}"
     if "answered" in entry:
         return _exchange(clock, entry)
     what = " ".join(str(entry[k]) for k in ("kind", "work") if entry.get(k))

@@ -155,6 +155,8 @@ class Remote(Coordinator):
     people : People
         All clients with their labels, clusters and sizes.
     seed : int
+    away : dict of str to str
+        Sites that take no part in the run, and why.
 
     Raises
     ------
@@ -184,6 +186,7 @@ class Remote(Coordinator):
         if task is not None:
             opening |= {"kind": "open", "task": dict(task), "seed": seed}
         self._transport, self._down, self._up = transport, 0, 0
+        self.away: dict[str, str] = {}
         self.seed = seed
         path = None if journal is None else Path(journal) / "people"
         if path is not None and path.exists():
@@ -194,6 +197,11 @@ class Remote(Coordinator):
             told = self._open(names, opening, policy)
             if path is not None:
                 checkpoint.write(path, wire.pieces([[opening, names], told]))
+        for name in names:
+            if name not in told:
+                self.away.setdefault(name, "it was not there when the run began")
+            elif not len(told[name]["ids"]):
+                self.away[name] = next(iter(told[name]["info"].get("notes", ())), "it has no clients")
         self.people = People.of(told)
         sites = {"names": list(told), "sites": self.people.sites}
         super().__init__(self.people.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
@@ -202,9 +210,15 @@ class Remote(Coordinator):
 
     def _open(self, names: list[str], opening: dict[str, Any], policy: Policy) -> dict[str, Any]:
         """What the sites tell of their clients, by name."""
+        from coterie import __version__
+
         courier = Courier(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
         told = courier.collect(dict.fromkeys(range(len(names)), opening), {})
         courier.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
+        versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
+        other = {s: f"it has coterie {v}, and the coordinator {__version__}" for s, v in versions.items()}
+        courier.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        self.away = dict(courier.troubles)
         if courier.troubles and (policy.min_clients == "all" or not told):
             why = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in courier.troubles.items())
             raise BelowQuorum(f"{listed(courier.troubles)} cannot take part ({why}). Run again when they can.")
