@@ -16,9 +16,8 @@ ROOT = Path(__file__).parents[3]
 
 def find_tests(root=str(ROOT / "tests")):
     """Let an actor import test modules under the names that pytest gives them."""
-    package = types.ModuleType("tests")
+    package = sys.modules.setdefault("tests", types.ModuleType("tests"))
     package.__path__ = [root]
-    sys.modules["tests"] = package
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +31,6 @@ def cluster():
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=100 * 2**20,
-        runtime_env={"worker_process_setup_hook": find_tests},
     )
     yield
     ray.shutdown()
@@ -48,6 +46,7 @@ def pool(monkeypatch):
 
     def start(seats):
         actor = FREE.pop() if FREE else fresh(seats)
+        actor.run.remote(find_tests)  # of one that was killed too
         taken.append(actor)
         return actor
 

@@ -1,0 +1,150 @@
+"""Processes killed with SIGKILL at random moments: the run ends as if nothing had happened, to the last bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie.engines.policy import Policy
+from coterie.engines.ray import Ray
+from coterie.engines.ray.cluster import Seats
+from coterie.errors import CoterieError
+from coterie.federation import PerRow, work
+from tests.contract.cases import quadratic
+from tests.contract.test_laws import same
+from tests.engines.ray.driver import run
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.usefixtures("pool")
+kills = pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.soak) for s in range(1, 20))], ids=lambda s: f"seed {s}"
+)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """A folder with rows of 12 clients, one of them in two files."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(12), 9)
+    df = pd.DataFrame({"id": who, "group": who // 4, "x": rng.normal(size=108), "z": rng.normal(size=108)})
+    df["y"] = (1.0 + df["group"]) * df["x"] + rng.normal(size=12)[who] + rng.normal(size=108)
+    folder = tmp_path_factory.mktemp("kills") / "rows"
+    folder.mkdir()
+    for i, part in enumerate((df.iloc[:50], df.iloc[50:])):
+        part.to_parquet(folder / f"part-{i}.parquet", index=False)
+    return folder
+
+
+def home(tmp_path, rows):
+    (tmp_path / "rows").symlink_to(rows)
+    return tmp_path
+
+
+@pytest.fixture
+def undisturbed(tmp_path_factory, rows):
+    return run(home(tmp_path_factory.mktemp("undisturbed"), rows))
+
+
+@kills
+def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path, monkeypatch):
+    rng = np.random.default_rng(seed)
+    moments = set(rng.integers(1, undisturbed["exchanges"], 2 if seed == 0 else 6).tolist())
+    seats, killed = [], []
+    opened = Seats.open
+    monkeypatch.setattr(Seats, "open", lambda self, *args: (seats.append(self), opened(self, *args))[1])
+
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+    def watch(exchanged):
+        if exchanged.number in moments:
+            victim = seats[0].actors[int(rng.integers(2))]
+            threading.Timer(rng.exponential(0.003), kill, [ray.get(victim.pid.remote(), timeout=30)]).start()
+
+    same(run(home(tmp_path, rows), folder=tmp_path / "state", watch=watch), undisturbed)
+    assert killed
+
+
+@kills
+def test_a_driver_that_is_killed_goes_on_where_it_stood(seed, undisturbed, rows, tmp_path):
+    rng = np.random.default_rng(seed)
+    folder, last = home(tmp_path, rows), 0
+    total = int(undisturbed["exchanges"])
+    ends = sorted(rng.integers(1, total, 1 if seed == 0 else 3).tolist())
+    script, root = Path(__file__).with_name("driver.py"), Path(__file__).parents[3]
+    address = ray.get_runtime_context().gcs_address
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    for end in [*ends, None]:
+        driver = subprocess.Popen(
+            [sys.executable, script, address, folder], stdout=subprocess.PIPE, text=True, env=environment, cwd=root
+        )
+        guard = threading.Timer(120, driver.kill)
+        guard.start()
+        try:
+            for line in driver.stdout:
+                last = int(line)
+                if end is not None and last >= end:
+                    threading.Event().wait(rng.exponential(0.003))
+                    break
+        finally:
+            if end is not None or sys.exc_info()[0] is not None:
+                driver.kill()
+            driver.stdout.close()
+            assert driver.wait(60) == (0 if end is None else -signal.SIGKILL)
+            guard.cancel()
+    assert last == total
+    with np.load(folder / "found.npz") as found:
+        same(dict(found), undisturbed)
+
+
+@work
+def double(site, x):
+    site.state["x"] = 2.0 * x
+    return {"x": site.state["x"]}
+
+
+def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
+    problem = quadratic(8)
+    with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
+        fed.ask(double, x=PerRow(np.ones(8)))
+        os.kill(ray.get(fed._seats.actors[0].pid.remote()), signal.SIGKILL)
+        with pytest.raises(CoterieError, match=r"site 0 .*begin with empty folders"):
+            fed.ask(double, x=PerRow(np.ones(8)))
+
+
+def test_a_deadline_leaves_out_a_slow_actor():
+    problem = quadratic(8)
+    with Ray(problem.objective, problem.clusters, ids=problem.ids, policy=Policy(deadline=0.5, retries=0)) as fed:
+        pid = ray.get(fed._seats.actors[1].pid.remote())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            replies = fed.ask(double, x=PerRow(np.ones(8)))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        np.testing.assert_array_equal(replies.missing, fed.sites[1])
+
+
+def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
+    sent = {"down": 0, "up": 0}
+    send = Seats.send
+
+    def counting(seats, messages, timeout):
+        answers = send(seats, messages, timeout)
+        sent["down"] += sum(map(len, messages.values()))
+        sent["up"] += sum(map(len, answers.values()))
+        return answers
+
+    monkeypatch.setattr(Seats, "send", counting)
+    problem = quadratic(8)
+    with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
+        fed.ask(double, x=PerRow(np.ones(8)))
+        fed.total(double, x=PerRow(np.ones(8)))
+        assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (sent["down"], sent["up"])
+        assert sent["down"] > 2 * 64 and sent["up"] > 2 * 64
