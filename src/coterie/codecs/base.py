@@ -24,6 +24,9 @@ from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed import U64
 from coterie.numerics.keyed_kernel import key
 
+LONGEST = 8
+"""Bytes of a body for each coordinate, and one more, at most."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -127,7 +130,11 @@ class Codec(ABC):
         bodies, heads, sound = unframe(payload, salts)
         ours = sound & (heads >> 1 == (self.identity << 2 | self.version))
         _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
-        return _back(self.unpack(unsqueeze(bodies, (heads & 1).astype(np.bool_)), d), order)
+        full = unsqueeze(bodies, (heads & 1).astype(np.bool_), LONGEST * (d + 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = self.unpack(full, d)
+        _refuse(~np.isfinite(rows).all(axis=1), f"holds NaN or infinite numbers, which codec {self.name!r} never sends")
+        return _back(rows, order)
 
     def _agreed(self, m: int, d: int, order: npt.ArrayLike | None) -> tuple[Ints | None, Words]:
         """The order as (1 or m, d), checked, and what checksums (m,) start from: all that both ends must know."""

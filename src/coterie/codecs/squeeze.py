@@ -8,8 +8,8 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 
-SHORTEST, LONGEST = 48, 1 << 30
-"""Bodies tried, and the longest one a message may unfold to, in bytes."""
+SHORTEST = 48
+"""Bodies tried, in bytes."""
 
 
 def squeeze(bodies: Ragged) -> tuple[Ragged, npt.NDArray[np.uint8]]:
@@ -29,17 +29,24 @@ def squeeze(bodies: Ragged) -> tuple[Ragged, npt.NDArray[np.uint8]]:
     return (Ragged.of(rows) if flags.any() else bodies), flags
 
 
-def unsqueeze(bodies: Ragged, flags: npt.NDArray[np.bool_]) -> Ragged:
-    """The inverse of :func:`squeeze`; a CoterieError where a flagged body is none of zstandard's."""
+def unsqueeze(bodies: Ragged, flags: npt.NDArray[np.bool_], longest: int) -> Ragged:
+    """The inverse of :func:`squeeze`; a CoterieError where a flagged body is none of zstandard's, or ``longest`` bytes.
+
+    The length is read before anything is unpacked: zstandard would make room for whatever a body says it holds.
+    """
     if not flags.any():
         return bodies
     import zstandard
 
-    tool = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+    style = zstandard.FORMAT_ZSTD1_MAGICLESS
+    tool = zstandard.ZstdDecompressor(format=style)
     rows = [bodies[i] for i in range(len(bodies))]
     for i in np.flatnonzero(flags):
+        data = rows[i].tobytes()
         try:
-            rows[i] = np.frombuffer(tool.decompress(rows[i].tobytes(), max_output_size=LONGEST), np.uint8)
+            if zstandard.get_frame_parameters(data, format=style).content_size > longest:
+                raise CoterieError(f"Row {i} would unpack to more than its {longest} bytes: its bytes were damaged.")
+            rows[i] = np.frombuffer(tool.decompress(data), np.uint8)
         except zstandard.ZstdError as error:
             raise CoterieError(f"Row {i} cannot be unpacked by zstandard: its bytes were damaged.") from error
     return Ragged.of(rows)

@@ -24,6 +24,8 @@ VERSION = 2
 _HEAD = struct.Struct("<4sBQ")
 _CHECK = 16
 _DEPTH = 64
+_AXES = 32
+_LAST_CHARACTER = 0x10FFFF
 Buffer = bytes | memoryview
 _DTYPE = re.compile(r"[<|](b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,9})")
 
@@ -76,7 +78,7 @@ def decode(data: bytes, writable: bool = False) -> Any:
     if len(data) != _HEAD.size + size + _CHECK:
         raise CoterieError(f"A message of {size} bytes arrived with {len(data)} bytes: send it again.")
     body = memoryview(data)[_HEAD.size : -_CHECK]
-    if _checksum(data[:-_CHECK]) != data[-_CHECK:]:
+    if _checksum(memoryview(data)[:-_CHECK]) != data[-_CHECK:]:
         raise CoterieError("A message was changed on the way (its checksum differs): send it again.")
     try:
         reader = _Reader(body, writable)
@@ -100,7 +102,9 @@ def ragged(values: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> Ragged:
     """The Ragged of some values and the lengths of its rows; a CoterieError where they are not lengths."""
     if found.ndim != 1 or found.dtype.kind != "u":
         raise CoterieError("A message holds rows without lengths.")
-    return Ragged(values, np.concatenate([[0], np.cumsum(found.astype(np.int64))]))
+    offsets = np.zeros(len(found) + 1, np.int64)
+    np.cumsum(found, dtype=np.int64, out=offsets[1:])
+    return Ragged(values, offsets)
 
 
 def _checksum(*parts: Buffer) -> bytes:
@@ -195,15 +199,31 @@ class _Reader:
         tag = bytes(self._take(1))
         if tag in _LEAVES:
             return _LEAVES[tag](self)
-        if tag == b"P":
-            return PerRow(self.value(depth + 1))
-        if tag == b"C":
-            return PerCluster(self.value(depth + 1))
+        if tag in (b"P", b"C"):
+            return self._shared_out(PerRow if tag == b"P" else PerCluster, self.value(depth + 1))
         if tag == b"l":
             return [self.value(depth + 1) for _ in range(self._count())]
         if tag == b"d":
-            return {self._text(): self.value(depth + 1) for _ in range(self._count())}
+            return self._dict(depth)
         raise CoterieError(f"A message holds an unknown kind of value ({tag!r}).")
+
+    def _dict(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for _ in range(self._count()):
+            key = self._text()
+            if key in found:
+                raise CoterieError(f"A message names {key!r} twice.")
+            found[key] = self.value(depth + 1)
+        return found
+
+    @staticmethod
+    def _shared_out(kind: type[PerRow | PerCluster], value: Any) -> PerRow | PerCluster:
+        """What is sent row by row is made of arrays: of other things numpy might make one of any size."""
+        parts = value if kind is PerCluster and isinstance(value, list) else [value]
+        allowed = np.ndarray if parts is value else np.ndarray | Ragged | dict
+        if not all(isinstance(part, allowed) for part in parts):
+            raise CoterieError("A message holds rows that are no arrays.")
+        return kind(value)
 
     def _take(self, n: int) -> memoryview:
         part = self._data[self.at : self.at + n]
@@ -237,14 +257,36 @@ class _Reader:
         if not _DTYPE.fullmatch(name):
             raise CoterieError(f"A message holds an array of unknown type {name!r}.")
         dtype = np.dtype(name)
-        shape = tuple(self._count() for _ in range(self._count()))
-        raw = self._take(math.prod(shape) * dtype.itemsize)
+        axes = self._count()
+        if axes > _AXES:
+            raise CoterieError(f"A message holds an array of {axes} axes.")
+        shape = tuple(self._count() for _ in range(axes))
+        size = math.prod(shape)
+        if not dtype.itemsize and size > len(self._data):  # numpy gives text of no length one character
+            raise CoterieError("A message holds an array larger than itself.")
+        raw = self._take(size * dtype.itemsize)
         # A copy: bytes are not aligned, and compiled kernels would have to be built again for unaligned arrays.
         array = np.empty(shape, dtype.newbyteorder("="))
         if array.size and dtype.itemsize:
+            _check_values(raw, dtype)
             array[...] = np.frombuffer(raw, dtype).reshape(shape)
         array.flags.writeable = self._writable
         return array
+
+
+def _check_values(raw: memoryview, dtype: np.dtype[Any]) -> None:
+    """Refuse bytes that are no value of their type, which numpy would take in and stumble over later."""
+    if dtype.kind == "b" and np.frombuffer(raw, np.uint8).max() > 1:
+        raise CoterieError("A message holds a bool that is neither true nor false.")
+    if dtype.kind == "U" and np.frombuffer(raw, "<u4").max() > _LAST_CHARACTER:
+        raise CoterieError("A message holds a character that does not exist.")
+
+
+def _scalar(reader: _Reader) -> Any:
+    array = reader.array()
+    if array.ndim:
+        raise CoterieError("A message holds an array where a number should be.")
+    return array[()]
 
 
 _LEAVES: dict[bytes, Callable[[_Reader], Any]] = {
@@ -255,7 +297,7 @@ _LEAVES: dict[bytes, Callable[[_Reader], Any]] = {
     b"f": _Reader._float,
     b"s": _Reader._text,
     b"b": _Reader._bytes,
-    b"g": lambda r: r.array()[()],
+    b"g": _scalar,
     b"a": _Reader.array,
     b"R": lambda r: ragged(r.array(), r.array()),
 }
