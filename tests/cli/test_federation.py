@@ -158,6 +158,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["run", "heart", "--program", "hierarchical"], "Say what is modelled: add --formula"),
         (["run", "heart", *RUN, "--objective", "a:b"], "leave out --formula"),
         (["run", "heart", "--program", "fedavg", "--objective", "a"], "--objective takes module:function"),
+        (["run", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
         (["run", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
         (["log", "heart", "--name", "r"], "There is no run 'r'"),
         (["log", "heart"], "There was no run yet"),

@@ -13,7 +13,14 @@ TABLE_OPTIONS = ["--formula", "--client", "--cluster", "--family", "--shared", "
 MODEL_OPTIONS = ["--covariance", "--cluster-variance", "--residual", "--reml", "--ml", "--gamma", "--lam", "--alpha"]
 EVIDENCE_OPTIONS = ["--splits", "--test-fraction", "--order-by", "--split-by", "--seed", "--out"]
 COMPARE = [*TABLE_OPTIONS, *MODEL_OPTIONS, *EVIDENCE_OPTIONS]
-PROGRAM = ["--program", "--option", "--seed", "--objective", *(o for o in TABLE_OPTIONS if o != "--shared")]
+PROGRAM = [
+    "--program",
+    "--option",
+    "--seed",
+    "--objective",
+    "--objective-option",
+    *(o for o in TABLE_OPTIONS if o != "--shared"),
+]
 OPTIONS = {
     "fit": [*COMPARE, "--method"],
     "compare": [*COMPARE, "--methods", "--report"],

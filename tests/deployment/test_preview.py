@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from coterie.deployment.config import Config, Member
 from coterie.deployment.preview import preview
 from coterie.deployment.programs import run
 from tests.deployment.sites import FORMULA, build, home, tables
@@ -48,3 +51,30 @@ def test_a_program_that_cannot_run_says_why(tmp_path):
     build(tmp_path)
     found = look(tmp_path, EXACT | {"task": {"formula": "score ~ weight"}})
     assert "weight" in found.ended
+
+
+FACTORY = """
+import numpy as np
+from coterie.objectives.softmax import Softmax
+
+def make(path, site, classes):
+    rng = np.random.default_rng(len(site))
+    y = np.arange(60) % classes
+    starts = np.array([0, 25])
+    X = rng.normal(size=(60, 4))
+    return Softmax.of(X, y, starts, np.array([25, 60]), classes=classes), [f"{site}-{i}" for i in range(2)]
+"""
+
+
+def test_training_at_home_is_shown_by_its_updates(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    own = tmp_path / "basel"
+    own.mkdir()
+    (own / "softmax_of_basel.py").write_text(FACTORY)
+    Config("toy", "nvflare", sites=("basel", "bern")).write(own)
+    Member("basel", allow=("softmax_of_basel:make",)).write(own)
+    task = {"factory": "softmax_of_basel:make", "options": {"classes": 3}}
+    program = {"program": "fedavg", "task": task, "options": {"rounds": 3, "eta": 0.1, "B": 10}}
+    found = preview(own, program, run)
+    assert found.ended == ""
+    assert any(item.answers >= 3 and item.covers in (25, 60) for item in found.leaving)

@@ -62,6 +62,7 @@ def preview(
     weights: o.Weights = None,
     missing: o.Missing = "error",
     objective: o.Objective = None,
+    objective_option: o.ObjectiveOptions = None,
     option: o.Options = None,
     seed: o.Seed = None,
     min_group: Annotated[
@@ -72,12 +73,13 @@ def preview(
 ) -> None:
     """Show exactly what a program would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     given = {k: v for k, v in locals().items() if k not in ("folder", "min_group", "as_json")}
-    from coterie.deployment import folders, programs
+    from coterie.deployment import folders
     from coterie.deployment.preview import preview as look
+    from coterie.deployment.programs import run as run_program
 
     home = folders.site(folder)
     with status("Running the program on this site's own rows ..."):
-        found = look(home, o.described(given), programs.run, min_group)
+        found = look(home, o.described(given), run_program, min_group)
     if as_json:
         print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     else:

@@ -50,6 +50,15 @@ Objective = Annotated[
         rich_help_panel=_PROGRAM,
     ),
 ]
+ObjectiveOptions = Annotated[
+    list[str] | None,
+    Option(
+        "--objective-option",
+        metavar="NAME=VALUE",
+        help="An argument of what makes the objective; several are allowed.",
+        rich_help_panel=_PROGRAM,
+    ),
+]
 Formula = Annotated[
     str | None, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
 ]
@@ -106,16 +115,19 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     given : dict
-        ``program``, ``option``, ``seed``, ``objective`` and those of the table, by name.
+        ``program``, ``option``, ``seed``, ``objective``, ``objective_option`` and those of the table, by name.
     """
     options = assignments("--option", given["option"])
+    if given["objective_option"] and given["objective"] is None:
+        raise CoterieError("--objective-option needs --objective.")
     named = {name: given[name] for name in _FORMULA if given[name]}
     if given["objective"] is not None:
         if given["formula"] is not None or named:
             raise CoterieError("--objective stands for a table: leave out --formula and the names of columns.")
         if not re.fullmatch(r"[\w.]+:\w+", given["objective"]):
             raise CoterieError(f"--objective takes module:function, not '{given['objective']}'.")
-        task: dict[str, Any] = {"factory": given["objective"]}
+        made = assignments("--objective-option", given["objective_option"])
+        task: dict[str, Any] = {"factory": given["objective"], "options": made}
     elif given["formula"] is not None:
         task = {"formula": given["formula"], "family": given["family"], "missing": given["missing"], **named}
     else:

@@ -80,6 +80,7 @@ def run(
     weights: o.Weights = None,
     missing: o.Missing = "error",
     objective: o.Objective = None,
+    objective_option: o.ObjectiveOptions = None,
     option: o.Options = None,
     seed: o.Seed = None,
     name: Annotated[

@@ -117,7 +117,8 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     receivers[member.name] = Stand(folder, member, member.name, seen).receive
     with _drawer(folder) as drawer:
         replace(config, sites=tuple(receivers), policy={}, secure={}).write(drawer)
-        shutil.copy(folder / SCHEMA, drawer / SCHEMA)
+        if (folder / SCHEMA).exists():
+            shutil.copy(folder / SCHEMA, drawer / SCHEMA)
         toml.write(drawer / "runs" / "preview" / "run.toml", program)
         ended = ""
         try:
