@@ -9,7 +9,7 @@ pytest.importorskip("dp_accounting")
 from coterie.engines import Faults, InProcess, Loopback
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy import BudgetSpent, Event, Private, epsilon
-from coterie.engines.privacy.at_home import BROKEN, shortened
+from coterie.engines.privacy.at_home import BROKEN, normal, shortened
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.engines.privacy.works import Values, both, tell
@@ -35,6 +35,13 @@ def test_sums_have_the_noise_that_they_need(quorum, variance):
     assert stats.kstest(noise, "norm").pvalue > 1e-4
     step = 2.0 ** np.floor(np.log2(2.1 / np.sqrt(4 * quorum))) * 2.0**-20
     assert np.array_equal(found, np.round(found / step) * step)  # nothing is left of the low bits
+
+
+@pytest.mark.parametrize(("byte", "ends"), [(b"\0", 12.5), (b"\xff", 0.0)])
+def test_the_tails_of_the_noise(byte, ends, monkeypatch):
+    """All bits zero are the far end; the last bit is the sign, and all others set are the middle."""
+    monkeypatch.setattr("os.urandom", lambda n: byte * n)
+    assert np.allclose(normal([0, 1], "v", None, 3), ends, atol=0.05)
 
 
 def test_names_share_the_noise():

@@ -94,7 +94,7 @@ def test_broken_clients_add_nothing_and_are_not_named():
 REFUSED = [
     (Scaffold(eta=0.1), "scaffold:begin has no bound"),
     (IFCA(eta=0.1, k=2), "ifca:choose asks for clients' own replies"),
-    (CFL(eta=0.1, eps1=0.4, eps2=1.6), "own replies"),
+    (CFL(eta=0.1, eps1=1e6, eps2=1.0), "cfl:norms asks for clients' own replies"),
     (FedAvg(eta=0.1, up="qsgd"), "travel coded cannot be private"),
 ]
 

@@ -37,7 +37,7 @@ BY_ROW = frozenset(("coterie.methods.dp_sgd:gradients",))
 """Works that bound what every row adds, ``work(site, clip, chosen, ...)``: see :func:`_rows`."""
 
 _KNOWN = {"x", "w", "far", "broken"}  # what clients send that train at home: local_training.at_home.sent
-_SLACK, _BITS = 1.0 - 1e-9, 20
+_SLACK, _BITS, _FAR = 1.0 - 1e-9, 20, 2**32
 
 
 @work
@@ -114,7 +114,11 @@ def normal(site: Site, name: str, seed: Any, n: int) -> Floats:
     from scipy.special import ndtri
 
     bits = np.frombuffer(os.urandom(8 * len(site) * n), dtype=np.uint64).reshape(len(site), n)
-    half = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)  # below zero; the last bit is the sign
+    whole = bits >> np.uint64(1)
+    place = whole + 0.5
+    far = whole < _FAR  # here one number of 63 bits would be many steps of the grid: it gets more bits
+    place[far] = whole[far] + 0.5 * 2.0**-53 + _uniform(site, name, None, int(far.sum()))
+    half = ndtri(place * 2.0**-64)  # below zero; the last bit is the sign
     return np.asarray(np.where(bits & np.uint64(1), half, -half))
 
 

@@ -133,7 +133,7 @@ class Private:
         form = self._form(name, message, by)
         rows = addressed(to, self.clients)
         rows = np.arange(len(self.clients)) if rows is None else rows
-        if len(np.unique(rows)) < len(rows):
+        if to is not None and len(np.unique(rows)) < len(rows):
             raise CoterieError(
                 f"{name} asks a client more than once in an exchange, which would cost it privacy twice."
             )
