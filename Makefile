@@ -6,10 +6,11 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak lint format bench docs clean
+.PHONY: help demo federation-demo hospitals test soak lint format bench docs clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
+	@echo "make federation-demo  four hospitals, one process each, over NVFlare and over Flower"
 	@echo "make test    install what the tests need, check style and types, run the tests"
 	@echo "make soak    the long forms of tests: thousands of faults, damaged messages and draws"
 	@echo "make lint    style and types only"
@@ -23,6 +24,13 @@ demo: $(VENV)/.data
 	$(BIN)/coterie data fetch hsb82 --out build/hsb82.csv
 	$(BIN)/coterie fit build/hsb82.csv --formula "mAch ~ cses" --client school --cluster sector --out build/demo
 	@echo "The model is in build/demo, the report is build/demo/report.html"
+
+federation-demo:
+	$(MAKE) --no-print-directory VENV=$(VENV)-federation hospitals
+
+hospitals: $(VENV)/.federation
+	$(BIN)/python examples/hospitals.py --engine nvflare
+	$(BIN)/python examples/hospitals.py --engine flower --steps 100
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
@@ -47,7 +55,7 @@ docs: $(VENV)/.docs
 	@echo "The documentation is build/docs/index.html"
 
 clean:
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) $(VENV)-federation
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
@@ -56,6 +64,6 @@ $(VENV)/.made:
 	@touch $@
 
 # Stamps: installed again only when the requirements change.
-$(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
+$(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs $(VENV)/.federation: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
 	$(PIP) --editable ".[$*]"
 	@touch $@
