@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment.config import Config
+from coterie.deployment.config import SITE, Config
 from coterie.deployment.flower_keys import private
 from coterie.errors import CoterieError
 
@@ -51,7 +51,8 @@ def environment(folder: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        # A site's client processes start once a message; a coordinator's programs once a run.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25" if (folder / SITE).exists() else "1.0",
         "COTERIE_FOLDER": str(folder),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "NO_COLOR": "1",

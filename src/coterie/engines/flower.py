@@ -37,7 +37,7 @@ class FlowerTransport:
         The site of each node number, where nodes are not registered by name (a simulation).
     join : float, default 60
         Seconds to wait for sites that are not here yet; who comes later is still asked.
-    poll, look : float, default 0.1 and 1
+    poll, look : float, default 0.2 and 2
         Seconds between looks for replies, and for nodes that left.
 
     Attributes
@@ -57,8 +57,8 @@ class FlowerTransport:
         *,
         names: Mapping[int, str] | None = None,
         join: float = 60.0,
-        poll: float = 0.1,
-        look: float = 1.0,
+        poll: float = 0.2,
+        look: float = 2.0,
     ) -> None:
         self._grid, self._names, self._poll, self._look = grid, names, poll, look
         self.refused: dict[str, str] = {}
