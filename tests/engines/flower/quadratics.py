@@ -17,7 +17,7 @@ M, D = 11, 3
 
 
 @work
-def step(site, x):
+def step(site, x, padding=b""):
     u = site.state.get("u", np.zeros((len(site), D)))
     site.state["u"] = u - 0.2 * (site.objective.gradient(u) + 0.5 * (u - x))
     return {"u": site.weights[:, None] * site.state["u"], "w": site.weights}
@@ -36,11 +36,11 @@ def problem():
     return Quadratic(root @ root.transpose(0, 2, 1) / D + np.eye(D), rng.normal(size=(M, D))), rng.uniform(1, 2, M), ids
 
 
-def fit(fed, steps):
+def fit(fed, steps, padding=0):
     """Some steps of every client, and their models: steps + 1 exchanges."""
     x = np.zeros(D)
     for _ in range(steps):
-        sums = fed.total(step, x=x)
+        sums = fed.total(step, x=x, **({"padding": bytes(padding)} if padding else {}))
         x = sums["u"] / sums["w"]
     return x, fed.ask(models)["u"]
 
@@ -67,7 +67,7 @@ def program(transport, folder: Path, run: str) -> None:
     home = folder / "runs" / run
     options = json.loads((home / "options.json").read_text())
     fed = Remote(transport, run=run, policy=Policy(**options.get("policy", {})), journal=home / "journal")
-    x, u = fit(fed, options["steps"])
+    x, u = fit(fed, options["steps"], options.get("padding", 0))
     np.savez(home / "result.npz", x=x, u=u)
     told = fed.ledger.as_dict() | {"transport": transport.refused}
     (home / "told.json").write_text(json.dumps(told))
