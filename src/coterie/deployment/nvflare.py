@@ -109,7 +109,7 @@ def status(folder: Path) -> dict[str, Any]:
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if running is not None:
         with Operator(folder) as operator:
-            found["sites"] |= dict.fromkeys(operator.sites(), "online")
+            found["sites"] |= dict.fromkeys(found["sites"].keys() & operator.sites(), "online")
             found["jobs"] = operator.jobs()
     return found
 
@@ -153,8 +153,9 @@ def carry_out(folder: Path, run_id: str, timeout: float, server: type[Any], site
             job = _living(path)
             if job is None:
                 _clear(operator, run_id)
-                _gather(operator, names, end)
-                job = _persist(lambda: operator.submit(run_id, server(run_id, names), site(run_id)), end)
+                there = _gather(operator, names, end)
+                sides = server(run_id, names), site(run_id)
+                job = _persist(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
             outcome = _follow(operator, job, path, end)
             if outcome.state == "finished":
                 return
@@ -184,18 +185,17 @@ def _clear(operator: Operator, run_id: str) -> None:
                     operator.abort(job["job_id"])
 
 
-def _gather(operator: Operator, names: tuple[str, ...], end: float) -> None:
-    """Wait until all sites answer, or for some time; a CoterieError if none does then."""
+def _gather(operator: Operator, names: tuple[str, ...], end: float) -> list[str]:
+    """The sites that answer: all of them, or after some time those that do; a CoterieError if none does."""
     last = min(end, time.monotonic() + PATIENCE)
     while True:
         there = _persist(operator.answering, end)
-        if there.issuperset(names):
-            return
-        if time.monotonic() > last:
+        if there.issuperset(names) or time.monotonic() > last:
             break
         time.sleep(_LOOK)
     if not there.intersection(names):
         raise CoterieError(f"No site is connected: start {listed(names)}, then run again.")
+    return sorted(there.intersection(names))
 
 
 def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:

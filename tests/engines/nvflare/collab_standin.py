@@ -1,4 +1,7 @@
-"""The two sides of a job for tests: rows of the contract suite, whose sites hold shares of the clients."""
+"""The two sides of a job for tests: methods whose sites hold shares of the clients.
+
+``own`` is a small one of this file; all others are rows of the contract suite, whose import takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
@@ -19,32 +22,60 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.nvflare.app import Server, Site
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
-from tests.contract.registry import CASES
+from coterie.federation import work
+from coterie.objectives.quadratic import Quadratic
 from tests.engines.sites import nodes
 
-BY_NAME = {case.name: case for case in CASES}
+M, D, STEPS = 12, 3, 40
 
 
-def share(name, sites):
-    """The receiver of one site for any case: a run is called ``run.case``, and its node is made when first asked."""
-    found = {}
-
-    def receive(folder, data):
-        request = wire.decode(data)
-        run = request["run"]
-        if run not in found:
-            found[run] = node(name, sites, run.partition(".")[2], folder / "runs" / run)
-        return found[run].answer(request, data[-16:])
-
-    return receive
+@work
+def step(site, x):
+    u = site.state.get("u", np.zeros((len(site), D)))
+    site.state["u"] = u - 0.2 * (site.objective.gradient(u) + 0.5 * (u - x))
+    return {"u": site.weights[:, None] * site.state["u"], "w": site.weights}
 
 
-def node(name, sites, case, folder=None):
-    """The node of one site: clients are dealt out, so that every site holds some of every cluster."""
-    problem = BY_NAME[case].problem()
-    parts = [np.arange(len(problem.ids))[s :: len(sites)] for s in range(len(sites))]
-    at = sorted(sites).index(name)
-    return nodes(problem, [parts[at]], folder)["site 0"]
+@work
+def models(site):
+    return {"u": site.state["u"]}
+
+
+def quadratics():
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(M, D, D))
+    objective = Quadratic(root @ root.transpose(0, 2, 1) / D + np.eye(D), rng.normal(size=(M, D)))
+    clusters, ids = np.repeat(np.arange(3), M // 3), rng.integers(0, 2**64, M, dtype=np.uint64)
+    return SimpleNamespace(objective=objective, clusters=clusters, weights=rng.uniform(1, 2, M), ids=ids)
+
+
+def tied(fed):
+    """Personal models that live at the sites, tied to a shared one: STEPS + 1 exchanges."""
+    x = np.zeros(D)
+    for _ in range(STEPS):
+        sums = fed.total(step, x=x)
+        x = sums["u"] / sums["w"]
+    return {"x": x, "u": fed.ask(models)["u"]}
+
+
+OWN = SimpleNamespace(name="own", problem=quadratics, run=tied, tolerance=1e-12)
+
+
+def case(name):
+    """A method and its problem by name."""
+    if name == OWN.name:
+        return OWN
+    from tests.contract.registry import CASES
+
+    return next(c for c in CASES if c.name == name)
+
+
+def node(name, sites, method, folder):
+    """The node of one site: clients are dealt out, so that every site has some of every cluster."""
+    problem = case(method).problem()
+    mine = np.arange(len(problem.ids))[sorted(sites).index(name) :: len(sites)]
+    (found,) = nodes(problem, [mine], folder).values()
+    return found
 
 
 class Program(Server):
@@ -55,38 +86,43 @@ class Program(Server):
         options = json.loads((home / "options.json").read_text())
         told = {}
         for name in options["cases"]:
-            run = f"{run_id}.{name}"
             begun = time.perf_counter()
-            journal = home / "journal" / name if options.get("journal") else None
             fed = Remote(
                 transport,
-                run=run,
+                run=f"{run_id}.{name}",
                 seed=7,
                 policy=Policy(**options["policy"]),
-                journal=journal,
-                watch=watch(home, options),
+                journal=home / "journal" / name,
+                watch=watch(home, options.get("pause", 0.0)),
             )
-            result = dict(BY_NAME[name].run(fed))
+            result = dict(case(name).run(fed))
             checkpoint.write(home / name, wire.pieces(result))
             told[name] = fed.ledger.as_dict() | {"wall": time.perf_counter() - begun}
         (home / "told.json").write_text(json.dumps(told))
 
 
-def watch(home, options):
-    """Slow runs give tests time to kill somebody; the file tells how far a run is."""
+def watch(home, pause):
+    """The file tells how far a run is; slow runs give tests time to kill somebody."""
 
     def seen(event):
         with (home / "seen").open("a") as file:
             file.write(f"{event.number} {event.seconds:.4f} {' '.join(event.missing)}\n")
-        time.sleep(options.get("pause", 0.0))
+        time.sleep(pause)
 
     return seen
 
 
 class Share(Site):
-    """Holds its share of the clients of any case."""
+    """Holds its share of the clients of any case: a run is called ``run.case``, its node is made when first asked."""
 
     def receiver(self, folder):
-        config = Config.read(folder)
-        receive = share(folder.name, config.sites)
-        return lambda data: receive(folder, data)
+        sites, found = Config.read(folder).sites, {}
+
+        def receive(data):
+            request = wire.decode(data)
+            run = request["run"]
+            if run not in found:
+                found[run] = node(folder.name, sites, run.partition(".")[2], folder / "runs" / run)
+            return found[run].answer(request, data[-16:])
+
+        return receive

@@ -64,7 +64,7 @@ class Deployed:
 
     def need_result(self, run, name, tolerance=None):
         """The result of a case is that in process."""
-        case = standin.BY_NAME[name]
+        case = standin.case(name)
         problem = case.problem()
         fed = InProcess(problem.objective, problem.clusters, problem.weights, problem.ids, seed=7)
         expected, found = dict(case.run(fed)), checkpoint.read(self.home(run) / name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.engines.nvflare import refusals
 from coterie.errors import CoterieError
 
 SERVER, ADMIN = "coordinator", "operator@coterie.local"
@@ -76,11 +77,11 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     if done.returncode or not made:
         said = (done.stderr or done.stdout).strip().splitlines() or ["it gave no reason"]
         raise CoterieError(f"NVFlare could not make the certificates: {said[0]}")
-    _install(made[-1] / SERVER, folder / "coordinator" / WORKSPACE)
-    _install(made[-1] / ADMIN, folder / "coordinator" / CONSOLE)
-    _change(folder / "coordinator" / WORKSPACE / "startup/fed_server.json", lambda c: _listen(c, f"{host}:{port}"))
+    coordinator, target = folder / "coordinator", f"{host}:{port}"
+    _install(made[-1] / SERVER, coordinator / WORKSPACE, "fed_server", lambda c: _service(c, target))
+    _install(made[-1] / ADMIN, coordinator / CONSOLE, "fed_admin", lambda c: c["admin"].update(host=host, port=port))
     for site in sites:
-        _install(made[-1] / site, folder / "sites" / site / WORKSPACE)
+        _install(made[-1] / site, folder / "sites" / site / WORKSPACE, "fed_client", lambda c: _service(c, target))
     shutil.rmtree(made[-1])
 
 
@@ -111,6 +112,8 @@ def settle(workspace: Path) -> None:
     def logs(settings: dict[str, Any]) -> None:
         settings["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler"]
         # Two lines for every message would bury the rest.
+        if (workspace / "startup/fed_server.json").exists():
+            refusals.settings(settings)
         settings["loggers"]["nvflare.collab.runtime.cell_dispatcher"] = {"level": "WARNING"}
 
     for name, change in (("resources", resources), ("authorization", rights), ("log_config", logs)):
@@ -130,18 +133,22 @@ def console(coordinator: Path) -> Path:
     return workspace
 
 
-def _listen(settings: dict[str, Any], target: str) -> None:
+def _service(settings: dict[str, Any], target: str) -> None:
+    """Where the server is; one that is told a loopback address listens there alone."""
     settings["servers"][0]["service"]["target"] = target
+    if "admin_port" in settings["servers"][0]:
+        settings["servers"][0]["admin_port"] = int(target.rpartition(":")[2])
 
 
-def _install(made: Path, workspace: Path) -> None:
-    """Put startup files and settings into a workspace; whatever else is in it stays."""
-    workspace.mkdir(parents=True, exist_ok=True)
-    for part in ("startup", "local"):
-        if (made / part).is_dir():
-            shutil.rmtree(workspace / part, ignore_errors=True)
-            shutil.move(made / part, workspace / part)
-    (workspace / "startup").chmod(0o700)
+def _install(made: Path, workspace: Path, name: str, aim: Callable[[dict[str, Any]], None]) -> None:
+    """Make a workspace of what was provisioned; one that is there keeps all but where the server is."""
+    startup = workspace / "startup"
+    if not startup.is_dir():
+        workspace.mkdir(parents=True, exist_ok=True)
+        shutil.move(made / "local", workspace / "local")
+        shutil.move(made / "startup", startup)  # last: it is the mark of a whole workspace
+        startup.chmod(0o700)
+    _change(startup / f"{name}.json", aim)
 
 
 def _change(source: Path, change: Callable[[dict[str, Any]], None], target: Path | None = None) -> None:

@@ -6,7 +6,7 @@ import io
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -60,12 +60,14 @@ class Operator:
         """The status of a job, such as "RUNNING" or "FINISHED:COMPLETED"."""
         return str(self._ask(lambda session: session.get_job_status(job)))
 
-    def submit(self, name: str, server: object, site: object) -> str:
-        """Start a job and return its number.
+    def submit(self, name: str, server: object, site: object, names: Iterable[str]) -> str:
+        """Start a job at some sites and return its number.
 
         Parameters
         ----------
         name : str
+        names : iterable of str
+            The sites.
         server, site : object
             The two sides of :mod:`coterie.engines.nvflare.app`. Their classes are named in the job, their code is not
             sent: members run what they have installed.
@@ -74,6 +76,7 @@ class Operator:
 
         with tempfile.TemporaryDirectory() as folder:
             recipe = CollabRecipe(name, server=server, client=site, sync_task_timeout=60)
+            recipe.set_per_site_config({n: {} for n in names})  # at these sites, whoever else is connected
             recipe.export(folder)
             for code in Path(folder).glob("*/*/custom"):
                 shutil.rmtree(code)

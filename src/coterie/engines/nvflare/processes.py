@@ -33,6 +33,8 @@ def start(workspace: Path) -> subprocess.Popen[bytes]:
         raise CoterieError(f"{workspace.parent} has no {script.name} of NVFlare: make it with federation init.")
     here = str(Path(sys.executable).parent)  # the script runs the first python3 it finds
     environment = {k: v for k, v in os.environ.items() if k != "NVFL_WORKSPACE"}
+    if (workspace / "startup/fed_server.json").exists():
+        environment["PYTHONASYNCIODEBUG"] = "1"  # a handshake that failed is told in this mode alone
     environment["PATH"] = os.pathsep.join([here, environment.get("PATH", "")])
     with (workspace / "console.log").open("ab") as log:
         return subprocess.Popen(  # noqa: S603
