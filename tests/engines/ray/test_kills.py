@@ -46,9 +46,17 @@ def home(tmp_path, rows):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def known():
+    return {}
+
+
 @pytest.fixture
-def undisturbed(tmp_path_factory, rows):
-    return run(home(tmp_path_factory.mktemp("undisturbed"), rows))
+def undisturbed(known, tmp_path_factory, rows):
+    """All numbers of a run in which nothing happens."""
+    if not known:
+        known |= run(home(tmp_path_factory.mktemp("undisturbed"), rows))
+    return known
 
 
 @kills
@@ -110,6 +118,7 @@ def double(site, x):
     return {"x": site.state["x"]}
 
 
+@pytest.mark.soak
 def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
     problem = quadratic(8)
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
