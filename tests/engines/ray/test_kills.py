@@ -59,6 +59,45 @@ def undisturbed(known, tmp_path_factory, rows):
     return known
 
 
+@work
+def double(site, x):
+    site.state["x"] = 2.0 * x
+    return {"x": site.state["x"]}
+
+
+def test_a_deadline_leaves_out_a_slow_actor():
+    problem = quadratic(8)
+    with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
+        fed.ask(double, x=PerRow(np.ones(8)))  # which imports the work
+        fed._courier.policy = Policy(deadline=1.0, retries=0)
+        pid = ray.get(fed._seats.actors[1].pid.remote())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            replies = fed.ask(double, x=PerRow(np.ones(8)))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        np.testing.assert_array_equal(replies.missing, fed.sites[1])
+
+
+def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
+    sent = {"down": 0, "up": 0}
+    send = Seats.send
+
+    def counting(seats, messages, timeout):
+        answers = send(seats, messages, timeout)
+        sent["down"] += sum(map(len, messages.values()))
+        sent["up"] += sum(map(len, answers.values()))
+        return answers
+
+    monkeypatch.setattr(Seats, "send", counting)
+    problem = quadratic(8)
+    with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
+        fed.ask(double, x=PerRow(np.ones(8)))
+        fed.total(double, x=PerRow(np.ones(8)))
+        assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (sent["down"], sent["up"])
+        assert sent["down"] > 2 * 64 and sent["up"] > 2 * 64
+
+
 @kills
 def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path, monkeypatch):
     rng = np.random.default_rng(seed)
@@ -112,12 +151,6 @@ def test_a_driver_that_is_killed_goes_on_where_it_stood(seed, undisturbed, rows,
         same(dict(found), undisturbed)
 
 
-@work
-def double(site, x):
-    site.state["x"] = 2.0 * x
-    return {"x": site.state["x"]}
-
-
 @pytest.mark.soak
 def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
     problem = quadratic(8)
@@ -126,34 +159,3 @@ def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
         os.kill(ray.get(fed._seats.actors[0].pid.remote()), signal.SIGKILL)
         with pytest.raises(CoterieError, match=r"site 0 .*begin with empty folders"):
             fed.ask(double, x=PerRow(np.ones(8)))
-
-
-def test_a_deadline_leaves_out_a_slow_actor():
-    problem = quadratic(8)
-    with Ray(problem.objective, problem.clusters, ids=problem.ids, policy=Policy(deadline=0.5, retries=0)) as fed:
-        pid = ray.get(fed._seats.actors[1].pid.remote())
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            replies = fed.ask(double, x=PerRow(np.ones(8)))
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        np.testing.assert_array_equal(replies.missing, fed.sites[1])
-
-
-def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
-    sent = {"down": 0, "up": 0}
-    send = Seats.send
-
-    def counting(seats, messages, timeout):
-        answers = send(seats, messages, timeout)
-        sent["down"] += sum(map(len, messages.values()))
-        sent["up"] += sum(map(len, answers.values()))
-        return answers
-
-    monkeypatch.setattr(Seats, "send", counting)
-    problem = quadratic(8)
-    with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
-        fed.ask(double, x=PerRow(np.ones(8)))
-        fed.total(double, x=PerRow(np.ones(8)))
-        assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (sent["down"], sent["up"])
-        assert sent["down"] > 2 * 64 and sent["up"] > 2 * 64
