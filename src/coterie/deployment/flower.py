@@ -29,7 +29,7 @@ from coterie.deployment.flower_serve import (
     alive,
     environment,
     flwr,
-    group_lives,
+    lives,
     nodes,
     program,
 )
@@ -204,16 +204,16 @@ def status(folder: Path) -> dict[str, Any]:
 def stop(folder: Path) -> None:
     """End the coordinator or site of ``folder`` with all its processes; nothing happens where none runs."""
     folder = folder.resolve()
-    pid = _running(folder)
+    pid = _pid(folder)
     if pid is None:
         return
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + 20.0
-    while time.monotonic() < end and _running(folder) is not None:
-        time.sleep(0.1)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    if lives(pid, str(folder)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + 20.0
+        while time.monotonic() < end and lives(pid, str(folder)):
+            time.sleep(0.1)
+    _end_rest(folder, pid)
     (folder / FILES / PID).unlink(missing_ok=True)
 
 
@@ -221,6 +221,8 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     program("flower-superlink")
     if (pid := _running(folder)) is not None:
         raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
+    if (before := _pid(folder)) is not None:
+        _end_rest(folder, before)
     command = [sys.executable, "-m", "coterie.deployment.flower_serve", kind, str(folder)]
     with (folder / FILES / "supervisor.txt").open("ab") as out:
         process = subprocess.Popen(  # noqa: S603
@@ -236,12 +238,23 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _running(folder: Path) -> int | None:
-    """Number of the supervising process, or of its group as long as one of its processes lives."""
+    """Number of the supervising process, if it lives."""
+    pid = _pid(folder)
+    return pid if pid is not None and lives(pid, str(folder)) else None
+
+
+def _end_rest(folder: Path, pid: int) -> None:
+    """End what is left of a group whose supervising process is gone."""
+    if lives(pid, str(folder), group=True):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _pid(folder: Path) -> int | None:
     try:
-        pid = int((folder / FILES / PID).read_text())
+        return int((folder / FILES / PID).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return pid if group_lives(pid, str(folder)) else None
 
 
 def _need_running(folder: Path) -> None:

@@ -73,11 +73,14 @@ def alive(pid: int) -> bool:
     return bool(state) and not state.startswith("Z")
 
 
-def group_lives(pid: int, text: str) -> bool:
-    """Whether a process whose command names ``text`` lives in group ``pid``; numbers are given anew, names are not."""
-    for line in _ps("-A", "-o", "pgid=,stat=,args=").splitlines():
-        group, state, *command = line.split(None, 2)
-        if int(group) == pid and not state.startswith("Z") and command and text in command[0]:
+def lives(pid: int, text: str, group: bool = False) -> bool:
+    """Whether process ``pid``, or any of its group, lives and its command names ``text``.
+
+    Numbers of processes are given anew, so a number alone proves nothing.
+    """
+    for line in _ps("-A", "-o", "pgid=" if group else "pid=", "-o", "stat=,args=").splitlines():
+        number, state, *command = line.split(None, 2)
+        if int(number) == pid and not state.startswith("Z") and command and text in command[0]:
             return True
     return False
 
