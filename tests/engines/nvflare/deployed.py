@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -61,6 +62,17 @@ class Deployed:
         (self.home(run) / "options.json").write_text(json.dumps({"policy": {"deadline": 20.0}} | options))
         nvflare.carry_out(self.coordinator, run, timeout, server, site)
         return json.loads((self.home(run) / "told.json").read_text())
+
+    def wait_for(self, run, exchange, timeout=120.0):
+        """Until a run has gone through so many exchanges."""
+        end = time.monotonic() + timeout
+        while self.gone(run) < exchange and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def gone(self, run):
+        """How many exchanges of a run there have been."""
+        path = self.home(run) / "seen"
+        return int(path.read_text().splitlines()[-1].split()[0]) if path.exists() else 0
 
     def need_result(self, run, name, tolerance=None):
         """The result of a case is that in process."""
