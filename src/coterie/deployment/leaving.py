@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.engines import wire
 from coterie.engines.node import Node
+from coterie.engines.requests import covers
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 
@@ -61,16 +62,17 @@ def covered(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
         Of kind "ask" or "total".
     """
     rows, by = request.get("rows"), request.get("by")
-    here = np.arange(len(about["counts"])) if rows is None else np.asarray(rows, dtype=np.int64)
-    if not len(here):
+    counts, clusters = np.asarray(about["counts"]), np.asarray(about["clusters"])
+    n = len(counts) if rows is None else len(rows)
+    if not n:
         return None
-    counts = np.asarray(about["counts"])[here]
     if request["kind"] == "ask":
-        return int(counts.min())
-    if by is None:
-        return int(counts.sum())
-    labels = np.asarray(about["clusters"])[here] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
-    return int(np.bincount(labels, counts)[np.unique(labels)].min())
+        labels = np.arange(n)
+    elif by is None:
+        labels = np.zeros(n, dtype=np.int64)
+    else:
+        labels = (clusters if rows is None else clusters[rows]) if isinstance(by, str) else by
+    return int(covers(counts, rows, labels).min())
 
 
 def shape(value: Any) -> str:

@@ -14,6 +14,7 @@ from coterie.engines.assemble import Adder, Gather
 from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
+from coterie.engines.requests import covers, need_form
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Site, State, find_work
 
@@ -122,6 +123,7 @@ class Node:
         if kind == "about":
             return wire.encode(self.about())
         if kind in ("ask", "total"):
+            need_form(request)
             if self._pending is not None and self._pending[:2] == (request["exchange"], key):
                 return self._pending[2]
             self._settle(request["counted"])
@@ -209,9 +211,8 @@ class Node:
 
     def _need_rows(self, plan: Plan, rows: Ints | None, by: Any) -> None:
         """Refuse to say anything of fewer than ``min_group`` rows."""
-        counts = self._rows if rows is None else self._rows[rows]
         labels = plan.clusters if isinstance(by, str) else np.zeros(plan.n, np.int64) if by is None else by
-        groups = np.bincount(labels, counts)[np.unique(labels)]
+        groups = covers(self._rows, rows, labels)
         if len(groups) and groups.min() < self._min_group:
             raise Refusal(
                 f"{self._name} does not answer about {int(groups.min())} rows: the smallest group it speaks of has "
@@ -221,6 +222,8 @@ class Node:
     def _sums(self, plan: Plan, work: Any, message: dict[str, Any], by: Any, cut: bool) -> dict[str, Any]:
         by_cluster = isinstance(by, str)
         labels = plan.clusters if by_cluster else None if by is None else by.astype(np.int64)
+        if labels is not None and len(labels) != plan.n:
+            raise CoterieError(f"A sum by {len(labels)} groups was asked of {plan.n} clients: each has one.")
         segments = plan.by_cluster() if by_cluster else plan.segmented(labels)
         adder = Adder(None if labels is None else int(labels.max()) + 1, cut and by_cluster)
         blocks = self._run.run(plan, work, message, summed(segments))

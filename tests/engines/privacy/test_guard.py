@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("dp_accounting")
 
-from coterie.engines import Faults, Loopback
+from coterie.engines import Faults, Loopback, wire
 from coterie.engines.privacy import Event, Guard, Private, epsilon
 from coterie.engines.privacy.at_home import clipped
 from coterie.engines.secure_sum import Secure
@@ -106,3 +106,43 @@ def test_secure_sums_carry_private_ones_exactly():
     plain = Private(Loopback(Values(np.ones((6, 3))), sites=3), **options).total(tell)
     masked = Private(Loopback(Values(np.ones((6, 3))), sites=3, secure=Secure()), **options).total(tell)
     assert np.array_equal(masked["v"], plain["v"])
+
+
+STRANGE = [
+    {"exchange": [float("nan"), 1]},  # equals nothing, so that the site would work again and the guard not charge it
+    {"rows": np.array([0, -4])},
+    {"rows": np.array([0.0, 0.5])},
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=["numbers of exchanges", "clients from the end", "parts of clients"])
+def test_a_request_that_no_coordinator_makes_gets_nothing(strange):
+    _, guard = guarded()
+    how = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
+    request = {"kind": "total", "work": clipped.work_name, "by": None, "exchange": [1, 1], "counted": [0, 0]}
+    request |= {"rows": None, "message": {"inner": tell.work_name, "message": {}, **how}} | strange
+    replies = [wire.decode(guard(wire.encode(request))) for _ in range(2)]
+    assert all("as none does" in reply["refused"] for reply in replies)
+    assert guard.spent == 0.0
+
+
+def test_two_processes_of_a_site_keep_one_book(tmp_path):
+    fed, _ = guarded(book=tmp_path / "book")
+    other, _ = guarded(book=tmp_path / "book")
+    for one in (fed, other, fed):
+        Private(one, clip={"v": 1.0}, noise=2.0).total(tell)
+    assert Guard(fed._nodes[0].receive, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): 3}, 1e-5)
+
+
+def test_what_cannot_be_booked_is_not_given(tmp_path, monkeypatch):
+    fed, guard = guarded(book=tmp_path / "book")
+    full = OSError(28, "No space left on device")
+
+    def fail(*_):
+        raise full
+
+    monkeypatch.setattr("coterie.engines.privacy.guard.checkpoint.write", fail)
+    for _ in range(2):
+        with pytest.raises(CoterieError, match="No space left"):
+            Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)
+    assert guard.spent == 0.0

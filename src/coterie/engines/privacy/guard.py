@@ -12,6 +12,7 @@ import numpy as np
 from coterie.engines import checkpoint, wire
 from coterie.engines.privacy.account import Event, accounting, epsilon
 from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
+from coterie.engines.requests import need_form
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work_name
 
@@ -64,10 +65,7 @@ class Guard:
         self._book = None if book is None else Path(book)
         self._counts: dict[Event, int] = {}
         self._last = b""
-        if self._book is not None and self._book.exists():
-            kept = checkpoint.read(self._book)
-            self._counts = {Event(noise, sampling): count for noise, sampling, count in kept["counts"]}
-            self._last = kept["last"]
+        self._read()
 
     @property
     def spent(self) -> float:
@@ -82,6 +80,7 @@ class Guard:
             return wire.encode({"garbled": str(problem)})
         key = data[-16:]
         try:
+            self._read()
             if key != self._last:
                 self._forget()
             if isinstance(request, Mapping) and request.get("kind") in ("ask", "total"):
@@ -94,6 +93,7 @@ class Guard:
 
     def _allow(self, request: Mapping[str, Any], key: bytes) -> None:
         """Charge the request; a CoterieError says why it is refused."""
+        need_form(request)
         if request["work"] in self._public:
             return
         if request["kind"] != "total" or request["work"] != _CLIPPED:
@@ -112,19 +112,26 @@ class Guard:
                 f"This site's privacy budget is spent: another sum would cost an epsilon of {cost:.3g}, and "
                 f"{self.budget:g} is allowed."
             )
-        self._counts, self._last = counts, key
-        self._write()
+        self._write(counts, key)
 
     def _forget(self) -> None:
         """No repeat is free once something else was asked: it might make the work run again, with other noise."""
         if self._last:
-            self._last = b""
-            self._write()
+            self._write(self._counts, b"")
 
-    def _write(self) -> None:
+    def _read(self) -> None:
+        """Take what the book says: another process of the site may have written it since."""
+        if self._book is not None and self._book.exists():
+            kept = checkpoint.read(self._book)
+            self._counts = {Event(noise, sampling): count for noise, sampling, count in kept["counts"]}
+            self._last = kept["last"]
+
+    def _write(self, counts: dict[Event, int], last: bytes) -> None:
+        """Charge, in the book first: what cannot be written there is not given."""
         if self._book is not None:
-            entries = [[e.noise, e.sampling, n] for e, n in self._counts.items()]
-            checkpoint.write(self._book, wire.pieces({"counts": entries, "last": self._last}))
+            entries = [[e.noise, e.sampling, n] for e, n in counts.items()]
+            checkpoint.write(self._book, wire.pieces({"counts": entries, "last": last}))
+        self._counts, self._last = counts, last
 
     def _check(self, message: Mapping[str, Any]) -> None:
         """Refuse a bound that is too wide, noise that is too little, or such as can be repeated."""

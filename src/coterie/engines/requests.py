@@ -1,0 +1,66 @@
+"""What a site is asked: whether it has the form of a request, and how many rows stand behind the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints
+
+
+def need_form(request: Mapping[str, Any]) -> None:
+    """Raise a CoterieError for an exchange ("ask" or "total") that is addressed as no coordinator addresses one.
+
+    Numbers of exchanges that equal nothing, not even themselves (NaN), would make a site work again where it should
+    repeat its reply; clients counted from the end, or by fractions, would be asked twice unseen; and a group with a
+    large number takes memory for all below it.
+    """
+    rows, by = request["rows"], request.get("by")
+    sound = all(_numbers(request[name]) for name in ("exchange", "counted"))
+    sound = sound and (rows is None or _whole(rows)) and (by is None or by == "cluster" if _text(by) else _whole(by))
+    if sound and by is not None and not _text(by) and len(by):
+        sound = int(by.max()) < len(by) and (rows is None or len(rows) == len(by))
+    if not sound:
+        raise CoterieError("A request names exchanges, clients or groups as none does: use one version everywhere.")
+
+
+def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:
+    """How many rows each group of a request covers; a client that is asked more than once counts once.
+
+    Parameters
+    ----------
+    counts : (m,) int
+        Rows of every client.
+    rows : (n,) int, optional
+        Client of each request; None is all.
+    labels : (n,) int
+        Group of each request.
+
+    Returns
+    -------
+    (groups,) int64
+        Of the groups that occur.
+    """
+    clients = np.arange(len(labels)) if rows is None else np.asarray(rows, dtype=np.int64)
+    if rows is not None and len(np.unique(clients)) < len(clients):
+        labels, clients = np.divmod(np.unique(np.asarray(labels, dtype=np.int64) * len(counts) + clients), len(counts))
+    sums: Ints = np.bincount(labels, counts[clients])[np.unique(labels)].astype(np.int64)
+    return sums
+
+
+def _numbers(exchange: Any) -> bool:
+    return isinstance(exchange, list) and len(exchange) == 2 and all(type(n) is int for n in exchange)
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _whole(value: Any) -> bool:
+    """Whether a value is an array (n,) of whole numbers from 0."""
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
+        return False
+    return not len(value) or (int(value.min()) >= 0 and int(value.max()) < 2**62)
