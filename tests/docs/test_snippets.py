@@ -22,7 +22,7 @@ from coterie.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
 page_id = {"ids": lambda page: page.relative_to(ROOT).as_posix()}
 
@@ -40,7 +40,7 @@ def blocks(text: str) -> Iterator[Block]:
     lines = iter(enumerate(text.splitlines(), start=1))
     before = ""
     for number, line in lines:
-        if not (fence := re.match(r"\s*(```+|~~~+)\s*(\w*)", line)):
+        if not (fence := re.match(r"\s*(```+|~~~+)\s*([\w{}]*)", line)):
             before = line or before
             continue
         body = []
