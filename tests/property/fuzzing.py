@@ -94,8 +94,9 @@ def disturbed(rng: np.random.Generator, tree: dict) -> dict:
 
 def other_array(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
     """An array much like ``array``, and yet not one that fits."""
-    bad = [np.nan, np.inf, -1e308] if array.dtype.kind == "f" else [0]
+    bad = np.array([np.nan, np.inf, -1e4] if array.dtype.kind == "f" else [0]).astype(array.dtype)
     spoilt = array.copy()
-    spoilt.flat[rng.integers(array.size)] = bad[rng.integers(len(bad))]
-    kinds = [spoilt, array[:-1] if array.ndim else array, array[None], array.reshape(-1), array.astype(np.float32)]
+    spoilt.reshape(-1)[rng.integers(array.size)] = bad[rng.integers(len(bad))]
+    narrow = array.astype(np.float32) if array.dtype.kind in "biuf" else array
+    kinds = [spoilt, array[:-1] if array.ndim else array, array[None], array.reshape(-1), narrow]
     return [*kinds, array.astype(str), np.concatenate([array, array]) if array.ndim else array][rng.integers(7)]

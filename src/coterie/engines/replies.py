@@ -50,15 +50,17 @@ def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Tro
             return Trouble("lost", text) if kind == "garbled" else Trouble(kind, f"{text}{said}")  # type: ignore[arg-type]
     if request["kind"] in ("ask", "total"):
         return reply if _answers(reply, request) else Trouble("broken", "its answer belongs to another request")
-    if reply.get("done") != request["kind"]:
+    if not isinstance(reply.get("done"), str) or reply["done"] != request["kind"]:
         return Trouble("broken", "its answer belongs to another request")
     return reply
 
 
 def _answers(reply: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
-    gradients = reply.get("gradients")
+    exchange, gradients = reply.get("exchange"), reply.get("gradients")
     return (
-        reply.get("exchange") == request["exchange"]
+        isinstance(exchange, list)
+        and all(type(number) is int for number in exchange)
+        and exchange == request["exchange"]
         and isinstance(reply.get("values"), dict)
         and isinstance(gradients, int)
         and 0 <= gradients < 2**62
