@@ -121,7 +121,7 @@ def test_pages_were_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, **page_id)
 def test_every_block_says_its_language(page: Path) -> None:
-    known = {"python", "console", "text", "r", "R", "toml", "json", "csv", "math", "html", "mermaid"}
+    known = {"python", "console", "text", "r", "R", "toml", "json", "csv", "math", "html", "mermaid", "{include}"}
     found = {block.line: block.language for block in blocks(page.read_text(encoding="utf-8"))}
     assert {line: language for line, language in found.items() if language not in known} == {}
 
