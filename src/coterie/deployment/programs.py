@@ -38,9 +38,9 @@ from coterie.methods.training import TRAINERS, trainer
 
 RUN, RESULT, JOURNAL = "run.toml", "result", "journal"
 PATIENT: dict[str, Any] = {
-    "deadline": 120.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
+    "deadline": 240.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
 }  # fmt: skip
-"""Policy of a deployed run where nothing else is said: a site has two minutes, and no site may be missing."""
+"""Policy of a deployed run where nothing else is said: a site has four minutes to come back, and no site may be missing."""
 _NETWORKED = "similarity-network"
 
 
@@ -131,8 +131,11 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     except BelowQuorum as problem:
         log.end("below quorum", str(problem))
         raise
-    except BaseException as problem:
+    except Exception as problem:
         log.end("failed", str(problem) or type(problem).__name__)
+        raise
+    except BaseException:
+        log.end("stopped", "It was ended from outside; run again, and it goes on.")
         raise
     log.end("finished")
 
