@@ -37,7 +37,7 @@ def home(folder, name):
     return folder / "sites" / name
 
 
-def build(folder, frames=None, min_group=5, **more):
+def build(folder, frames=None, min_group=5, labels=("ward", "kind"), **more):
     """The folders of sites with their tables and proposals, and the coordinator's; the schema of all comes back."""
     frames = tables() if frames is None else frames
     config = Config("heart", "nvflare", sites=tuple(frames), **more)
@@ -48,7 +48,7 @@ def build(folder, frames=None, min_group=5, **more):
         frame.to_csv(own / "data.csv", index=False)
         Member(name, "data.csv", min_group).write(own)
         config.write(own)
-        proposals[name], _ = propose(frame, ["ward", "kind"], ["pain"])
+        proposals[name], _ = propose(frame, labels, ["pain"])
         proposals[name].write(own / "schema.toml")
     united, problems = unite(proposals)
     (folder / "coordinator").mkdir()

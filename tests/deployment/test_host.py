@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -82,7 +83,7 @@ def test_a_level_the_schema_has_not_is_refused_with_a_remedy(tmp_path):
     request = opened(tmp_path)
     request["task"]["schema"] = Schema.read(home(tmp_path, "basel") / "schema.toml").plain()
     said = say(hosts(tmp_path)["chur"], **request)["refused"]
-    assert "Site 'chur': Column 'pain' has levels that the schema has not ('4'): add them with" in said
+    assert "Site 'chur': Column 'pain' has levels that the schema has not: add them with" in said
 
 
 def test_other_units_are_refused_by_name(tmp_path):
@@ -102,7 +103,52 @@ def test_values_outside_the_range_are_refused(tmp_path):
     Schema(columns).write(tmp_path / "coordinator" / "schema.toml")
     for name in NAMES:
         Schema(columns).write(home(tmp_path, name) / "schema.toml")
-    assert "outside 20 to 60 years in" in say(hosts(tmp_path)["chur"], **opened(tmp_path))["refused"]
+    said = say(hosts(tmp_path)["chur"], **opened(tmp_path))["refused"]
+    assert "Column 'age' has values outside the range of the schema." in said
+    kept = home(tmp_path, "chur") / tasks.PROBLEM
+    assert "outside 20 to 60 years in" in kept.read_text()
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_no_column_is_read_by_calling_its_values_clients(tmp_path):
+    build(tmp_path)
+    host = hosts(tmp_path)["bern"]
+    for columns in ({"client": "age"}, {"client": "ward", "cluster": ["pain"]}):
+        request = opened(tmp_path, **columns) | {"task": task(tmp_path, "score ~ 1", **columns)}
+        assert "does not name clients or clusters here" in say(host, **request)["refused"]
+
+
+FITS = {
+    "a term that is not finite": {"formula": "score ~ log(age - 50)"},
+    "an outcome that is not finite": {"formula": "sqrt(age - 50) ~ pain"},
+    "no counts": {"formula": "age ~ pain", "family": "poisson"},
+    "neither 0 nor 1": {"formula": "age ~ pain", "family": "binomial"},
+    "missing values": {"formula": "age ~ pain", "hole": True},
+    "no row": {"formula": "score ~ 1", "missing": "drop", "empty": True},
+}
+
+
+@pytest.mark.parametrize("case", FITS.values(), ids=FITS)
+def test_a_formula_that_does_not_fit_tells_of_no_row(case, tmp_path):
+    case, frames = dict(case), tables()
+    if case.pop("hole", False):
+        frames["bern"].loc[2, "age"] = np.nan
+    if case.pop("empty", False):
+        frames["bern"] = frames["bern"].assign(score=np.nan)
+    build(tmp_path, frames)
+    host = hosts(tmp_path)["bern"]
+    answer = say(host, **opened(tmp_path) | {"task": task(tmp_path, **case)})
+    said = answer.get("refused") or answer["info"]["notes"][0]
+    assert re.search(r"\d", said) is None
+    assert re.search(r"\d", (home(tmp_path, "bern") / tasks.PROBLEM).read_text())
+
+
+def test_notes_of_rows_left_out_have_no_places_and_no_values(tmp_path):
+    frames = tables()
+    frames["bern"].loc[[2, 5, 7], "age"] = np.nan
+    build(tmp_path, frames)
+    told = say(hosts(tmp_path)["bern"], **opened(tmp_path, missing="drop"))
+    assert told["info"]["notes"] == ["3 of 40 rows were left out: column 'age' has missing values in 3 rows."]
 
 
 def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
@@ -111,7 +157,7 @@ def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
     build(tmp_path, frames)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, missing="drop"))
     assert len(fed.people.roster) == 2
-    assert fed.away["bern"].startswith("no row is left without missing values")
+    assert fed.away["bern"].startswith("no row of its table can be used")
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
 
 

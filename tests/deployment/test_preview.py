@@ -42,7 +42,8 @@ def test_groups_that_are_too_small_are_refused(tmp_path):
 
 
 def test_numbers_as_labels_are_hidden_by_stand_ins(tmp_path):
-    build(tmp_path, {name: frame.assign(patient=frame.index % 4 + 10) for name, frame in tables().items()})
+    frames = {name: frame.assign(patient=frame.index % 4 + 10) for name, frame in tables().items()}
+    build(tmp_path, frames, labels=("ward", "kind", "patient"))
     found = look(tmp_path, EXACT | {"task": {"formula": FORMULA, "client": "patient"}})
     assert found.ended == ""
 

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class Withheld(CoterieError):
+    """What is wrong with rows, for their owner; ``leaves`` is what others may hear of it."""
+
+    def __init__(self, text: str, leaves: str) -> None:
+        super().__init__(text)
+        self.leaves = leaves
+
+
 def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
-    """Raise for columns that are not there, levels that the schema has not, and values outside its ranges."""
+    """Raise (:class:`Withheld`) for levels that the schema has not, values outside its ranges, and lost columns."""
     need(table, columns, "formula's")
     for name in columns:
         column = agreed.columns[name]
@@ -26,12 +34,10 @@ def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None
             _, unseen = find_levels(table[name], column.levels)
             if unseen.any():
                 other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
-                raise CoterieError(
-                    f"Column '{name}' has levels that the schema has not ({other}): add them with "
-                    "'coterie federation check --unite'."
-                )
+                what, remedy = "has levels that the schema has not", "add them with 'coterie federation check --unite'."
+                raise Withheld(f"Column '{name}' {what} ({other}): {remedy}", f"Column '{name}' {what}: {remedy}")
         elif (outside := _outside(table[name], name, column)) is not None:
-            raise CoterieError(outside)
+            raise Withheld(outside, f"Column '{name}' has values outside the range of the schema.")
 
 
 def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, list[str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +28,9 @@ _TABLE: dict[str, Any] = {
     "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None,
 }  # fmt: skip
+PROBLEM = "problem.txt"
+"""In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
+
 _ROWS = ("X", "y", "offset", "weights", "starts", "stops")
 
 
@@ -132,28 +137,63 @@ def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, 
     from coterie.deployment.own_rows import allowed
 
     client, cluster = task["client"], _clusters(task)
+    named = [*([client] if client else []), *cluster]
+    if loose := [n for n in named if n not in own.columns or own.columns[n].type != "label"]:
+        raise CoterieError(
+            f"Column {loose[0]!r} does not name clients or clusters here: the owner of the site says which do, with "
+            f"'coterie federation schema --label'."
+        )
     design = design_of(agreed, task)
     columns = [*design.parsed.outcome_columns, *design.columns]
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
     if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
-    named = [*([client] if client else []), *cluster]
     table = read_table(member.table(folder), named)
-    allowed(table, agreed, columns)
     if not client:
         client = "site" if "site" not in table.columns else "(site)"
         table = table.assign(**{client: member.name})
-    clients, _ = read_clients(
-        table, task["formula"], client, tuple(cluster), task["family"], task["offset"], task["weights"],
-        task["missing"], design, part=True,
-    )  # fmt: skip
+    try:
+        allowed(table, agreed, columns)
+        clients, _ = read_clients(
+            table, task["formula"], client, tuple(cluster), task["family"], task["offset"], task["weights"],
+            task["missing"], design, part=True,
+        )  # fmt: skip
+    except CoterieError as problem:
+        raise _unfit(folder, task, problem) from problem
     levels, at = {}, clients.clusters
     for level in clients.levels:
         levels[level.name] = _travel(level.labels)[at]
         at = level.parent[at]
     found: dict[str, Any] = {name: getattr(clients, name) for name in _ROWS}
     found |= {"family": task["family"], "labels": _travel(clients.labels), "ids": clients.ids, "levels": levels}
-    return found | {"clusters": clients.clusters, "notes": list(clients.notes)}
+    return found | {"clusters": clients.clusters, "notes": list(map(_without_rows, clients.notes))}
+
+
+def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> CoterieError:
+    """What of a problem may leave the site; the whole of it is kept in a file for its owner.
+
+    Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
+    after another read the table.
+    """
+    from coterie.deployment.own_rows import Withheld
+
+    descriptor = os.open(folder / PROBLEM, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{problem}\n")
+    if isinstance(problem, NoRows):
+        return NoRows("No row of its table can be used.")
+    if isinstance(problem, Withheld):
+        return CoterieError(f"{problem.leaves} '{PROBLEM}' in the site's folder says in which rows.")
+    hint = "" if task["missing"] == "drop" else " Rows with missing values are left out with --missing drop."
+    return CoterieError(
+        f"Its table does not fit the schema, formula or family of the run: '{PROBLEM}' in the site's folder says what "
+        f"is wrong in which rows.{hint}"
+    )
+
+
+def _without_rows(note: str) -> str:
+    """A note of how a table was read, without the places and values of rows."""
+    return re.sub(r" \((?:first: |rows? )[\d, ]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
 
 
 def _holding(a: Mapping[str, Any]) -> Holding:
