@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Ints, kernel
+from coterie.numerics.kernels import Ints, kernel, reading
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -51,7 +51,7 @@ def unframe(payload: Ragged, salts: Words) -> tuple[Ragged, Bytes, npt.NDArray[n
     return Ragged(bodies, offsets), heads, sound
 
 
-@kernel
+@reading
 def permutation_hashes(orders: Ints) -> tuple[Words, bool]:
     """A 32-bit hash of each order of coordinates (m, d) (FNV-1a over the indices), and whether all are permutations."""
     out, fine = np.empty(orders.shape[0], np.uint32), True
@@ -93,7 +93,7 @@ def _frame(bodies: Bytes, starts: Ints, heads: Bytes, salts: Words, offsets: Int
     return out
 
 
-@kernel
+@reading
 def _unframe(
     values: Bytes, starts: Ints, salts: Words, offsets: Ints, short: Words, long: Words
 ) -> tuple[Bytes, Bytes, npt.NDArray[np.bool_]]:

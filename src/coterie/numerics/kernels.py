@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import TypeVar, cast
+from functools import cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,34 @@ def summing(function: F) -> F:
     """The same for a kernel whose inner loops are sums: the compiler may put terms in another order, to vectorise."""
     fast = {"reassoc", "contract"}
     return cast(F, njit(cache=True, nogil=True, error_model="numpy", fastmath=fast)(function))
+
+
+def reading(function: F) -> F:
+    """A kernel for Python to call that writes to no argument, compiled once for arrays that may be written or not.
+
+    Numba compiles once more for every mixture of the two. Kernels that other kernels call are made by :func:`kernel`.
+    """
+    compiled = kernel(function)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return compiled(*frozen(*arguments))
+
+    return cast(F, call)
+
+
+def frozen(*arguments: Any) -> tuple[Any, ...]:
+    """The arguments, with arrays (in tuples, too) as views that cannot be written."""
+    return tuple(map(_frozen, arguments))
+
+
+def _frozen(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(map(_frozen, x))
+    if isinstance(x, np.ndarray) and x.flags.writeable:
+        x = x.view()
+        x.flags.writeable = False
+    return x
 
 
 @cache

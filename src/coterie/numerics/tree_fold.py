@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+from coterie.numerics.kernels import Bools, Floats, Ints, kernel, reading
 
 LANES = 8
 
@@ -162,7 +162,7 @@ def _drop_rhs(b: Floats, Y: Floats, v: Floats) -> None:
                 b[r, i] -= Y[a, r, i] * v[a, 0, i]
 
 
-@kernel
+@reading
 def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats, Floats, Floats, Floats]:
     """Integrate out every node's own deviation.
 
@@ -244,7 +244,7 @@ def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q
                     S[r, s, i] += T[k, i] * Q[s, k, i]
 
 
-@kernel
+@reading
 def unfold(
     A: Floats, b: Floats, L: Floats, which: Ints, z: Ints, w: Floats, C: Floats, parent: Ints
 ) -> tuple[Floats, Floats, Floats]:
@@ -307,7 +307,7 @@ def unfold(
     return theta, u, S
 
 
-@kernel
+@reading
 def scores(
     A: Floats,
     b: Floats,

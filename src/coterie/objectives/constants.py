@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, full, kernel, pack
+from coterie.numerics.kernels import Floats, Ints, full, kernel, pack, reading
 from coterie.objectives.glm import BINOMIAL, GLM, POISSON, Data, point
 from coterie.objectives.quadratic import Quadratic
 
@@ -51,7 +51,7 @@ class Constants:
     local: bool = False
 
 
-@kernel
+@reading
 def _weighed(
     data: Data,
     theta: Floats,
@@ -89,7 +89,7 @@ def _weighed(
     return A, largest
 
 
-@kernel
+@reading
 def _squares(
     data: Data,
     theta: Floats,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.objectives.glm import GLM
 
 Raw = tuple[Floats, Floats, Floats, Ints, Ints]
@@ -22,7 +22,7 @@ def _entry(X: Floats, y: Floats, r: int, j: int) -> float:
     return value
 
 
-@kernel
+@reading
 def _moments(data: Raw, columns: Ints, centre: Floats, unit: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     X, y, weights, starts, stops = data
     m, q = starts.shape[0], columns.shape[0]
@@ -73,7 +73,7 @@ def moments(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tupl
     return _moments(_raw(objective), columns, centre, unit)
 
 
-@kernel
+@reading
 def _radii(data: Raw, columns: Ints, centre: Floats, unit: Floats) -> Floats:
     X, y, weights, starts, stops = data
     out = np.zeros(starts.shape[0])
@@ -96,7 +96,7 @@ def radii(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> Floats
     return _radii(_raw(objective), columns, centre, unit)
 
 
-@kernel
+@reading
 def _features(data: Raw, columns: Ints, centre: Floats, unit: Floats, omega: Floats) -> Floats:
     X, y, weights, starts, stops = data
     m, q, pairs = starts.shape[0], columns.shape[0], omega.shape[0]

@@ -11,7 +11,7 @@ from math import lgamma
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints, cholesky, kernel
+from coterie.numerics.kernels import Floats, Ints, cholesky, kernel, reading
 
 Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
@@ -53,7 +53,7 @@ def _moments(
     return rows, w, v, s, ss
 
 
-@kernel
+@reading
 def _gram(
     X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints, unit: Floats, shift: float
 ) -> tuple[Floats, Floats, Floats]:
@@ -165,7 +165,7 @@ def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Flo
     return decrement
 
 
-@kernel
+@reading
 def _modes(
     family: int,
     X: Floats,
@@ -232,7 +232,7 @@ def _shift(w: Floats, L: Floats, z: Ints, u: Floats, theta: Floats) -> None:
             theta[z[k]] += L[k, a] * u[a]
 
 
-@kernel
+@reading
 def _third(
     family: int,
     X: Floats,
@@ -265,7 +265,7 @@ def _third(
     return a
 
 
-@kernel
+@reading
 def _losses(
     family: int,
     X: Floats,

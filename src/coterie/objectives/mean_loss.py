@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
@@ -34,7 +34,7 @@ def sizes(objective: Any) -> Floats:
     return np.ones(len(objective))
 
 
-@kernel
+@reading
 def _paths(
     data: Data,
     theta: Floats,
@@ -112,7 +112,7 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
     return out / steps
 
 
-@kernel
+@reading
 def _walk(
     data: Data,
     theta: Floats,

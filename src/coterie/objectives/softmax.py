@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.constants import BLOCK, extremes
 from coterie.objectives.glm import GLM
@@ -88,7 +88,7 @@ def _mean_gradient(
             g[j] += seen * ridge * theta[j]
 
 
-@kernel
+@reading
 def _gradients(
     data: Data, weight: Floats, theta: Floats, keys: npt.NDArray[np.uint64], first: Ints, size: int
 ) -> Floats:
@@ -98,7 +98,7 @@ def _gradients(
     return out
 
 
-@kernel
+@reading
 def _walk(
     data: Data,
     weight: Floats,
@@ -127,7 +127,7 @@ def _walk(
     return out
 
 
-@kernel
+@reading
 def _values(data: Data, theta: Floats) -> Floats:
     X, y, weights, starts, stops, K, ridge = data
     out, z = np.zeros(starts.shape[0]), np.empty(K)
@@ -139,7 +139,7 @@ def _values(data: Data, theta: Floats) -> Floats:
     return out
 
 
-@kernel
+@reading
 def _row_losses(data: Data, theta: Floats) -> Floats:
     X, y, _, starts, stops, K, _ = data
     out, z, at = np.empty((stops - starts).sum()), np.empty(K), 0

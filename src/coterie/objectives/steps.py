@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed_kernel import key, whole
 from coterie.objectives.glm import GLM, Data, point
 
@@ -129,7 +129,7 @@ def descend_one(
             theta[j] -= step * g[j]
 
 
-@kernel
+@reading
 def _descend(
     data: Data,
     theta: Floats,
@@ -148,7 +148,7 @@ def _descend(
     return out
 
 
-@kernel
+@reading
 def _gradients(
     data: Data,
     theta: Floats,
@@ -161,7 +161,7 @@ def _gradients(
     return out
 
 
-@kernel
+@reading
 def _katyusha(
     data: Data,
     x: Floats,

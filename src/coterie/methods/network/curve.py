@@ -6,14 +6,14 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
-from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.kernels import Floats, reading
 from coterie.objectives.glm import GLM, Data, point
 from coterie.objectives.mean_loss import sizes
 
 Reply = dict[str, Floats]
 
 
-@kernel
+@reading
 def _curve(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client loss (m,), gradient (m, d), packed Hessian (m, P), and rows times their squared gradients (m,)."""
     family, X, y, offset, weights, starts, stops = data

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.federation import PerCluster, Site, work
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+from coterie.numerics.kernels import Bools, Floats, Ints, frozen, kernel
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.spectrum import leap_one
 from coterie.objectives.steps import descend_one
@@ -132,7 +132,7 @@ def iterate(site: Site, first: int, batch: int, eta: float, p0: float, globally:
     rows = objective.compiled if isinstance(objective, GLM) else (0, none[0], *none[2:3] * 3, *none[3:] * 2)
     chosen = (eta, p0, own["p"], own["alpha"], own["tau"])
     draws = (keyed.starts(site.seed, "rows", site.ids), first, batch)
-    _iterate(theta, site.state["gamma"], bounds, chosen, (globally, locally), basis, rows, draws)
+    _iterate(theta, *frozen(site.state["gamma"], bounds, chosen, (globally, locally), basis, rows, draws))
     site.state["theta"] = theta
     site.count(int(np.sum(~(locally | globally[:, None]), axis=0) @ np.diff(bounds)))
     return {}
