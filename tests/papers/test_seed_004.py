@@ -103,7 +103,7 @@ def five():
     return [Curve(A0, A1, np.zeros(5), x1, SIGMA, N, ETA, a, b, x1 / 2) for a, b in WEIGHTS.values()]
 
 
-@pytest.mark.parametrize("d", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("d", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_simulated_means_are_the_expectations(d):
     curves = five() if d == 5 else [one(a, b) for a, b in WEIGHTS.values()]
     assert curves[0].zeta == pytest.approx(4.0) and curves[0].delta == pytest.approx(1.0)
