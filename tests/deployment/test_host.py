@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import re
+import threading
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ import pytest
 from coterie.data.reading import prepare
 from coterie.deployment import logs, tasks, toml
 from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
+from coterie.deployment.host import LOCK, Host
 from coterie.deployment.preview import Here
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import checkpoint, wire
@@ -361,3 +363,31 @@ def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
     Member("bern", "data.csv", privacy={"clipp": 1.0}).write(home(tmp_path, "bern"))
     with pytest.raises(CoterieError, match=r"\[privacy\] of .* is wrong"):
         Host(home(tmp_path, "bern"))
+
+
+def test_two_processes_of_a_site_answer_one_after_the_other_and_know_of_each_other(tmp_path):
+    build(tmp_path)
+    first, second = (hosts(tmp_path, ["bern"])["bern"] for _ in range(2))
+    say(first, **opened(tmp_path))
+    say(second, **opened(tmp_path))
+    sums = {"kind": "total", "work": rows_here.work_name, "by": None, "rows": None, "message": {}, "run": "r"}
+    one = wire.encode(sums | {"exchange": [1, 1], "counted": [0, 0]})
+    two = sums | {"exchange": [1, 2], "counted": [1, 1]}
+    assert first.receive(one) == second.receive(one)
+    assert "values" in say(second, **two)
+    assert (
+        "stands at exchange 1"
+        in say(first, **two | {"exchange": [1, 1], "counted": [0, 0], "message": {"again": 1}})["refused"]
+    )
+
+
+def test_a_process_of_a_site_waits_for_another_that_is_answering(tmp_path):
+    build(tmp_path)
+    host, done = hosts(tmp_path, ["bern"])["bern"], threading.Event()
+    with (home(tmp_path, "bern") / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=lambda: (say(host, **opened(tmp_path)), done.set()))
+        waiting.start()
+        assert not done.wait(0.3)
+    assert done.wait(60.0)
+    waiting.join()

@@ -6,10 +6,12 @@ has them in milliseconds. The node of a run keeps its state in ``runs/<id>``.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -30,6 +32,8 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
 BOOK = "privacy.book"
 """What was spent of a site's privacy budget, by all runs together."""
+LOCK = "lock"
+"""Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
 
 
 class Host:
@@ -54,6 +58,7 @@ class Host:
         self.config.need_site(self.member.name)
         self._watch: Watch = SiteLog(self.folder / "log.jsonl") if watch is None else watch
         self._runs: dict[str, Node] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._receive = self._guarded()
 
@@ -64,9 +69,13 @@ class Host:
             request = wire.decode(data)
         except CoterieError as problem:
             return wire.encode({"garbled": str(problem)})
-        with self._lock:
+        with self._lock, _alone(self.folder / LOCK):
+            run = str(request.get("run")) if isinstance(request, dict) else ""
+            if run in self._runs and self._stamp(run) != self._stamps.get(run):
+                del self._runs[run]  # another process of this site has answered since
             reply = self._receive(data)
-            node = self._runs.get(str(request.get("run"))) if isinstance(request, dict) else None
+            if (node := self._runs.get(run)) is not None:
+                self._stamps[run] = self._stamp(run)
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
         return reply
@@ -180,6 +189,14 @@ class Host:
             min_group=self.member.min_group, party=secrecy.party(self.folder, self.config, self.member.name, run),
         )  # fmt: skip
 
+    def _stamp(self, run: str) -> tuple[int, ...]:
+        """What tells the state of a run in its folder from what any other call left there."""
+        try:
+            stat = (self._path(run).parent / "head").stat()
+        except FileNotFoundError:
+            return ()
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
     def _path(self, run: str) -> Path:
         return self.folder / "runs" / run / "opened"
 
@@ -199,3 +216,19 @@ class Host:
             while part := file.read(_CHUNK):
                 digest.update(part)
         return digest.hexdigest()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the file; without a lock where files cannot be locked."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -87,3 +87,9 @@ def test_a_sum_of_whole_numbers_that_is_not_whole_is_refused():
     for fraction in (40, 64, 80):
         with pytest.raises(CoterieError, match="not whole"):
             decode(np.array([[1, 5]], np.uint64), fraction, np.dtype(np.int64))
+
+
+def test_a_number_that_is_too_large_is_not_told():
+    with pytest.raises(CoterieError, match="'g' holds a number that is too large") as told:
+        encode(np.array([1.25, -7.654e25]), 64, 3, "g")
+    assert "7.654" not in str(told.value)

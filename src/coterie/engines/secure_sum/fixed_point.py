@@ -52,10 +52,10 @@ def encode(values: Array, fraction: int, sites: int, name: str) -> Words:
     bound = limit(fraction, sites, flat.dtype)
     size = np.abs(flat.astype(np.float64))
     if not bool(np.all(size < bound)):  # NaN is not below anything either
-        bad = int(np.argmin(size < bound))
+        # Without the number, which is what is to be hidden.
         raise CoterieError(
-            f"{name!r} holds {flat[bad]}, and a secure sum of {sites} sites carries numbers below {bound:.3g} in size: "
-            "scale it, or use fewer bits after the point (`fraction`)."
+            f"{name!r} holds a number that is too large or none, and a secure sum of {sites} sites carries numbers "
+            f"below {bound:.3g} in size: scale it, or use fewer bits after the point (`fraction`)."
         )
     words = np.empty((len(flat), 2), np.uint64)
     if flat.dtype.kind == "f":
