@@ -9,6 +9,7 @@ import pytest
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
+from coterie.engines.replies import disagreeing
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic
@@ -232,3 +233,9 @@ def test_the_order_of_clients_is_that_of_a_table():
     np.testing.assert_array_equal(fed.clients.clusters, problem.clusters)
     np.testing.assert_array_equal(fed.people.weights, problem.weights)
     assert fed.people.levels[0].name == "0" and len(fed.people.levels[0].labels) == 5
+
+
+def test_where_no_shape_is_that_of_most_nobody_is_taken_for_sound():
+    replies = {s: {"values": {"x": np.ones(s + 2)}} for s in range(2)}
+    wrong = disagreeing(replies, {0: None, 1: None}, False)
+    assert list(wrong) == [0, 1] and all("as many answer something else" in text for text in wrong.values())

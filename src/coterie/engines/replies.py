@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from coterie.engines import wire
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 
+T = TypeVar("T")
 Kind = Literal["lost", "unreadable", "broken", "failed", "refused"]
 
 
@@ -73,6 +74,8 @@ Signature = tuple[tuple[str, Any], ...]
 def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequal: bool) -> dict[int, str]:
     """Sites whose replies have other rows than were asked for, or other names, types or shapes than most sites.
 
+    Where none are more than the others, all are named: one broken site of two must not put out the sound one.
+
     Parameters
     ----------
     found : dict of int to reply
@@ -89,11 +92,18 @@ def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequa
             signatures[site] = tuple(sorted((n, _type(v, rows[site], unequal)) for n, v in reply["values"].items()))
         else:
             wrong[site] = problem
-    common = Counter(signatures.values()).most_common(1)
+    common = most(signatures.values())
     for site, signature in signatures.items():
-        if signature != common[0][0]:
-            wrong[site] = f"it answers {_said(signature)} where most answer {_said(common[0][0])}"
+        if signature != common:
+            others = "as many answer something else" if common is None else f"most answer {_said(common)}"
+            wrong[site] = f"it answers {_said(signature)} where {others}"
     return wrong
+
+
+def most(said: Iterable[T]) -> T | None:
+    """What is said more often than anything else; None where nothing is, so that nobody's word is taken."""
+    first = Counter(said).most_common(2)
+    return first[0][0] if len(first) == 1 or (first and first[0][1] > first[1][1]) else None
 
 
 def _misshapen(values: Mapping[str, Any], rows: int | None) -> str | None:

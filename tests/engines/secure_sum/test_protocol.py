@@ -391,3 +391,22 @@ def test_an_identity_is_a_file_that_only_its_owner_reads(tmp_path):
             Identity.load(wrong)
     with pytest.raises(CoterieError, match="64 bytes"):
         Identity(b"")
+
+
+def test_a_first_site_that_lists_others_does_not_put_out_the_rest():
+    offers = {name: party.join() for name, party in Table(4).parties.items()}
+    offers["s0"]["shares"] = {"s0": b"", "stranger": b""}
+    collector = Collector(Secure())
+    collector.agree(offers.values())
+    for name in ("s1", "s2", "s3"):
+        collector.joined(name, offers[name])
+    with pytest.raises(CoterieError, match="s0 shares its keys with other sites than most"):
+        collector.joined("s0", offers["s0"])
+
+
+def test_two_sites_that_answer_differently_are_both_named():
+    table = Table(4)
+    tally = table.open()
+    for i, name in enumerate(table.names):
+        tally.take(name, table.masked(tally, name, {"x": np.ones(2 + i % 2)}))
+    assert len(tally.disagreeing()) == 4

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from coterie.engines.policy import BelowQuorum
+from coterie.engines.replies import most
 from coterie.engines.secure_sum import fixed_point, masks, shamir
 from coterie.engines.secure_sum.fixed_point import Words
 from coterie.engines.secure_sum.layout import Layout, unpack, where
@@ -47,6 +47,12 @@ class Collector:
     def outside(self, names: Sequence[str]) -> list[str]:
         """The sites of ``names`` that must join before they can take part."""
         return [name for name in names if name not in self._offers]
+
+    def agree(self, replies: Iterable[Mapping[str, Any]]) -> None:
+        """Take for the holders of shares whom most of the sites that join first share their keys with."""
+        shares = [r.get("shares") for r in replies]
+        listed = most(tuple(sorted(s)) for s in shares if isinstance(s, dict))
+        self.holders = self.holders or list(listed or ())
 
     def joined(self, name: str, reply: Mapping[str, Any]) -> None:
         """Keep what a site offered; a CoterieError if it is no offer."""
@@ -151,10 +157,9 @@ class Tally:
     def disagreeing(self) -> dict[str, str]:
         """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
         said = {name: _said(layout) for name, (_, layout) in self._came.items()}
-        common = Counter(said.values()).most_common(1)
-        wrong = {
-            n: f"it answers {text} where most answer {common[0][0]}" for n, text in said.items() if text != common[0][0]
-        }
+        common = most(said.values())
+        others = "as many answer something else" if common is None else f"most answer {common}"
+        wrong = {name: f"it answers {text} where {others}" for name, text in said.items() if text != common}
         for name in wrong:
             del self._came[name]
         return wrong

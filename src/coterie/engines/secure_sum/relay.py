@@ -92,7 +92,9 @@ class Hidden:
         outside = collector.outside(list(self._groups))
         if outside:
             asked = {s: {"kind": "join", **self._beside} for s in requests if names[s] in outside}
-            _each(self._courier, self._courier.collect(asked, {}), collector.joined)
+            joining = self._courier.collect(asked, {})
+            collector.agree(joining.values())
+            _each(self._courier, joining, collector.joined)
             self._away = self._courier.troubles
         gone = set(collector.outside(outside))
         there = {name: g for name, g in self._groups.items() if name not in gone}
