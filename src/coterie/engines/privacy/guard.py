@@ -34,7 +34,8 @@ class Guard:
     noise : float
         Noise multiplier of the sums, the least that is accepted.
     clients : int
-        How many clients add noise to every sum at least, here and elsewhere. 1 trusts nobody else's.
+        How many clients add noise to every sum at least, here and elsewhere. 1 trusts nobody else's; a larger number
+        trusts the coordinator to ask that many, which no site can check.
     epsilon : float
         What may be spent here, by all runs together.
     delta : float, default 1e-5

@@ -34,7 +34,12 @@ has been given beforehand, and shares are encrypted from site to site. It cannot
 2 t > n + c, where c sites work with it, since every honest site reveals one of them for good; choose ``threshold``
 accordingly. It can leave sites out and call them missing, so that sums cover fewer of them (but no fewer than
 ``min_sites``, which sites check as far as they are told the truth about who has clients in which group); ask for the
-same sum over other sites; or give a false total to everyone. Nothing here keeps sites from sending false numbers.
+same sum over other sites; or give a false total to everyone. And it chooses the questions: it may ``ask`` in the clear,
+or put to the other sites of a sum a question whose answer it knows, and read off what one of them holds. Masks protect
+from a coordinator that keeps to its program. Nothing here keeps sites from sending false numbers.
+
+A site must not forget which keys it used and what it revealed: its folder is never restored from an older copy. One
+that was uses a key twice where an active coordinator asks for that, and the difference of what it masked is open.
 
 Not protected: sums themselves, which may tell much where groups are small or asked for often; **differences of sums**
 over nearly the same sites or clients (one client less is that client), a sum that is asked for again because the
