@@ -22,6 +22,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+class _Gone(Exception):
+    """Whoever called has gone before the end of the call: half of it must not be passed on as a whole."""
+
+
 class Gate:
     """An ASGI app that passes calls on to the SuperLink at ``address``, checked against the authority ``ca``."""
 
@@ -46,6 +50,9 @@ class Gate:
         request = self._client.build_request("POST", scope["path"], headers=headers, content=_body(receive))
         try:
             answer = await self._client.send(request, stream=True)
+        except _Gone:
+            log.warning("not passed on %s: its end never came", where)
+            return
         except httpx.TransportError as problem:
             log.warning("not passed on %s: %s", where, problem or type(problem).__name__)
             await _plain(send, 503, b"The coordinator is not ready: try again.")
@@ -71,7 +78,7 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
-            return
+            raise _Gone
         more = event.get("more_body", False)
         yield event.get("body", b"")
 

@@ -80,3 +80,31 @@ def test_while_the_coordinator_starts_sites_are_asked_to_try_again(caplog):
     with caplog.at_level(logging.WARNING):
         answer, _ = called("/v1/fleet/activate-node", status=None)
     assert answer.status_code == 503 and "nobody there" in caplog.text
+
+
+def test_half_a_call_is_not_passed_on_as_a_whole(caplog):
+    whole, sent = [], []
+
+    async def behind(request):
+        whole.append(await request.aread())
+        return httpx.Response(200)
+
+    async def call():
+        events = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+
+        async def receive():
+            return next(events)
+
+        async def send(event):
+            sent.append(event)
+
+        gate = Gate.__new__(Gate)
+        gate._client = httpx.AsyncClient(transport=httpx.MockTransport(behind), base_url="https://127.0.0.1:1")
+        scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-messages", "headers": []}
+        with caplog.at_level(logging.WARNING):
+            await gate(scope, receive, send)
+        await gate._client.aclose()
+
+    asyncio.run(call())
+    assert not whole and not sent
+    assert "its end never came" in caplog.text
