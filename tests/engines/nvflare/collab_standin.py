@@ -1,6 +1,6 @@
 """The two sides of a job for tests: methods whose sites hold shares of the clients.
 
-``own`` is a small one of this file; all others are rows of the contract suite, whose import takes seconds.
+``own-STEPS-DIM`` is a small one of this file; all others are rows of the contract suite, whose import takes seconds.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -26,12 +27,12 @@ from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 from tests.engines.sites import nodes
 
-M, D, STEPS = 12, 3, 40
+M = 12
 
 
 @work
 def step(site, x):
-    u = site.state.get("u", np.zeros((len(site), D)))
+    u = site.state.get("u", np.zeros((len(site), len(x))))
     site.state["u"] = u - 0.2 * (site.objective.gradient(u) + 0.5 * (u - x))
     return {"u": site.weights[:, None] * site.state["u"], "w": site.weights}
 
@@ -41,30 +42,28 @@ def models(site):
     return {"u": site.state["u"]}
 
 
-def quadratics():
+def quadratics(dim):
     rng = np.random.default_rng(5)
-    root = rng.normal(size=(M, D, D))
-    objective = Quadratic(root @ root.transpose(0, 2, 1) / D + np.eye(D), rng.normal(size=(M, D)))
+    root = rng.normal(size=(M, dim, dim))
+    objective = Quadratic(root @ root.transpose(0, 2, 1) / (2 * dim) + np.eye(dim), rng.normal(size=(M, dim)))
     clusters, ids = np.repeat(np.arange(3), M // 3), rng.integers(0, 2**64, M, dtype=np.uint64)
     return SimpleNamespace(objective=objective, clusters=clusters, weights=rng.uniform(1, 2, M), ids=ids)
 
 
-def tied(fed):
-    """Personal models that live at the sites, tied to a shared one: STEPS + 1 exchanges."""
-    x = np.zeros(D)
-    for _ in range(STEPS):
+def tied(steps, dim, fed):
+    """Personal models that live at the sites, tied to a shared one: steps + 1 exchanges."""
+    x = np.zeros(dim)
+    for _ in range(steps):
         sums = fed.total(step, x=x)
         x = sums["u"] / sums["w"]
     return {"x": x, "u": fed.ask(models)["u"]}
 
 
-OWN = SimpleNamespace(name="own", problem=quadratics, run=tied, tolerance=1e-12)
-
-
 def case(name):
-    """A method and its problem by name."""
-    if name == OWN.name:
-        return OWN
+    """A method and its problem by name; ``own-STEPS-DIM`` is that of this file."""
+    if name.startswith("own-"):
+        steps, dim = map(int, name.split("-")[1:])
+        return SimpleNamespace(problem=partial(quadratics, dim), run=partial(tied, steps, dim), tolerance=1e-12)
     from tests.contract.registry import CASES
 
     return next(c for c in CASES if c.name == name)

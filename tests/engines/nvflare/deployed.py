@@ -33,9 +33,9 @@ def free_port():
 class Deployed:
     """The folder of a federation and what runs in it."""
 
-    def __init__(self, root, sites, port=None):
+    def __init__(self, root, sites):
         self.root, self.sites = root, tuple(sites)
-        self.config = Config("test", "nvflare", port=port or free_port(), sites=self.sites)
+        self.config = Config("test", "nvflare", port=free_port(), sites=self.sites)
         nvflare.init(root, self.config)
         self.coordinator = root / "coordinator"
         self.processes = []
@@ -86,6 +86,9 @@ class Deployed:
             scale = tolerance * max(1.0, np.abs(np.asarray(value)).max(initial=0))
             np.testing.assert_allclose(found[key], value, rtol=tolerance, atol=scale, err_msg=f"{name} {key}")
 
+    def stop_site(self, name):
+        nvflare.stop(self.site(name))
+
     def stop(self):
         for folder in (*map(self.site, self.sites), self.coordinator):
             nvflare.stop(folder)
@@ -99,14 +102,15 @@ class Deployed:
 
 
 @contextmanager
-def deployed(root, sites=("a", "b"), **options):
-    """A deployment whose members have the classes of ``collab_standin``."""
+def deployed(root, sites=("a", "b"), start=True):
+    """A running deployment whose members have the classes of ``collab_standin``."""
     before, classes = os.environ.get("PYTHONPATH"), list(kit.CLASSES)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([before] if before else [])])
     kit.CLASSES.append("collab_standin.")
-    found = Deployed(root, sites, **options)
+    found = Deployed(root, sites)
     try:
-        found.start()
+        if start:
+            found.start()
         yield found
     finally:
         try:

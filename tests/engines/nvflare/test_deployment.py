@@ -17,6 +17,8 @@ from tests.engines.nvflare.deployed import deployed
 # NVFlare gives aiohttp an argument of an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning")
 
+CASE = "own-40-3"
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -25,8 +27,8 @@ def place(tmp_path_factory):
 
 
 def test_a_run_gives_the_numbers_of_one_process(place):
-    told = place.run("plain", cases=["own"])["own"]
-    place.need_result("plain", "own")
+    told = place.run("plain", cases=[CASE])[CASE]
+    place.need_result("plain", CASE)
     assert told["exchanges"] == 41 and told["bytes_down"] > 0 and told["bytes_up"] > 0
     state = nvflare.status(place.coordinator)
     assert state["running"] and state["sites"] == {"north": "online", "south": "online"}
@@ -47,24 +49,33 @@ def test_processes_that_are_killed_change_nothing(place):
     victims = []
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    place.run("killed", cases=["own"], pause=0.1, policy={"deadline": 20.0, "min_clients": "all"})
+    place.run("killed", cases=[CASE], pause=0.1, policy={"deadline": 20.0, "min_clients": "all"})
     killer.join(1.0)
     assert len(victims) == 2
-    place.need_result("killed", "own")
+    place.need_result("killed", CASE)
     assert len([job for job in nvflare.status(place.coordinator)["jobs"] if job["job_name"] == "killed"]) == 3
 
 
-def test_connections_without_our_certificate_are_refused_and_logged(place):
+def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(place, tmp_path):
+    def pair(home):
+        return [str(home / kit.WORKSPACE / "startup" / f"client.{end}") for end in ("crt", "key")]
+
     root = str(place.coordinator / kit.WORKSPACE / "startup" / "rootCA.pem")
-    log = place.coordinator / kit.WORKSPACE / refusals.FILE
-    for options in ({}, {"root": root}):
+    other = strangers.of_another_authority(place, tmp_path / "theirs", "north")
+    old = strangers.expired(place, tmp_path / "old", "north")
+    for options in ({}, {"root": root}, {"root": root, "pair": pair(other)}, {"root": root, "pair": pair(old)}):
         try:
             said = strangers.greet(place.config, **options)
         except OSError:
             said = b""
         assert said == b""
+    said = strangers.greet(place.config, root=root, pair=pair(place.site("north")))
+    assert said.startswith(b"HTTP/1")
+    log = place.coordinator / kit.WORKSPACE / refusals.FILE
+    reasons = ("http request", "did not return a certificate", "self-signed certificate", "certificate has expired")
     end = time.monotonic() + 10.0
-    while "peer did not return a certificate" not in log.read_text() and time.monotonic() < end:
+    while not all(reason in log.read_text() for reason in reasons) and time.monotonic() < end:
         time.sleep(0.1)
-    assert "peer did not return a certificate" in log.read_text() and "http request" in log.read_text()
+    refused = log.read_text()
+    assert [reason for reason in reasons if reason not in refused] == []
     assert nvflare.status(place.coordinator)["sites"] == {"north": "online", "south": "online"}

@@ -13,6 +13,7 @@ from pathlib import Path
 from coterie.errors import CoterieError
 
 _PATIENCE = 5.0  # seconds for processes to end by themselves
+_SCRIPT = "startup/sub_start.sh"
 _PARENTS = ("server_train", "client_train")
 
 
@@ -28,7 +29,7 @@ def start(workspace: Path) -> subprocess.Popen[bytes]:
     if running is not None:
         raise CoterieError(f"{workspace.parent} runs already (process {running}): stop it first.")
     stop(workspace)  # jobs whose parent was killed
-    script = workspace / "startup/sub_start.sh"
+    script = workspace.resolve() / _SCRIPT
     if not script.is_file():
         raise CoterieError(f"{workspace.parent} has no {script.name} of NVFlare: make it with federation init.")
     here = str(Path(sys.executable).parent)  # the script runs the first python3 it finds
@@ -73,11 +74,13 @@ def parent(workspace: Path) -> int | None:
 
 def _roles(workspace: Path) -> list[tuple[bool, int]]:
     """Whether it is a job's, and its id, of each process of a workspace; NVFlare names the workspace in commands."""
-    root, roles = str(workspace.resolve()), []
+    root, roles = workspace.resolve(), []
     for process, words in _commands():
         modules = [w for w in words if w.startswith("nvflare.private.fed.app.")]
-        if modules and root in words:
+        if modules and str(root) in words:
             roles.append((not modules[0].endswith(_PARENTS), process))
+        elif str(root / _SCRIPT) in words:
+            roles.append((False, process))  # it is about to become the parent
     return sorted(roles)
 
 
