@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-dev.txt
+# Modules are compiled when they are first imported: most of what is installed never is.
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints-dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
