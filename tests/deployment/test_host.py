@@ -391,3 +391,9 @@ def test_a_process_of_a_site_waits_for_another_that_is_answering(tmp_path):
         assert not done.wait(0.3)
     assert done.wait(60.0)
     waiting.join()
+
+
+def test_the_state_of_a_run_is_for_its_owner_alone(tmp_path):
+    build(tmp_path)
+    say(hosts(tmp_path, ["bern"])["bern"], **opened(tmp_path))
+    assert (home(tmp_path, "bern") / "runs" / "r").stat().st_mode & 0o077 == 0

@@ -104,7 +104,7 @@ class Folder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # keys of secure sums are in the state
         self._files: dict[int, tuple[str, Array]] = {}  # by identity; holding the array keeps its identity taken
         self._next = 0
 

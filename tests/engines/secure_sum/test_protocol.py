@@ -410,3 +410,18 @@ def test_two_sites_that_answer_differently_are_both_named():
     for i, name in enumerate(table.names):
         tally.take(name, table.masked(tally, name, {"x": np.ones(2 + i % 2)}))
     assert len(tally.disagreeing()) == 4
+
+
+@pytest.mark.parametrize("liar", ["s0", "s2", "s4"])
+def test_a_helper_that_lies_is_done_without_where_there_are_enough(liar):
+    table = Table(5)
+    tally = table.open()
+    for name in table.names[:4]:
+        tally.take(name, table.masked(tally, name, of(0)))
+    for name, question in tally.questions().items():
+        reply = table.parties[name].unmask(passed(question))
+        if name == liar:
+            reply["shares"] = reply["shares"][::-1]
+        tally.reveal(name, reply)
+    _, sums = tally.result()
+    np.testing.assert_array_equal(sums["n"][0][0], 4 * of(0)["n"])
