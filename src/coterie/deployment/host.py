@@ -231,4 +231,6 @@ def _alone(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that work has forked may hold the file open
         os.close(file)
