@@ -26,7 +26,7 @@ def check(
     unite: Annotated[
         bool, typer.Option("--unite", help="Add the sites' levels to the coordinator's schema, or make one of theirs.")
     ] = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="When to give up.")] = 300.0,
+    timeout: o.Timeout = 300.0,
     as_json: o.Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
@@ -38,8 +38,8 @@ def check(
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)
     run_id = _number(home, "check")
-    folders.new_run(home, run_id, {"program": "check", "options": {"unite": unite}})
-    with status("Asking the sites ..."):
+    described = {"program": "check", "options": {"unite": unite}}
+    with folders.begun(home, run_id, described), status("Asking the sites ..."):
         engine.run(home, run_id, timeout)
     report = checks.read(home, run_id)
     if as_json:
@@ -84,6 +84,8 @@ def preview(
         print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     else:
         show(found)
+    if found.ended and not any(item.answers for item in found.leaving):
+        raise CoterieError(f"Nothing would leave: {found.ended}")
     if any(item.refused for item in found.leaving):
         raise CoterieError("This site refuses a part of the program: see above.")
 
@@ -106,7 +108,7 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")
-    if found.ended:
+    if found.ended and any(item.answers for item in found.leaving):
         say(f"The program ended before its end: {found.ended}")
 
 

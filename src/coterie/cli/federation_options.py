@@ -6,16 +6,26 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from coterie.cli.options import assignments
 from coterie.errors import CoterieError
 
 _PROGRAM, _TABLE = "The program", "The table"
 
+
+def _seconds(value: float) -> float:
+    if not value > 0.0:
+        raise BadParameter(f"it must be a number of seconds above 0, not {value:g}.")
+    return value
+
+
 Root = Annotated[Path, Argument(metavar="FOLDER", help="The federation's folder, or the coordinator's in it.")]
 SiteFolder = Annotated[Path, Argument(metavar="SITE", help="The site's folder.")]
 Either = Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's or a site's folder.")]
+Timeout = Annotated[
+    float, Option("--timeout", metavar="SECONDS", callback=_seconds, help="When to give up; a run can go on later.")
+]
 Json = Annotated[bool, Option("--json", help="Print JSON, for other programs.")]
 Foreground = Annotated[bool, Option("--foreground", help="Stay until it ends; Ctrl-C stops it.")]
 

@@ -89,20 +89,27 @@ def run(
             "--name", metavar="RUN", help="By default the program's with a number; one that is there goes on."
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="When to give up.")] = _TIMEOUT,
+    timeout: o.Timeout = _TIMEOUT,
     as_json: o.Json = False,
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
     given = {k: v for k, v in locals().items() if k not in ("folder", "name", "timeout", "as_json")}
-    from coterie.deployment import folders
+    from coterie.deployment import folders, programs
     from coterie.deployment.config import Config
 
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)
     described = o.described(given)
     run_id = name or _number(home, program)
-    there = folders.new_run(home, run_id, described)
-    _follow(engine, home, run_id, timeout, as_json)
+    with folders.begun(home, run_id, described) as there:
+        programs.verified(home, described)
+        try:
+            _follow(engine, home, run_id, timeout, as_json)
+        except KeyboardInterrupt:
+            again = f"the same command with --name {run_id} shows it again"
+            end = f"'coterie federation stop {shlex.quote(str(home))}' ends it"
+            say(f"Run '{run_id}' goes on at the coordinator: {again}, and {end}.", error=True)
+            raise
     if not as_json:
         say(f"Run '{run_id}' has ended: its result is in {there / 'result'}.")
 
@@ -198,6 +205,8 @@ def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool)
             last = ended.wait(0.5)
             entries = list(logs.read(path))
             for entry in entries[seen:]:
+                if not as_json and entry.get("why"):
+                    continue  # the error that the command ends with says it
                 print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
             seen = len(entries)
 
@@ -217,6 +226,8 @@ def _standing(found: dict[str, Any]) -> list[str]:
     run = found["run"]
     if run is None:
         return out
+    if run["state"] == "running" and not found["running"]:
+        run = run | {"state": "cut short", "why": "run it again, and it goes on"}
     why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
     line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
     out.append(f"{line}{', ' + run['work'] if run.get('work') else ''}.")

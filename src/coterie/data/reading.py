@@ -89,10 +89,7 @@ def prepare(
     table = to_pandas(df)
     if len(table) == 0:
         raise NoRows("The table has no rows.")
-    if family not in FAMILIES:
-        raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
-    if missing not in ("error", "drop"):
-        raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
+    check_choices(family, missing)
     client, levels = as_name("client", client), as_names("cluster", cluster)
     extra = {"offset": offset, "weights": weights}
     roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
@@ -131,6 +128,14 @@ def prepare(
         rows,
     )
     return replace(clients, notes=tuple(notes)), design
+
+
+def check_choices(family: str, missing: str) -> None:
+    """A CoterieError for a family, or a way with missing values, that there is not."""
+    if family not in FAMILIES:
+        raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    if missing not in ("error", "drop"):
+        raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
 
 
 def read_roles(

@@ -24,6 +24,7 @@ from coterie.results.result import FitResult
 from coterie.results.strengths import aligned
 
 if TYPE_CHECKING:
+    from coterie.data.design import Design
     from coterie.deployment.programs import Program
 
 _OPTIONS = ("shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha", "rounds")
@@ -42,26 +43,12 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
     import pandas as pd
 
     start, task, name = perf_counter(), program.task, program.program
-    given = _checked(name, program.options, fed.seed)
-    family = task.get("family", "gaussian")
-    options = Options(
-        family=family,
-        shared=tuple(given.get("shared", ())),
-        covariance=given.get("covariance", "auto"),
-        method=name,
-        reml=given.get("reml", True),
-        cluster_variance=given.get("cluster_variance", "common"),
-        splits=Splits(0),
-        residual=given.get("residual", "common"),
-        rounds=dict(given.get("rounds", {})),
-    )
-    design = design_of(schema, task)
+    given, options, design = settled(program, schema, fed.seed)
+    family = options.family
     found, shared = identified.problem(fed, design.terms, family, options.shared)
     clients = _known(fed, design.terms, task)
     _need(name, found, clients)
     method = METHODS[name]
-    if method.flat:
-        raise CoterieError(f"Method '{name}' ignores clusters: leave cluster out of [task], and use 'hierarchical'.")
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
     fitted = method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
     notes = [n for told in fed.people.info.values() for n in told.get("notes", ())]
@@ -89,6 +76,35 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
         versions=dict(versions()),
         offset=task.get("offset"),
     )
+
+
+def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
+    """The options of a program by name, those of every fit, and its design: checked before any site is asked.
+
+    Raises
+    ------
+    CoterieError
+        For options that the method does not take, and a formula that the schema has no columns for.
+    """
+    task, name = program.task, program.program
+    given = _checked(name, program.options, seed)
+    shared = given.get("shared", ())
+    options = Options(
+        family=task.get("family", "gaussian"),
+        shared=(shared,) if isinstance(shared, str) else tuple(shared),
+        covariance=given.get("covariance", "auto"),
+        method=name,
+        reml=given.get("reml", True),
+        cluster_variance=given.get("cluster_variance", "common"),
+        splits=Splits(0),
+        residual=given.get("residual", "common"),
+        rounds=dict(given.get("rounds", {})),
+    )
+    if METHODS[name].flat:
+        raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
+    if METHODS[name].clustered and not task.get("cluster"):
+        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    return given, options, design_of(schema, task)
 
 
 def _checked(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -141,8 +157,6 @@ def _need(name: str, problem: Problem, clients: Clients) -> None:
     method = METHODS[name]
     if method.learns and len(clients) < 2:
         raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")
-    if method.clustered and not clients.levels:
-        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column in [task].")
     if method.intercept and problem.intercept not in problem.personal:
         raise CoterieError(f"Method '{name}' needs an intercept that is not shared.")
     if method.whole and (len(problem.personal) < len(clients.terms) or len(problem.tree.parents) > 1):

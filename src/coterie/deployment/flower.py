@@ -260,7 +260,7 @@ def _pid(folder: Path) -> int | None:
 def _need_running(folder: Path) -> None:
     pid = _read(folder / FILES / READY).get("pid")
     if pid is None or not alive(int(pid)):
-        raise CoterieError(f"No coordinator runs in {folder}: start it first.")
+        raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
 
 
 def _need_pending(folder: Path, run_id: str, job: str) -> None:

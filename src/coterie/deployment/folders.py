@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 from coterie.deployment import secrecy, toml
 from coterie.deployment.config import FEDERATION, MIN_GROUP, SCHEMA, SITE, Config, Member, check_name
 from coterie.deployment.schema import Schema
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, listed, nearest
 
 COORDINATOR, SITES, RUNS, RUN = "coordinator", "sites", "runs", "run.toml"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
@@ -58,7 +60,7 @@ def site(folder: str | Path, name: str | None = None) -> Path:
         path = path / SITES / name
     if not (path / SITE).is_file():
         inner = sorted(p.parent.name for p in path.glob(f"{SITES}/*/{SITE}"))
-        hint = f" Name one of its sites with --site: {', '.join(inner)}." if inner else ""
+        hint = f" Name one in it: '{path / SITES / inner[0]}' or another of {listed(inner)}." if inner else ""
         raise CoterieError(f"'{path}' is not the folder of a site: it has no {SITE}.{hint}")
     member = Member.read(path)
     if name is not None and name != member.name:
@@ -165,14 +167,34 @@ def new_run(folder: Path, run: str, program: Mapping[str, Any]) -> Path:
     return home
 
 
+@contextmanager
+def begun(folder: Path, run: str, program: Mapping[str, Any]) -> Iterator[Path]:
+    """:func:`new_run`; where it ends with an error before a coordinator began it, nothing is left of it."""
+    home = new_run(folder, run, program)
+    try:
+        yield home
+    except CoterieError:
+        if [path.name for path in home.iterdir()] == [RUN]:
+            shutil.rmtree(home)
+        raise
+
+
 def run_folder(folder: Path, run: str | None) -> Path:
-    """A run of a coordinator: by name, or the one that changed last."""
+    """A run of a coordinator: by name, or the one that changed last, checks aside."""
     runs = folder / RUNS
     found = sorted((p for p in runs.glob("*") if p.is_dir()), key=lambda p: p.stat().st_mtime) if runs.is_dir() else []
     if run is None:
+        found = [p for p in found if not _is_check(p)]
         if not found:
             raise CoterieError(f"There was no run yet in '{folder}'.")
         return found[-1]
     if not (runs / run).is_dir():
         raise CoterieError(f"There is no run '{run}' in '{folder}'.{nearest(run, [p.name for p in found])}")
     return runs / run
+
+
+def _is_check(run: Path) -> bool:
+    try:
+        return toml.read(run / RUN, "what a run does").get("program") == "check"
+    except CoterieError:
+        return False

@@ -146,7 +146,7 @@ def carry_out(folder: Path, run_id: str, timeout: float, server: type[Any], site
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
     if processes.parent(folder / kit.WORKSPACE) is None:
-        raise CoterieError(f"No coordinator runs in {folder}: start it first.")
+        raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
     end, idle, seen = time.monotonic() + timeout, 0, -1
     with Operator(folder) as operator:
         while True:

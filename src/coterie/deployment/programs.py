@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import check, secrecy, tasks, toml
+from coterie.deployment import beforehand, check, secrecy, toml
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.schema import Schema
@@ -34,13 +34,13 @@ from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
-from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.training import TRAINERS
 
 RUN, RESULT, JOURNAL = "run.toml", "result", "journal"
 PATIENT: dict[str, Any] = {
     "deadline": 240.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
 }  # fmt: skip
-"""Policy of a deployed run where nothing else is said: a site has four minutes to come back, and no site may be missing."""
+"""Policy of a deployed run where nothing else is said: a site has four minutes to come back, none may be missing."""
 _NETWORKED = "similarity-network"
 
 
@@ -71,9 +71,12 @@ class Program:
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise CoterieError(f"The seed must be a whole number from 0, not {self.seed!r}.")
         if self.program in METHODS and "formula" not in self.task:
-            raise CoterieError(f"Method '{self.program}' needs a formula in [task].")
+            raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
         if self.program in TRAINERS and "factory" not in self.task and self.program not in METHODS:
-            raise CoterieError(f"Method '{self.program}' needs a factory in [task]: module:function at the sites.")
+            raise CoterieError(
+                f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
+                "(--objective module:function)."
+            )
 
     @classmethod
     def read(cls, path: Path) -> Program:
@@ -140,7 +143,21 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     log.end("finished")
 
 
+def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
+    """Raise for what is wrong with a program that ``run.toml`` is to describe, before there is a run.
+
+    Raises
+    ------
+    CoterieError
+        As :func:`coterie.deployment.beforehand.verify`.
+    """
+    config = Config.read(folder)
+    policy(config.policy)
+    beforehand.verify(Path(folder), Program(**described), config)
+
+
 def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:
+    beforehand.verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
 
     def watch(event: Exchanged) -> None:
@@ -158,21 +175,14 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
         secure=secrecy.settings(config),
     )
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
-    if program.program in METHODS and "factory" not in program.task:
+    if beforehand.is_fit(program):
         from coterie.deployment.fits import fit
 
-        if config.privacy:
-            raise CoterieError(
-                f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
-                "[privacy] out of federation.toml, or train a model by its name."
-            )
-        if schema is None:
-            raise CoterieError(f"The coordinator has no {SCHEMA}: 'coterie federation check --unite' makes one.")
-        fit(fed, program, schema).save(home / RESULT)
+        fit(fed, program, beforehand.schema_of(folder)).save(home / RESULT)
     elif program.program in TRAINERS:
         _save(home / RESULT, _trained(fed, program, config))
     else:
-        function = tasks.imported(folder, program.program)
+        function = beforehand.function(folder, program)
         _save(home / RESULT, dict(function(fed, **program.options)))
 
 
@@ -188,10 +198,8 @@ def policy(given: Mapping[str, Any]) -> Policy:
 
 def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
     """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
-    options = dict(program.options)
-    rounds, every = int(options.pop("rounds", 20)), int(options.pop("keep_every", 10))
     seed = config.seed if program.seed is None else program.seed
-    method = trainer(program.program).make(seed, **options)
+    method, rounds, every = beforehand.training(program, seed)
     home = fed
     if config.privacy:
         from coterie.engines.privacy import Private

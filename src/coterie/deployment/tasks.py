@@ -247,4 +247,5 @@ def imported(folder: Path, name: str) -> Any:
         found = import_module(module)
         return getattr(found, attribute) if attribute else found
     except (ImportError, AttributeError) as problem:
-        raise CoterieError(f"'{name}', which site.toml allows, cannot be imported: {problem}.") from problem
+        remedy = f"install its module, or put it into '{folder}'"
+        raise CoterieError(f"'{name}' cannot be imported ({problem}): {remedy}.") from problem

@@ -79,6 +79,11 @@ class Courier:
             self._away[site] = time.monotonic() + self.policy.rejoin
         return dict(sorted(found.items()))
 
+    @property
+    def late(self) -> list[str]:
+        """Names of the sites that did not answer in time."""
+        return [self.names[s] for s in self._away if self.names[s] in self.troubles]
+
     def judge(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
         """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
         for site, text in wrong.items():
@@ -89,7 +94,7 @@ class Courier:
         """Raise BelowQuorum unless enough of the clients that were ``asked`` (their clusters, by site) answered."""
         short = self.policy.shortage(_joined(asked, asked), _joined(asked, found))
         if short is not None:
-            why = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in self.troubles.items())
+            why = said(self.troubles)
             raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
 
     def _asks(self, site: int, clusters: Mapping[int, Ints]) -> bool:
@@ -113,6 +118,16 @@ class Courier:
         if trouble.kind in ("unreadable", "broken"):
             self.quarantined[name] = trouble.text
         return True
+
+
+def said(troubles: Mapping[str, str]) -> str:
+    """What is wrong with sites, in words: each reason once, with those that it is true of."""
+    reasons: dict[str, list[str]] = {}
+    for name, text in troubles.items():
+        reasons.setdefault(text.removeprefix(f"Site '{name}': "), []).append(name)
+    if len(reasons) == 1 < len(troubles):
+        return next(iter(reasons)).rstrip(".")
+    return "; ".join(f"{', '.join(names)}: {text.rstrip('.')}" for text, names in reasons.items())
 
 
 def _joined(clusters: Mapping[int, Ints], sites: Any) -> Ints:

@@ -20,6 +20,10 @@ class BelowQuorum(CoterieError):
     """Too few clients answered: nothing was counted, and the run can go on later from where it stands."""
 
 
+class Refused(BelowQuorum):
+    """All sites answered, and some cannot take part: they will say so again until their owners change something."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """What a coordinator does about sites that are slow, away or broken.

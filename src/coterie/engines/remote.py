@@ -15,8 +15,8 @@ from coterie.data.labels import Coded, Labels, encode
 from coterie.engines import checkpoint, wire
 from coterie.engines.base import roster
 from coterie.engines.coordinator import Coordinator
-from coterie.engines.courier import Courier
-from coterie.engines.policy import BelowQuorum, Exchanged, Policy
+from coterie.engines.courier import Courier, said
+from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
 from coterie.errors import CoterieError, listed
 from coterie.federation import Array, Ints, Roster
 
@@ -220,8 +220,9 @@ class Remote(Coordinator):
         courier.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
         self.away = dict(courier.troubles)
         if courier.troubles and (policy.min_clients == "all" or not told):
-            why = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in courier.troubles.items())
-            raise BelowQuorum(f"{listed(courier.troubles)} cannot take part ({why}). Run again when they can.")
+            who, why = listed(courier.troubles), said(courier.troubles)
+            text = f"{who} cannot take part ({why}). Nothing was begun: put that right, and run again."
+            raise BelowQuorum(text) if courier.late else Refused(text)
         return {names[s]: t for s, t in told.items()}
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:

@@ -110,7 +110,9 @@ class Operator:
                 self.close()
                 if type(problem).__name__ in _REFUSED:
                     raise CoterieError(f"The coordinator's server refused: {problem}.") from problem
-                raise AwayError(f"The coordinator's server does not answer: {problem}.") from problem
+                why = str(problem).rstrip(".") or type(problem).__name__
+                remedy = "start the coordinator if it has ended, then run again, and it goes on"
+                raise AwayError(f"The coordinator's server does not answer ({why}): {remedy}.") from problem
 
     def _connect(self) -> Any:
         from nvflare.fuel.flare_api.flare_api import new_secure_session

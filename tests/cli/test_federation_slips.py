@@ -1,0 +1,133 @@
+"""Slips in commands of a federation: one sentence at once, without asking a site, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.deployment import folders, programs
+from coterie.deployment.logs import RunLog
+from coterie.engines.courier import said
+from coterie.engines.policy import BelowQuorum, Policy, Refused
+from coterie.engines.remote import Remote
+from tests.cli.harness import coterie
+from tests.cli.test_federation import RUN, Engine
+from tests.deployment.sites import FORMULA, build, home, task, transport
+
+
+class Asked(Engine):
+    """An engine that a slip must not reach."""
+
+    running = True
+
+    def run(self, folder, run_id, timeout):
+        raise AssertionError("sites were asked")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A federation whose sites would be asked in vain."""
+    build(tmp_path / "heart")
+    monkeypatch.setattr(folders, "engine", lambda name: Asked())
+    return tmp_path / "heart"
+
+
+FIT = ("--program", "hierarchical", "--formula", FORMULA)
+SLIPS = {
+    "column": (("--program", "pooled", "--formula", "score ~ agee"), "Did you mean 'age'?"),
+    "formula": (("--program", "pooled", "--formula", "score ~"), "nothing on its right side"),
+    "option": ((*FIT, "--option", "nonsense=1"), "has no option 'nonsense'"),
+    "value": ((*FIT, "--option", "covariance=round"), "covariance must be one of"),
+    "shared": ((*FIT, "--family", "gauss"), "Did you mean 'gaussian'?"),
+    "missing": ((*FIT, "--missing", "skip"), "missing must be 'error' or 'drop'"),
+    "client": ((*FIT, "--client", "wards"), "The schema has no column 'wards'. Did you mean 'ward'?"),
+    "weights": ((*FIT, "--weights", "agee"), "The schema has no column 'agee'."),
+    "clusters": (("--program", "clusterwise", "--formula", FORMULA), "needs clusters: name a cluster column"),
+    "program": (("--program", "hierarchica", "--formula", FORMULA), "Did you mean 'hierarchical'?"),
+    "no objective": (("--program", "fedavg", "--formula", FORMULA), "--objective module:function"),
+    "trainer": (("--program", "fedavg", "--objective", "a:b", "--option", "etta=1"), "Did you mean 'eta'?"),
+    "rounds": (
+        ("--program", "fedavg", "--objective", "a:b", "--option", "rounds=few"),
+        "rounds must be a whole number",
+    ),
+    "several": (("--program", "fedavg", "--objective", "a:b", "--option", "eta=0.1,0.2"), "eta must be one value"),
+    "function": (("--program", "nowhere:f", "--objective", "a:b"), "'nowhere:f' cannot be imported"),
+    "call": (("--program", "math:sqrt", "--objective", "a:b", "--option", "k=2"), "cannot be called with"),
+    "run": ((*FIT, "--name", "a/b"), "A run's name is letters"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), SLIPS.values(), ids=SLIPS)
+def test_a_slip_is_said_before_any_site_is_asked(arguments, words, place):
+    ran = coterie("federation", "run", place, *arguments)
+    assert words in ran.message and ran.message.count(words) == 1
+    assert not list((place / "coordinator").glob("runs/*"))
+
+
+@pytest.mark.parametrize("seconds", ["0", "-3", "nan"])
+def test_time_must_be_some(place, seconds):
+    for words in (("run", place, *RUN), ("check", place)):
+        assert "a number of seconds above 0" in coterie("federation", *words, f"--timeout={seconds}").message
+
+
+def test_a_preview_of_a_slip_is_an_error(place):
+    ran = coterie("federation", "preview", home(place, "bern"), "--program", "pooled", "--formula", "score ~ agee")
+    assert ran.code == 2
+    assert ran.err.count("agee") == 1 and "Nothing would leave: The formula uses 'agee'" in ran.err
+
+
+def test_one_reason_of_many_sites_is_said_once(tmp_path):
+    build(tmp_path)
+    gone = task(tmp_path, "score ~ age", weights="lost")
+    with pytest.raises(Refused) as found:
+        Remote(transport(tmp_path), run="r", task=gone, policy=Policy(strict=False, min_clients="all"))
+    assert str(found.value).startswith("basel, bern, chur cannot take part (")
+    assert str(found.value).count("does not fit") == 1 and isinstance(found.value, BelowQuorum)
+    assert said({"a": "Site 'a': No.", "b": "lost", "c": "Site 'c': No."}) == "a, c: No; b: lost"
+
+
+def test_a_site_that_is_away_may_come_back(tmp_path):
+    build(tmp_path)
+    some = transport(tmp_path, ("basel", "bern"))
+    some.sites = ["basel", "bern", "chur"]
+    some.send = lambda messages, timeout, send=some.send: send({k: v for k, v in messages.items() if k != "chur"}, 1)
+    with pytest.raises(BelowQuorum, match="chur cannot take part") as found:
+        Remote(some, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all", retries=1))
+    assert not isinstance(found.value, Refused)
+
+
+def test_a_run_that_is_left_is_said_to_go_on(place, monkeypatch):
+    def leave(folder, run_id, timeout):
+        raise KeyboardInterrupt
+
+    found = Asked()
+    found.run = leave
+    monkeypatch.setattr(folders, "engine", lambda name: found)
+    ran = coterie("federation", "run", place, *RUN, "--name", "mine")
+    assert ran.code == 130
+    assert "Run 'mine' goes on at the coordinator: the same command with --name mine shows it again" in ran.err
+    assert (place / "coordinator" / "runs" / "mine" / "run.toml").exists()
+
+
+def test_the_last_run_is_no_check_and_not_running_where_nothing_runs(place, monkeypatch):
+    found = Engine()
+    monkeypatch.setattr(folders, "engine", lambda name: found)
+    runs = place / "coordinator"
+    folders.new_run(runs, "mine", {"program": "hierarchical"})
+    RunLog(runs / "runs" / "mine", ("basel",)).write()
+    found.running = True
+    assert coterie("federation", "check", place).code == 0
+    assert "Run 'mine': running, at exchange 0." in coterie("federation", "status", place).out
+    found.running = False
+    assert "Run 'mine': cut short (run it again, and it goes on)" in coterie("federation", "status", place).out
+
+
+def test_the_end_of_a_run_is_said_once(place, monkeypatch):
+    class Failing(Asked):
+        def run(self, folder, run_id, timeout):
+            RunLog(folder / "runs" / run_id, ()).end("failed", "Something is wrong.")
+            programs.toml.write(folder / "runs" / run_id / "job.toml", {})
+            raise BelowQuorum("Something is wrong.")
+
+    monkeypatch.setattr(folders, "engine", lambda name: Failing())
+    ran = coterie("federation", "run", place, *RUN)
+    assert (ran.out + ran.err).count("Something is wrong") == 1
