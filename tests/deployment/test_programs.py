@@ -139,6 +139,20 @@ def test_a_column_that_no_site_sees_vary_is_shared(tmp_path, table):
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-9)
 
 
+def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
+    coordinator, homes = folders(tmp_path, table)
+    tree, own = "coterie.methods.tree.*", "coterie.deployment.identified:view"
+    replace(Member.read(homes[1]), ask=("coterie.methods.tree.at_home:finish",), total=(tree, own)).write(homes[1])
+    begin(coordinator, "run", EXACT)
+    run(transport(homes), coordinator, "run")
+    begin(coordinator, "local", {"program": "local", "task": TASK})
+    replace(Member.read(homes[1]), ask=(), total=(tree, own)).write(homes[1])
+    with pytest.raises(BelowQuorum, match=r"hungary: .*does not let answers to coterie\.\S+ leave by ask"):
+        run(transport(homes), coordinator, "local")
+    with pytest.raises(CoterieError, match="list of patterns"):
+        Member("hungary", ask="coterie.*")
+
+
 def schools():
     rng = np.random.default_rng(5)
     n, m = 600, 24

@@ -30,7 +30,7 @@ def make(path, site, classes):
     return objective, [f"{site}-{i}" for i in range(3)]
 """
 SITES = ("east", "north", "west")
-TASK = {"factory": "mine:make", "options": {"classes": 3}}
+TASK = {"factory": "factory_of_softmax:make", "options": {"classes": 3}}
 OPTIONS = {"rounds": 7, "keep_every": 3, "eta": 0.1, "B": 10, "C": 0.7}
 
 
@@ -42,8 +42,8 @@ def place(tmp_path):
         home.mkdir(parents=True)
         config.write(home)
     for name, home in zip(SITES, homes, strict=True):
-        (home / "mine.py").write_text(FACTORY)
-        Member(name, allow=("mine:make",)).write(home)
+        (home / "factory_of_softmax.py").write_text(FACTORY)
+        Member(name, allow=("factory_of_softmax:make",)).write(home)
     return coordinator, homes
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,9 @@ class Member:
     allow : tuple of str
         ``module:function`` of objectives that a run may ask for, and modules whose work it may name. Nothing else is
         ever imported because a message says so.
+    ask, total : tuple of str
+        Patterns of works ("coterie.methods.tree.*") whose answers may leave, client by client or as sums; by default
+        all. What a program asks, ``coterie federation preview`` lists.
     privacy : dict
         Keyword arguments of :class:`coterie.engines.privacy.Guard`: only sums that are clipped and noised so leave,
         until the budget is spent, whatever the coordinator asks. Empty: no guard.
@@ -139,10 +143,17 @@ class Member:
     data: str = ""
     min_group: int = MIN_GROUP
     allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ("*",)
+    total: tuple[str, ...] = ("*",)
     privacy: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("site", self.name)
+        for kind in ("ask", "total"):
+            patterns = getattr(self, kind)
+            if isinstance(patterns, str) or not all(isinstance(p, str) for p in patterns):
+                raise CoterieError(f"{kind} must be a list of patterns such as 'coterie.methods.*', not {patterns!r}.")
+            object.__setattr__(self, kind, tuple(patterns))
         if isinstance(self.min_group, bool) or not isinstance(self.min_group, int) or self.min_group < 1:
             raise CoterieError(f"min_group must be a whole number of rows from 1, not {self.min_group!r}.")
         if isinstance(self.allow, str) or not all(isinstance(a, str) and _MODULE.fullmatch(a) for a in self.allow):
@@ -170,6 +181,12 @@ class Member:
         """Write ``site.toml`` into a site's folder."""
         said = {name: value for name, value in asdict(self).items() if value != {}}
         toml.write(Path(folder) / SITE, said, "What the owner of this site's data allows; it stays here.")
+
+    def need(self, kind: str, work: Any) -> None:
+        """A CoterieError unless the owner lets the answers of ``work`` leave by "ask" or by "total"."""
+        patterns = self.ask if kind == "ask" else self.total
+        if not any(fnmatchcase(str(work), pattern) for pattern in patterns):
+            raise CoterieError(f"The owner does not let answers to {work} leave by {kind}: see {kind} in {SITE}.")
 
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""

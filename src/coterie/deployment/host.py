@@ -111,6 +111,8 @@ class Host:
             raise CoterieError(f"{run!r} is no name of a run.")
         if request["kind"] == "open":
             return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
+        if request["kind"] in ("ask", "total"):
+            self.member.need(request["kind"], request.get("work"))
         if run not in self._runs:
             self._runs[run] = self._again(run)
         return self._runs[run].answer(request, key)
