@@ -30,3 +30,20 @@ def fed(engine):
 def no_power_cut(monkeypatch):
     """Files need not reach the disk: here processes die, machines do not, and waiting for disks takes minutes."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+FAULTS = (
+    *("test_lost_and_damaged_messages", "test_sites_that_die", "test_a_site_that_misses", "test_an_exchange_nobody"),
+    *("test_counted_bytes", "test_gradients_are_counted", "test_resumed_is_straight", "test_a_coordinator_that_dies"),
+)
+KEPT = ("deep-fedavg", "deep-fedavg-statistics", "deep-fedbn", "deep-group-sgd")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What faults do to a method is tried on its row without torch, and on few with: the others are for soak."""
+    for item in items:
+        name = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        name = getattr(name, "name", "")
+        if name.startswith("deep-") and name not in KEPT and item.name.startswith(FAULTS):
+            item.add_marker(pytest.mark.soak)
