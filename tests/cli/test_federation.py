@@ -142,7 +142,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["init", "new", "--engine", "nvflar", "--site", "a"], "no engine 'nvflar'; use flower or nvflare"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "b=x.csv"], "There is no file 'x.csv'"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "x.csv"], "--data takes SITE=TABLE"),
-        (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadlin=3"], "--policy has no such name"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadlin=3"], "Did you mean 'deadline'?"),
         (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadline=-3"], "above 0"),
         (["init", "new", "--engine", "flower", "--site", "a", "--port", "0"], "from 1 to 65535"),
         (["init", "new", "--engine", "flower", "--site", "a", "--secure", "--min-group", "0"], "rows from 1"),

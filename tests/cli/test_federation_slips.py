@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
+import pandas as pd
 import pytest
 
-from coterie.deployment import folders, programs
+from coterie.cli import federation_run
+from coterie.deployment import folders, toml
+from coterie.deployment.host import Host
 from coterie.deployment.logs import RunLog
+from coterie.deployment.preview import Here
 from coterie.engines.courier import said
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
+from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine
-from tests.deployment.sites import FORMULA, build, home, task, transport
+from tests.deployment.sites import FORMULA, NAMES, build, home, task, transport
 
 
 class Asked(Engine):
@@ -125,9 +132,82 @@ def test_the_end_of_a_run_is_said_once(place, monkeypatch):
     class Failing(Asked):
         def run(self, folder, run_id, timeout):
             RunLog(folder / "runs" / run_id, ()).end("failed", "Something is wrong.")
-            programs.toml.write(folder / "runs" / run_id / "job.toml", {})
+            toml.write(folder / "runs" / run_id / "job.toml", {})
             raise BelowQuorum("Something is wrong.")
 
     monkeypatch.setattr(folders, "engine", lambda name: Failing())
     ran = coterie("federation", "run", place, *RUN)
     assert (ran.out + ran.err).count("Something is wrong") == 1
+
+
+def test_a_wait_is_said(place, monkeypatch):
+    def slow(folder, run_id, timeout):
+        time.sleep(0.2)
+        (folder / "runs" / run_id / "log.jsonl").write_text("")
+
+    found = Asked()
+    found.run = slow
+    monkeypatch.setattr(folders, "engine", lambda name: found)
+    monkeypatch.setattr(federation_run, "_LOOK", 0.01)
+    monkeypatch.setattr(federation_run, "_QUIET", 3)
+    assert coterie("federation", "run", place, *RUN).out.count("sites are away, or have much to do.") == 1
+
+
+SETTINGS = {
+    'deadline = "x"': "deadline must be a number of seconds above 0, not 'x'.",
+    "retries = 1.5": "retries must be a whole number from 0, not 1.5.",
+    "rejoin = true": "rejoin must be a number of seconds from 0, not True.",
+    "strict = 1": "strict must be true or false, not 1.",
+    "min_clients = 1.5": "min_clients must be a whole number or 'all', not 1.5.",
+    "deadlin = 3": "[policy] has no 'deadlin'. Did you mean 'deadline'?",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), SETTINGS.items())
+def test_what_is_wrong_with_a_setting_is_said(line, words, place):
+    path = place / "coordinator" / "federation.toml"
+    path.write_text(path.read_text().replace("[policy]", f"[policy]\n{line}"))
+    assert coterie("federation", "run", place, *RUN).message == words
+
+
+def test_tables_of_arguments_are_checked_by_name():
+    def make(first, *, clip, noise=1.0, book=None):
+        return first + len(clip)
+
+    assert toml.made("[privacy]", make, {"clip": "ab"}, 1, book="x") == 3
+    for given, words in (
+        ({"clip": "a", "nois": 2}, r"\[privacy\] has no 'nois'. Did you mean 'noise'\?"),
+        ({"clip": "a", "book": 2}, r"\[privacy\] has no 'book'. There are clip, noise."),
+        ({}, r"\[privacy\] does not say clip."),
+        ({"clip": 3}, r"\[privacy\] holds a value of another kind"),
+    ):
+        with pytest.raises(CoterieError, match=words):
+            toml.made("[privacy]", make, given, 1, book="x")
+
+
+def test_the_folder_of_another_site_is_told(tmp_path):
+    build(tmp_path)
+    to = Here({name: Host(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES})
+    with pytest.raises(Refused, match="chur: it calls itself 'bern': another site's folder is used there"):
+        Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
+
+
+def test_columns_that_are_not_there_are_one_problem(tmp_path):
+    build(tmp_path)
+    own = home(tmp_path, "bern")
+    text = (own / "data.csv").read_text()
+    (own / "data.csv").write_text(text.replace(",", ", ", text.split("\n")[0].count(",")))
+    (problem,) = Host(own).check({})["problems"]
+    assert problem.startswith("its table has no columns 'pain', 'score', ")
+
+
+def test_a_hospital_predicts_its_own_rows(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "engine", lambda name: Engine())
+    assert coterie("federation", "run", place, *RUN, "--name", "mine").code == 0
+    model, rows, out = place / "coordinator/runs/mine/result", home(place, "bern") / "data.csv", tmp_path / "p.csv"
+    assert "Name the client with --client" in coterie("predict", model, rows).message
+    assert "Did you mean 'bern'?" in coterie("predict", model, rows, "--client", "berne").message
+    assert coterie("predict", model, rows, "--client", "bern", "--out", out).code == 0
+    found = pd.read_csv(out)
+    assert set(found["site"]) == {"bern"} and set(found["source"]) == {"client"}
+    assert "whose rows they are" in coterie("predict", model, out, "--client", "bern").message

@@ -361,7 +361,7 @@ def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
     last = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))[-1]
     assert "private sums only" in last["refused"]
     Member("bern", "data.csv", privacy={"clipp": 1.0}).write(home(tmp_path, "bern"))
-    with pytest.raises(CoterieError, match=r"\[privacy\] of .* is wrong"):
+    with pytest.raises(CoterieError, match=r"\[privacy\] of .* has no 'clipp'"):
         Host(home(tmp_path, "bern"))
 
 

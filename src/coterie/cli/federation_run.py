@@ -27,6 +27,7 @@ STATUS = "Example: coterie federation status heart"
 STOP = "Example: coterie federation stop heart"
 
 _TIMEOUT = 24 * 3600.0
+_LOOK, _QUIET = 0.5, 60  # seconds between looks into the log, and looks without news until that is said
 
 
 def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
@@ -196,14 +197,18 @@ def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool)
     from coterie.deployment import logs
 
     path = home / "runs" / run_id / logs.LOG
+    who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."
     before = len(list(logs.read(path)))
     ended = Event()
 
     def watch() -> None:
-        seen, last = before, False
+        seen, last, quiet = before, False, 0
         while not last:
-            last = ended.wait(0.5)
+            last = ended.wait(_LOOK)
             entries = list(logs.read(path))
+            quiet = quiet + 1 if len(entries) == seen else 0
+            if quiet == _QUIET and not as_json:
+                say(f"No exchange in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
             for entry in entries[seen:]:
                 if not as_json and entry.get("why"):
                     continue  # the error that the command ends with says it

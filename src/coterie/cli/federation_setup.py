@@ -58,16 +58,13 @@ def init(
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
     from coterie.cli.options import assignments
-    from coterie.deployment import folders
+    from coterie.deployment import folders, toml
     from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
 
     waits = assignments("--policy", policy)
-    try:
-        Policy(**waits)
-    except TypeError as problem:
-        raise CoterieError(f"--policy has no such name: {problem}.") from problem
+    toml.made("--policy", Policy, waits)
     hidden = {"min_sites": 3} if secure else {}
     config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
@@ -76,9 +73,11 @@ def init(
         folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()))
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
     say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
-    first = folder / "sites" / config.sites[0]
-    if not tables:
-        say(f"At each site: name its table in site.toml, then 'coterie federation schema {shlex.quote(str(first))}'.")
+    first = shlex.quote(str(folder / "sites" / config.sites[0]))
+    todo = ["name its table in site.toml"] * (len(tables) < len(config.sites) and not allow)
+    todo += [f"describe its columns with 'coterie federation schema {first}'"] * (agreed is None and not allow)
+    if todo:
+        say(f"At each site: {', then '.join(todo)}.")
     say(f"Then start: coterie federation start-coordinator {shlex.quote(str(folder / 'coordinator'))}")
 
 

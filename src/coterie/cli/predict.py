@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.common import ModelPath, TablePath, check_table, load_model, place, say, status
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.results.model import Model
 
 EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
 
@@ -28,6 +30,10 @@ def predict(
             help="Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome; binomial and "
             "Poisson: of the mean.",
         ),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="NAME", help="Whose rows all of them are, where the table does not say."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -52,6 +58,7 @@ def predict(
 
     with status("Reading the table ..."):
         df = read_table(table, [result.model.client_name, *(level.name for level in result.model.levels)])
+    df = of_client(df, result.model, client)
     answers = result.predict(df, interval=interval)
     frame = with_client(df[result.model.client_name], answers)
     if out is not None:
@@ -65,6 +72,27 @@ def predict(
         say(f"Note: {note}", error=out is None)
     if out is not None:
         say(f"Written to {out}.")
+
+
+def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFrame:
+    """The table with a column that says whose rows they are, where it has none and one client was named."""
+    from coterie.data.labels import label_text
+
+    name = model.client_name
+    if client is None:
+        if name not in df.columns:
+            raise CoterieError(
+                f"The client column '{name}' is not in the table.{nearest(name, df.columns)} Name the client with "
+                "--client if all rows are of one, or leave the column's cells empty to predict for clients never seen."
+            )
+        return df
+    if name in df.columns:
+        raise CoterieError(f"The table says in '{name}' whose rows they are: leave --client out.")
+    known = {label_text(label): label for label in model.labels}
+    if client not in known:
+        hint = nearest(client, known) or f" There are {listed(known)}."
+        raise CoterieError(f"The model has no client '{client}'.{hint}")
+    return df.assign(**{name: known[client]})
 
 
 def with_client(client: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:

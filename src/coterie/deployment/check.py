@@ -99,7 +99,7 @@ def check(transport: Transport, schema: Schema | None, timeout: float = PATIENCE
             continue
         report.versions[name] = str(said.get("version", ""))
         if report.versions[name] != __version__:
-            wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}")
+            wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}: install one")
         if said.get("name") != name:
             wrong.append(f"it calls itself '{said.get('name')}': another site's folder is used there")
         ahead = _ahead(float(said.get("clock", before)), before, after)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import secrecy, tasks
+from coterie.deployment import secrecy, tasks, toml
 from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
@@ -86,10 +86,8 @@ class Host:
             return self._safe
         from coterie.engines.privacy import Guard
 
-        try:
-            return Guard(self._safe, book=self.folder / BOOK, **self.member.privacy)
-        except TypeError as problem:
-            raise CoterieError(f"[privacy] of '{self.folder / SITE}' is wrong: {problem}.") from problem
+        where = f"[privacy] of '{self.folder / SITE}'"
+        return toml.made(where, Guard, self.member.privacy, self._safe, book=self.folder / BOOK)
 
     def _safe(self, data: bytes) -> bytes:
         try:

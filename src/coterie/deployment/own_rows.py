@@ -58,10 +58,10 @@ def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, 
     problems : list of str
         Without a value or a level of a row.
     """
-    columns, problems = dict(own.columns), []
+    columns, problems, lost = dict(own.columns), [], list[str]()
     for name, column in own.columns.items():
         if name not in table.columns:
-            problems.append(f"its table has no column '{name}'")
+            lost.append(name)
         elif column.type == "number":
             problems += _wrong_numbers(table[name], name, column)
         elif column.type == "category":
@@ -76,6 +76,9 @@ def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, 
                 )
             levels = (*column.levels, *(level for level, n in new.items() if n >= min_group))
             columns[name] = replace(column, levels=levels)
+    if lost:
+        what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
+        problems.append(f"its table has no {what}")
     return Schema(columns), problems
 
 

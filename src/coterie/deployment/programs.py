@@ -188,12 +188,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
 
 def policy(given: Mapping[str, Any]) -> Policy:
     """The policy of a deployed run, from ``[policy]`` of ``federation.toml``."""
-    known = list(Policy.__dataclass_fields__)
-    for key in given:
-        if key not in known:
-            hint = nearest(key, known) or f" There are {', '.join(known)}."
-            raise CoterieError(f"[policy] has no '{key}'.{hint}")
-    return Policy(**PATIENT | dict(given))
+    return toml.made("[policy]", Policy, PATIENT | dict(given))
 
 
 def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
@@ -204,7 +199,7 @@ def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
     if config.privacy:
         from coterie.engines.privacy import Private
 
-        fed = Private(fed, **{"rounds": rounds} | config.privacy)
+        fed = toml.made("[privacy]", Private, {"rounds": rounds} | config.privacy, fed)
     kept = fed.kept
     begun = dict(kept) if kept is not None else method.init(fed)
     state = begun

@@ -26,10 +26,7 @@ def settings(config: Config) -> Secure | None:
         return None
     from coterie.engines.secure_sum import Secure
 
-    try:
-        return Secure(**config.secure)
-    except TypeError as problem:
-        raise CoterieError(f"[secure] has fraction, threshold and min_sites, and no other key: {problem}.") from problem
+    return toml.made("[secure]", Secure, config.secure)
 
 
 def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> None:

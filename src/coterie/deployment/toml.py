@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.engines import checkpoint
 from coterie.errors import CoterieError, nearest
 
+T = TypeVar("T")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -59,6 +61,25 @@ def check_keys(path: Path, where: str, given: Iterable[str], known: Iterable[str
         if key not in names:
             hint = nearest(key, names) or f" There are {', '.join(names)}."
             raise CoterieError(f"'{path}' has no use for '{key}'{where}.{hint}")
+
+
+def made(where: str, function: Callable[..., T], given: Mapping[str, Any], *fixed: Any, **more: Any) -> T:
+    """What a function makes of a table of its keyword arguments; a CoterieError says which key or value is wrong."""
+    known = inspect.signature(function).parameters.values()
+    names = [p.name for p in known if p.name not in more][len(fixed) :]
+    for key in given:
+        if key not in names:
+            hint = nearest(key, names) or f" There are {', '.join(names)}."
+            raise CoterieError(f"{where} has no '{key}'.{hint}")
+    needed = [p.name for p in known if p.name in names and p.default is p.empty]
+    if lost := [name for name in needed if name not in given]:
+        raise CoterieError(f"{where} does not say {' or '.join(lost)}.")
+    try:
+        return function(*fixed, **{**given, **more})
+    except CoterieError:
+        raise
+    except (TypeError, ValueError) as problem:
+        raise CoterieError(f"{where} holds a value of another kind: {problem}.") from problem
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterable[str]:

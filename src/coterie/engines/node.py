@@ -164,7 +164,7 @@ class Node:
         else:
             raise Refusal(
                 f"{self._name} stands at exchange {self._committed[1]} and the coordinator counted {counted[1]} "
-                "of another course: restore a mark, or begin with empty folders."
+                "of another course: give a new run another name, restore a mark, or begin with empty folders."
             )
 
     def _work(self, request: dict[str, Any], total: bool) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,12 +56,16 @@ class Policy:
     rejoin: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.deadline > 0.0:
+        if not (_is(self.deadline, float) and self.deadline > 0.0):
             raise CoterieError(f"deadline must be a number of seconds above 0, not {self.deadline!r}.")
-        for name in ("retries", "pause", "min_per_cluster", "rejoin"):
-            if not getattr(self, name) >= 0:
-                raise CoterieError(f"{name} must not be negative, and it is {getattr(self, name)!r}.")
-        if self.min_clients != "all" and not (isinstance(self.min_clients, int) and self.min_clients >= 0):
+        for name, kind in (("retries", int), ("pause", float), ("min_per_cluster", int), ("rejoin", float)):
+            value = getattr(self, name)
+            if not (_is(value, kind) and value >= 0):
+                what = "whole number" if kind is int else "number of seconds"
+                raise CoterieError(f"{name} must be a {what} from 0, not {value!r}.")
+        if not isinstance(self.strict, bool):
+            raise CoterieError(f"strict must be true or false, not {self.strict!r}.")
+        if self.min_clients != "all" and not (_is(self.min_clients, int) and self.min_clients >= 0):
             raise CoterieError(f"min_clients must be a whole number or 'all', not {self.min_clients!r}.")
 
     def shortage(self, asked: Ints, answered: Ints) -> str | None:
@@ -83,6 +87,11 @@ class Policy:
                 c = int(short[0])
                 return f"{came[c]:,} of {each[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
         return None
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a value is a number of a kind; truth values are none."""
+    return isinstance(value, (int, kind)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,11 @@ class Remote(Coordinator):
         courier = Courier(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
         told = courier.collect(dict.fromkeys(range(len(names)), opening), {})
         courier.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
+        another = {s: t["name"] for s, t in told.items() if t.get("name", names[s]) != names[s]}
+        wrong = {s: f"it calls itself '{name}': another site's folder is used there" for s, name in another.items()}
+        courier.judge(wrong, told)
         versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
-        other = {s: f"it has coterie {v}, and the coordinator {__version__}" for s, v in versions.items()}
+        other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
         courier.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
         self.away = dict(courier.troubles)
         if courier.troubles and (policy.min_clients == "all" or not told):
