@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -211,3 +212,22 @@ def test_a_hospital_predicts_its_own_rows(place, tmp_path, monkeypatch):
     found = pd.read_csv(out)
     assert set(found["site"]) == {"bern"} and set(found["source"]) == {"client"}
     assert "whose rows they are" in coterie("predict", model, out, "--client", "bern").message
+
+
+def test_two_sites_have_no_secure_sum(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "engine", lambda name: Asked())
+    sites = ("--site", "a", "--site", "b")
+    ran = coterie("federation", "init", tmp_path / "two", "--engine", "nvflare", *sites, "--secure")
+    assert "need 3 sites at least, and there are 2" in ran.message
+    assert not (tmp_path / "two").exists()
+
+
+def test_data_of_a_site_that_is_there_are_its_owners(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(init=lambda folder, config: None))
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    made = ("federation", "init", tmp_path / "heart", "--engine", "nvflare", "--site", "a")
+    assert coterie(*made).code == 0
+    ran = coterie(*made, "--site", "b", "--data", f"a={tmp_path / 'a.csv'}")
+    assert "site.toml' is there and its owner's: write data = " in ran.message
+    assert not (tmp_path / "heart" / "sites" / "b").exists()
+    assert coterie(*made, "--site", "b", "--data", f"b={tmp_path / 'a.csv'}").code == 0

@@ -101,7 +101,13 @@ def init(
     data = dict(data or {})
     for name in data:
         config.need_site(name)
+    members = [Member(name, data.get(name, ""), min_group, allow) for name in config.sites]
+    secrecy.need(config)
     _need_same(folder, config)
+    for name, table in data.items():
+        own = folder / SITES / name
+        if (own / SITE).exists() and Member.read(own).data != table:
+            raise CoterieError(f"'{own / SITE}' is there and its owner's: write data = \"{table}\" there, not --data.")
     homes = [folder / COORDINATOR, *(folder / SITES / name for name in config.sites)]
     try:
         for home in homes:
@@ -113,9 +119,9 @@ def init(
         config.write(home)
         if schema is not None and home != folder:
             schema.write(home / SCHEMA)
-    for name, home in zip(config.sites, homes[1:], strict=True):
+    for member, home in zip(members, homes[1:], strict=True):
         if not (home / SITE).exists():
-            Member(name, data.get(name, ""), min_group, allow).write(home)
+            member.write(home)
     secrecy.init(config, homes[0], homes[1:])
     made.init(folder, config)
 

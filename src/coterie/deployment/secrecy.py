@@ -29,6 +29,16 @@ def settings(config: Config) -> Secure | None:
     return toml.made("[secure]", Secure, config.secure)
 
 
+def need(config: Config) -> None:
+    """A CoterieError where there are fewer sites than a secure sum must have."""
+    secure = settings(config)
+    if secure is not None and len(config.sites) < secure.min_sites:
+        raise CoterieError(
+            f"Secure sums need {secure.min_sites} sites at least, and there are {len(config.sites)}: with two, each "
+            "knows the other's part."
+        )
+
+
 def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> None:
     """Write identities where sums are secure; those that are there already are kept.
 
@@ -43,6 +53,7 @@ def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> None:
         return
     from coterie.engines.secure_sum import Identity
 
+    need(config)
     secure.opening(len(sites))
     public = {}
     for name, home in zip(config.sites, sites, strict=True):
