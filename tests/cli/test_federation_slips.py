@@ -231,3 +231,12 @@ def test_data_of_a_site_that_is_there_are_its_owners(tmp_path, monkeypatch):
     assert "site.toml' is there and its owner's: write data = " in ran.message
     assert not (tmp_path / "heart" / "sites" / "b").exists()
     assert coterie(*made, "--site", "b", "--data", f"b={tmp_path / 'a.csv'}").code == 0
+
+
+def test_a_preview_names_every_work_and_says_what_is_masked(place):
+    own = home(place, "bern")
+    before = coterie("federation", "preview", own, *RUN).out
+    assert "…" not in before and "masked" not in before
+    path = own / "federation.toml"
+    path.write_text(path.read_text().replace("[secure]", "[secure]\nmin_sites = 3"))
+    assert "Each 'total' leaves masked" in coterie("federation", "preview", own, *RUN).out

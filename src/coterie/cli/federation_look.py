@@ -97,7 +97,7 @@ def show(found: Preview) -> None:
 
     grid = Table(box=None, pad_edge=False)
     for title in ("answer to", "holds", "answers", "bytes", "covers"):
-        grid.add_column(title, justify="right" if title in ("answers", "bytes", "covers") else "left")
+        grid.add_column(title, justify="right" if title in ("answers", "bytes", "covers") else "left", overflow="fold")
     for item in found.leaving:
         what = f"{item.kind} {item.work}".rstrip()
         holds = "\n".join(f"{name}: {shape}" for name, shape in item.values.items())
@@ -105,6 +105,8 @@ def show(found: Preview) -> None:
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()
     say("Nothing was sent. The other sites were stand-ins with this site's rows, so that counts of answers may differ.")
+    if found.masked:
+        say("Each 'total' leaves masked, with keys and shares beside it: others see sums of all sites only.")
     for item in found.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")

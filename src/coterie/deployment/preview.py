@@ -60,10 +60,11 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Preview:
-    """What leaves, and how the program ended: "" or what stopped it."""
+    """What leaves, how the program ended ("" or what stopped it), and whether sums leave masked."""
 
     leaving: list[Leaving]
     ended: str = ""
+    masked: bool = False
 
 
 class Here:
@@ -125,7 +126,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
             run(Here(receivers), drawer, "preview")
         except CoterieError as problem:
             ended = str(problem)
-    return Preview(list(seen.values()), ended)
+    return Preview(list(seen.values()), ended, bool(config.secure))
 
 
 @contextmanager
