@@ -21,11 +21,11 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
 from coterie.deployment.config import Config
 from coterie.engines import checkpoint, wire
 from coterie.engines.nvflare.app import Server, Site
+from coterie.engines.node import Node
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
-from tests.engines.sites import nodes
 
 M = 12
 
@@ -72,9 +72,19 @@ def case(name):
 def node(name, sites, method, folder):
     """The node of one site: clients are dealt out, so that every site has some of every cluster."""
     problem = case(method).problem()
-    mine = np.arange(len(problem.ids))[sorted(sites).index(name) :: len(sites)]
-    (found,) = nodes(problem, [mine], folder).values()
-    return found
+    rows = np.arange(len(problem.ids))[sorted(sites).index(name) :: len(sites)]
+    clusters = problem.clusters[rows]
+    return Node(
+        name,
+        problem.objective.take(rows),
+        np.unique(clusters, return_inverse=True)[1],
+        problem.weights[rows],
+        problem.ids[rows],
+        seed=7,
+        labels=rows,
+        levels=[clusters],
+        folder=folder,
+    )
 
 
 class Program(Server):
