@@ -10,6 +10,7 @@ import pytest
 
 from coterie.cli import federation_run
 from coterie.deployment import folders, toml
+from coterie.deployment.config import Member
 from coterie.deployment.host import Host
 from coterie.deployment.logs import RunLog
 from coterie.deployment.preview import Here
@@ -240,3 +241,34 @@ def test_a_preview_names_every_work_and_says_what_is_masked(place):
     path = own / "federation.toml"
     path.write_text(path.read_text().replace("[secure]", "[secure]\nmin_sites = 3"))
     assert "Each 'total' leaves masked" in coterie("federation", "preview", own, *RUN).out
+
+
+MODELS = """
+import numpy as np
+from coterie.objectives.softmax import Softmax
+
+def make(path, site, clients=12, groups=0):
+    starts = 4 * np.arange(clients)
+    X = np.tile([[1.0, 0.0], [1.0, 1.0]], (2 * clients, 1))
+    names = [f"{site}-{i}" for i in range(clients)]
+    made = Softmax.of(X, np.arange(4 * clients) // 2 % 2, starts, starts + 4)
+    return (made, names, [f"g{i % groups}" for i in range(clients)]) if groups else (made, names)
+"""
+
+
+@pytest.mark.parametrize("groups", [0, 3, 11])
+def test_clients_of_an_objective_may_come_in_any_order(place, monkeypatch, groups):
+    """Client 10 stands before client 2 where labels are text: the site sorts them, not who writes the function."""
+    monkeypatch.setattr(folders, "engine", lambda name: Engine())
+    for name in NAMES:
+        (home(place, name) / "models_in_any_order.py").write_text(MODELS)
+        Member(name, "", 1, ("models_in_any_order:make",)).write(home(place, name))
+    made = ("--objective", "models_in_any_order:make", "--objective-option", f"groups={groups}")
+    train = ("--program", "fedavg", *made, "--option", "rounds=1", "--option", "B=0")
+    ran = coterie("federation", "run", place, *train)
+    assert ran.code == 0, ran.err
+    assert "clients: basel 12, bern 12, chur 12" in ran.out
+    (place / "coordinator" / "schema.toml").unlink()
+    assert "schema" not in coterie("federation", "check", place).out
+    ran = coterie("federation", "run", place, *train, "--objective-option", "nope=3")
+    assert "cannot be called with the path, site=... and the options of the run" in ran.err

@@ -88,6 +88,8 @@ def preview(
         raise CoterieError(f"Nothing would leave: {found.ended}")
     if any(item.refused for item in found.leaving):
         raise CoterieError("This site refuses a part of the program: see above.")
+    if found.ended:
+        raise CoterieError(f"The program ended before its end: {found.ended}")
 
 
 def show(found: Preview) -> None:
@@ -110,8 +112,6 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")
-    if found.ended and any(item.answers for item in found.leaving):
-        say(f"The program ended before its end: {found.ended}")
 
 
 def _rows(item: Leaving) -> str:

@@ -27,7 +27,7 @@ STATUS = "Example: coterie federation status heart"
 STOP = "Example: coterie federation stop heart"
 
 _TIMEOUT = 24 * 3600.0
-_LOOK, _QUIET = 0.5, 60  # seconds between looks into the log, and looks without news until that is said
+_LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks without news until that is said
 
 
 def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
@@ -208,7 +208,7 @@ def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool)
             entries = list(logs.read(path))
             quiet = quiet + 1 if len(entries) == seen else 0
             if quiet == _QUIET and not as_json:
-                say(f"No exchange in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
+                say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
             for entry in entries[seen:]:
                 if not as_json and entry.get("why"):
                     continue  # the error that the command ends with says it

@@ -186,4 +186,6 @@ def _united(report: Report, proposals: Mapping[str, Schema], known: Schema | Non
         for level in column.levels
         if name in before and level not in before[name].levels
     ]
-    return replace(report, problems=problems, schema=united.plain(), added=added, without=known is None)
+    return replace(
+        report, problems=problems, schema=united.plain(), added=added, without=known is None and bool(proposals)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -221,6 +222,12 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
         )
     make = imported(folder, name)
     path = (folder / member.data).resolve() if member.data else folder
+    try:
+        inspect.signature(make).bind(path, site=member.name, **options)
+    except (TypeError, ValueError) as problem:
+        raise CoterieError(
+            f"{name!r} cannot be called with the path, site=... and the options of the run: {problem}."
+        ) from problem
     made = make(path, site=member.name, **options)
     if isinstance(made, Holding):
         return made
@@ -231,7 +238,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
 
     labels = np.asarray(labels)
     groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))
-    order = np.argsort(groups.codes, kind="stable")
+    order = np.lexsort((encode(labels).codes, groups.codes))  # as the coordinator puts all sites' clients
     clusters = groups.codes[order]
     levels = {"cluster": _travel(groups.labels)[clusters]} if rest else {}
     return Holding(objective.take(order), _travel(labels[order]), clusters, label_ids(labels[order]), levels)
