@@ -42,8 +42,7 @@ def main() -> int:
     tables = write(table, given.folder / "tables")
     sites = list(tables)
     if not (folder / "federation.toml").exists():
-        command("federation", "schema", given.folder / "tables" / "all.csv", "--out", given.folder / "schema.toml",
-                "--label", "hospital")  # fmt: skip
+        command("federation", "schema", given.folder / "tables" / "all.csv", "--out", given.folder / "schema.toml")
         command("federation", "init", folder, "--engine", given.engine, "--name", "heart", "--port", free_port(),
                 "--schema", given.folder / "schema.toml",
                 *(part for name in sites for part in ("--site", name, "--data", f"{name}={tables[name]}")))  # fmt: skip
@@ -110,7 +109,7 @@ def hospitals() -> pd.DataFrame:
 def write(table: pd.DataFrame, folder: Path) -> dict[str, Path]:
     """A file for each hospital, as it would lie there; and one of all, from which the schema is drafted."""
     folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "all.csv", index=False)
+    table.drop(columns="hospital").to_csv(folder / "all.csv", index=False)
     found = {}
     for name, rows in table.groupby("hospital"):
         found[name] = folder / f"{name}.csv"

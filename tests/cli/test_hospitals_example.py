@@ -1,0 +1,43 @@
+"""The example of four hospitals, its commands in this process: make federation-demo runs them over real servers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from coterie.deployment import folders, programs
+from coterie.deployment.host import Host
+from coterie.deployment.preview import Here
+from tests.cli.harness import coterie
+from tests.cli.test_federation import Engine
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hospitals.py"
+
+
+class Hospitals(Engine):
+    """Their hosts, in this process."""
+
+    def run(self, folder, run_id, timeout):
+        homes = sorted((folder.parent / "sites").iterdir())
+        programs.run(Here({home.name: Host(home).receive for home in homes}), folder, run_id)
+
+
+def test_every_command_of_the_example_works(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("hospitals_example", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    engine = Hospitals()
+    monkeypatch.setattr(folders, "engine", lambda name: engine)
+    typed = []
+
+    def command(*parts):
+        ran = coterie(*parts)
+        assert ran.code == 0, (parts, ran.out, ran.err)
+        typed.append(parts[1])
+        return 0.0
+
+    monkeypatch.setattr(example, "command", command)
+    monkeypatch.setattr("sys.argv", ["hospitals.py", "--folder", str(tmp_path), "--steps", "0"])
+    assert example.main() == 0
+    assert {"schema", "init", "check", "preview", "run", "status", "log", "stop"} <= set(typed)
+    assert "Log odds of disease at each hospital" in capsys.readouterr().out
