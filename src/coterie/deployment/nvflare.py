@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie.deployment import toml
 from coterie.deployment.config import Config
 from coterie.engines.nvflare import kit, processes
 from coterie.engines.nvflare.operator import AwayError, Operator
@@ -118,8 +119,9 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     """Run a program at the coordinator as a job of NVFlare, and wait for its end.
 
     A job that is killed, or that ends because too few sites answered, is followed by another on the same journal. It
-    waits for the sites up to :data:`PATIENCE` seconds, then goes on with those that are there. Three jobs in a row
-    without a new exchange end the run; run again, it goes on where it stood.
+    waits for the sites up to :data:`PATIENCE` seconds, then goes on with those that are there, or says who is not where
+    ``min_clients`` is "all". Three jobs in a row without a new exchange end the run; run again, it goes on where it
+    stood.
 
     Parameters
     ----------
@@ -138,11 +140,21 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     """
     from coterie.deployment.nvflare_app import Coordinator, Member
 
-    carry_out(folder, run_id, timeout, Coordinator, Member)
+    carry_out(folder, run_id, timeout, Coordinator, Member, needs_all(folder, run_id))
 
 
-def carry_out(folder: Path, run_id: str, timeout: float, server: type[Any], site: type[Any]) -> None:
-    """As :func:`run`, with the classes of the two sides of the job."""
+def needs_all(folder: Path, run_id: str) -> bool:
+    """Whether a run can do without no site: one that is not in a job cannot come to it later."""
+    from coterie.deployment.programs import RUN, policy
+
+    checks = toml.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == "check"
+    return not checks and policy(Config.read(folder).policy).min_clients == "all"
+
+
+def carry_out(
+    folder: Path, run_id: str, timeout: float, server: type[Any], site: type[Any], whole: bool = False
+) -> None:
+    """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
     if processes.parent(folder / kit.WORKSPACE) is None:
@@ -153,7 +165,7 @@ def carry_out(folder: Path, run_id: str, timeout: float, server: type[Any], site
             job = _living(path)
             if job is None:
                 _clear(operator, run_id)
-                there = _gather(operator, names, end)
+                there = _gather(operator, names, end, whole)
                 sides = server(run_id, names), site(run_id)
                 job = _persist(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
             outcome = _follow(operator, job, path, end)
@@ -185,8 +197,8 @@ def _clear(operator: Operator, run_id: str) -> None:
                     operator.abort(job["job_id"])
 
 
-def _gather(operator: Operator, names: tuple[str, ...], end: float) -> list[str]:
-    """The sites that answer: all of them, or after some time those that do; a CoterieError if none does."""
+def _gather(operator: Operator, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
+    """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do."""
     last = min(end, time.monotonic() + PATIENCE)
     while True:
         there = _persist(operator.answering, end)
@@ -195,6 +207,10 @@ def _gather(operator: Operator, names: tuple[str, ...], end: float) -> list[str]
         time.sleep(_LOOK)
     if not there.intersection(names):
         raise CoterieError(f"No site is connected: start {listed(names)}, then run again.")
+    if whole and (away := [name for name in names if name not in there]):
+        raise BelowQuorum(
+            f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them, then run again."
+        )
     return sorted(there.intersection(names))
 
 

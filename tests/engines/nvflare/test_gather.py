@@ -1,0 +1,38 @@
+"""Who takes part in a job of NVFlare: a site that is not there when it begins cannot come to it later."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.deployment import nvflare, toml
+from coterie.deployment.config import Config
+from coterie.engines.policy import BelowQuorum
+from coterie.errors import CoterieError
+
+NAMES = ("basel", "bern", "chur")
+
+
+def gather(there, whole, monkeypatch):
+    monkeypatch.setattr(nvflare, "PATIENCE", -1.0)
+    return nvflare._gather(SimpleNamespace(answering=lambda: set(there)), NAMES, float("inf"), whole)
+
+
+def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
+    with pytest.raises(BelowQuorum, match=r"Not connected: bern, chur\. The run needs all sites"):
+        gather(["basel"], True, monkeypatch)
+    assert gather(["basel", "bern", "other"], False, monkeypatch) == ["basel", "bern"]
+    assert gather(NAMES, True, monkeypatch) == list(NAMES)
+    with pytest.raises(CoterieError, match="No site is connected: start basel, bern, chur"):
+        gather([], True, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("program", "policy", "needed"),
+    [("pooled", {}, True), ("pooled", {"min_clients": 2}, False), ("check", {}, False)],
+)
+def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, tmp_path):
+    Config("heart", "nvflare", sites=NAMES, policy=policy).write(tmp_path)
+    toml.write(tmp_path / "runs" / "r" / "run.toml", {"program": program})
+    assert nvflare.needs_all(tmp_path, "r") is needed
