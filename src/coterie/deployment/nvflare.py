@@ -30,6 +30,7 @@ PATIENCE = 60.0
 _RESTARTS = 3  # jobs in a row that may end without a new exchange
 _START = 60.0  # seconds for the server to listen, and for a job to begin
 _AGAIN = ("", BelowQuorum.__name__, JobEndedError.__name__)  # errors after which another job may do better
+_FREE = 5.0  # seconds for a port to become free
 _LOOK = 1.0  # seconds between questions to the server
 
 
@@ -62,8 +63,13 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
         If it runs already, or does not come up; the reason is in ``nvflare/console.log``.
     """
     workspace, config = folder.resolve() / kit.WORKSPACE, Config.read(folder)
-    if _listens(config) and processes.parent(workspace) is None:
-        raise CoterieError(f"Port {config.port} of {config.host} is taken: end what listens there, or choose another.")
+    free = time.monotonic() + _FREE  # a server that was killed a moment ago may still hold its port
+    while _listens(config) and processes.parent(workspace) is None:
+        if time.monotonic() > free:
+            raise CoterieError(
+                f"Port {config.port} of {config.host} is taken: end what listens there, or choose another."
+            )
+        time.sleep(0.1)
     kit.settle(workspace)
     process = processes.start(workspace)
     end = time.monotonic() + _START
@@ -254,7 +260,7 @@ def _size(folder: Path) -> int:
 
 def _listens(config: Config) -> bool:
     try:
-        socket.create_connection((config.host, config.port), timeout=2.0).close()
+        with socket.create_connection((config.host, config.port), timeout=2.0) as found:
+            return bool(found.getsockname() != found.getpeername())  # a free port can be connected to itself
     except OSError:
         return False
-    return True
