@@ -1,5 +1,6 @@
 """Programs of a deployed run: the same models as with all rows in one place, and ends that say what happened."""
 
+import errno
 import json
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import coterie
 from coterie.deployment.config import Config, Member
 from coterie.deployment.logs import read_status
 from coterie.deployment.programs import run
+from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
 from tests.deployment.hospitals import EXACT, FORMULA, TASK, begin, folders, heart, transport
@@ -179,3 +181,23 @@ def test_many_clients_in_clusters_that_span_sites(tmp_path):
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-9)
     np.testing.assert_allclose(there.model.nodes[0], here.model.nodes[0], rtol=1e-9)
     pd.testing.assert_frame_equal(there.predict(table), here.predict(table), rtol=1e-9)
+
+
+def test_a_full_disk_at_the_coordinator_is_said_and_nothing_is_lost(place, monkeypatch):
+    coordinator, homes = place
+    home = begin(coordinator, "full", EXACT)
+    add, counted = Journal.add, []
+
+    def full(self, *given):
+        if len(counted) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        counted.append(given)
+        return add(self, *given)
+
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(CoterieError, match=r"no space left on device\): put that right, then run again"):
+        run(transport(homes), coordinator, "full")
+    assert read_status(home)["state"] == "failed"
+    monkeypatch.setattr(Journal, "add", add)
+    run(transport(homes), coordinator, "full")
+    assert read_status(home)["state"] == "finished"

@@ -134,6 +134,13 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     except BelowQuorum as problem:
         log.end("below quorum", str(problem))
         raise
+    except OSError as problem:
+        why = (problem.strerror or str(problem)).lower()
+        text = (
+            f"The coordinator cannot write or read in '{home}' ({why}): put that right, then run again, and it goes on."
+        )
+        log.end("failed", text)
+        raise CoterieError(text) from problem
     except Exception as problem:
         log.end("failed", str(problem) or type(problem).__name__)
         raise
