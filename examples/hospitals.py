@@ -27,6 +27,7 @@ from coterie.results.result import FitResult
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
 MODEL = ["--formula", FORMULA, "--family", "binomial", "--missing", "drop"]
+ENDS = 10  # lines that are shown of the begin and of the end of what a command prints
 STEPS = 3000  # of Async-L2GD: with these seeds, a few hundred exchanges
 
 
@@ -125,11 +126,15 @@ def command(*parts: object) -> float:
     with subprocess.Popen(  # noqa: S603 - the words are this file's own
         [Path(sys.executable).with_name("coterie"), *words], stdout=subprocess.PIPE, text=True
     ) as run:
-        lines = run.stdout.read().splitlines()
+        lines = []
+        for line in run.stdout:  # a run over Flower takes minutes: its first lines are shown as they come
+            lines.append(line)
+            if len(lines) <= ENDS:
+                print(line, end="", flush=True)
     seconds = time.perf_counter() - start
-    if len(lines) > 24:
-        lines = [*lines[:10], f"... {len(lines) - 20} more lines ...", *lines[-10:]]
-    print("\n".join(lines), flush=True)
+    if len(lines) > 2 * ENDS:
+        print(f"... {len(lines) - 2 * ENDS} more lines ...")
+    print("".join(lines[max(ENDS, len(lines) - ENDS) :]), end="", flush=True)
     if run.returncode:
         raise subprocess.CalledProcessError(run.returncode, run.args)
     return seconds

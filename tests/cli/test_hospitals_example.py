@@ -41,3 +41,17 @@ def test_every_command_of_the_example_works(tmp_path, monkeypatch, capsys):
     assert example.main() == 0
     assert {"schema", "init", "check", "preview", "run", "status", "log", "stop"} <= set(typed)
     assert "Log odds of disease at each hospital" in capsys.readouterr().out
+
+
+def test_what_a_command_prints_is_shown_by_its_ends(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("hospitals_example", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    (tmp_path / "coterie").write_text('#!/bin/sh\nfor i in $(seq "$1"); do echo "line $i"; done\n')
+    (tmp_path / "coterie").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    for n in (0, 3, 10, 15, 20):
+        example.command(n)
+        assert capsys.readouterr().out.splitlines()[2:] == [f"line {i}" for i in range(1, n + 1)]
+    example.command(25)
+    assert capsys.readouterr().out.splitlines()[11:14] == ["line 10", "... 5 more lines ...", "line 16"]
