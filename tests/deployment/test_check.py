@@ -33,6 +33,10 @@ def with_(**values):
     return change
 
 
+def ahead(seconds):
+    return lambda real, data: with_(clock=time.time() + seconds)(real, data)
+
+
 def test_sites_that_agree_are_ready(tmp_path):
     build(tmp_path)
     report = asked(tmp_path)
@@ -51,8 +55,8 @@ def test_nothing_of_a_row_travels(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (with_(clock=time.time() + 86400), "its clock is 1 day ahead: set it"),
-        (with_(clock=time.time() - 7200), "its clock is 2 hours behind: set it"),
+        (ahead(86400), "its clock is 1 day ahead: set it"),
+        (ahead(-7200), "its clock is 2 hours behind: set it"),
         (with_(version="0.0.9"), "it has coterie 0.0.9, and the coordinator"),
         (with_(name="bern"), "it calls itself 'bern'"),
         (lambda real, data: None, "it did not answer: start it with"),

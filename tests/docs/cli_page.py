@@ -16,6 +16,7 @@ nothing is written then. `coterie --debug ...` shows where an unexpected error c
 version it is.
 """
 OTHER = "Other options"
+NO_RUN = "<!-- no-run: make federation-demo runs these commands over real servers -->"
 EXAMPLES = {"coterie data list": "", "coterie data show": "heart", "coterie data fetch": "heart"}
 
 
@@ -35,7 +36,8 @@ def commands(name: str, command: object) -> Iterator[tuple[str, object]]:
 def section(name: str, command) -> str:
     """One command: what it does, an example, and a table for each group of its arguments and options."""
     example = (command.epilog or "").removeprefix("Example: ") or f"{name} {EXAMPLES[name]}".rstrip()
-    lines = [f"## `{name}`", "", *command.help.splitlines(), "", "```console", f"$ {example}", "```", ""]
+    mark = [NO_RUN] if name.startswith("coterie federation") else []
+    lines = [f"## `{name}`", "", *command.help.splitlines(), "", *mark, "```console", f"$ {example}", "```", ""]
     groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if "--help" not in parameter.opts:

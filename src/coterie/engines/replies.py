@@ -118,13 +118,17 @@ def _misshapen(values: Mapping[str, Any], rows: int | None) -> str | None:
 
 
 def _type(value: Any, rows: int | None, unequal: bool) -> tuple[str, ...]:
-    """What must be the same at all sites where clusters are alike: the type of numbers and the shape of a row."""
+    """What must be the same at all sites where clusters are alike: the type of numbers and the shape of a row.
+
+    Rows of different lengths are joined whatever numbers they are made of.
+    """
     if unequal or isinstance(value, list):
         return ()
     array = value.values if isinstance(value, Ragged) else value
     shape = str(array.shape if rows is None else array.shape[1:])
-    kind = array.dtype.kind if array.dtype.kind in "SU" else array.dtype.str
-    return (type(value).__name__ if isinstance(value, Ragged) else "array", kind, shape)
+    if isinstance(value, Ragged):
+        return ("Ragged", "numbers" if array.dtype.kind in "biuf" else array.dtype.kind, shape)
+    return ("array", array.dtype.kind if array.dtype.kind in "SU" else array.dtype.str, shape)
 
 
 def _said(signature: Signature) -> str:
