@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import nvflare
+from coterie.deployment import nvflare, toml
 from coterie.deployment.config import Config
 from coterie.engines.nvflare import kit, outcome, processes
 from coterie.errors import CoterieError
@@ -77,6 +77,7 @@ def test_names_that_cannot_be_are_named(tmp_path, sites, sentence):
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
+    toml.write(place / "coordinator" / "runs" / "r" / "run.toml", {"program": "check"})
     with pytest.raises(CoterieError, match="No coordinator runs"):
         nvflare.run(place / "coordinator", "r", 5.0)
     assert nvflare.status(place / "coordinator") == {
