@@ -70,6 +70,8 @@ def test_a_full_disk_does_not_stop_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "append", full)
     log(EVENT)
     log.end("failed", "why")
+    assert (log.status["exchange"], log.status["state"], log.status["why"]) == (3, "failed", "why")
+    assert not (tmp_path / "r" / logs.LOG).exists()
 
 
 def test_lines_for_people():

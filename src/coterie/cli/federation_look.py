@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import federation_options as o
+from coterie.cli import options as table
 from coterie.cli.common import say, status, width
 from coterie.errors import CoterieError
 
@@ -56,11 +57,11 @@ def preview(
     program: o.Program,
     formula: o.Formula = None,
     client: o.Client = None,
-    cluster: o.Cluster = None,
-    family: o.Family = "gaussian",
-    offset: o.Offset = None,
-    weights: o.Weights = None,
-    missing: o.Missing = "error",
+    cluster: table.Cluster = None,
+    family: table.Family = "gaussian",
+    offset: table.Offset = None,
+    weights: table.Weights = None,
+    missing: table.Missing = "error",
     objective: o.Objective = None,
     objective_option: o.ObjectiveOptions = None,
     option: o.Options = None,

@@ -81,41 +81,6 @@ Client = Annotated[
         rich_help_panel=_TABLE,
     ),
 ]
-Cluster = Annotated[
-    list[str] | None,
-    Option(
-        "--cluster",
-        metavar="COLUMN",
-        help="A column of known clusters of clients; several from fine to coarse.",
-        rich_help_panel=_TABLE,
-    ),
-]
-Family = Annotated[
-    str,
-    Option(
-        "--family",
-        metavar="NAME",
-        help="gaussian for numbers, binomial for yes or no, poisson for counts.",
-        rich_help_panel=_TABLE,
-    ),
-]
-Offset = Annotated[
-    str | None,
-    Option("--offset", metavar="COLUMN", help="Added to the linear predictor as it is.", rich_help_panel=_TABLE),
-]
-Weights = Annotated[
-    str | None, Option("--weights", metavar="COLUMN", help="Weights of the rows.", rich_help_panel=_TABLE)
-]
-Missing = Annotated[
-    str,
-    Option(
-        "--missing",
-        metavar="WHAT",
-        help="error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
-        rich_help_panel=_TABLE,
-    ),
-]
-
 _FORMULA = ("client", "cluster", "offset", "weights")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import federation_options as o
+from coterie.cli import options as table
 from coterie.cli.common import say
 from coterie.cli.common import status as waiting
 from coterie.errors import CoterieError
@@ -75,11 +76,11 @@ def run(
     program: o.Program,
     formula: o.Formula = None,
     client: o.Client = None,
-    cluster: o.Cluster = None,
-    family: o.Family = "gaussian",
-    offset: o.Offset = None,
-    weights: o.Weights = None,
-    missing: o.Missing = "error",
+    cluster: table.Cluster = None,
+    family: table.Family = "gaussian",
+    offset: table.Offset = None,
+    weights: table.Weights = None,
+    missing: table.Missing = "error",
     objective: o.Objective = None,
     objective_option: o.ObjectiveOptions = None,
     option: o.Options = None,

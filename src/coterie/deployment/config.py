@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,7 @@ class Config:
         """
         path = Path(path)
         path = path / FEDERATION if path.suffix != ".toml" else path
-        tables = toml.read(path, "a federation's configuration")
-        names = [f.name for f in fields(cls)]
-        toml.check_keys(path, "", tables, names)
-        for needed in ("name", "engine", "sites"):
-            if needed not in tables:
-                raise CoterieError(f"'{path}' does not say {needed}.")
-        try:
-            return cls(**tables)
-        except CoterieError as problem:
-            raise CoterieError(f"'{path}': {problem}") from problem
+        return toml.into(cls, path, "a federation's configuration", ("name", "engine", "sites"))
 
     def write(self, path: str | Path) -> None:
         """Write ``federation.toml``, whole or not at all; a folder may be named too."""
@@ -167,15 +158,7 @@ class Member:
     @classmethod
     def read(cls, folder: str | Path) -> Member:
         """From a site's folder; a CoterieError says what is missing or wrong."""
-        path = Path(folder) / SITE
-        tables = toml.read(path, "a site's configuration")
-        toml.check_keys(path, "", tables, [f.name for f in fields(cls)])
-        if "name" not in tables:
-            raise CoterieError(f"'{path}' does not say name.")
-        try:
-            return cls(**tables)
-        except CoterieError as problem:
-            raise CoterieError(f"'{path}': {problem}") from problem
+        return toml.into(cls, Path(folder) / SITE, "a site's configuration", ("name",))
 
     def write(self, folder: str | Path) -> None:
         """Write ``site.toml`` into a site's folder."""

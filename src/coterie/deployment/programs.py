@@ -81,14 +81,7 @@ class Program:
     @classmethod
     def read(cls, path: Path) -> Program:
         """From ``run.toml``; a CoterieError says what is wrong with it."""
-        tables = toml.read(path, "the program of a run")
-        toml.check_keys(path, "", tables, ("program", "task", "options", "seed"))
-        if "program" not in tables:
-            raise CoterieError(f"'{path}' does not say program.")
-        try:
-            return cls(**tables)
-        except CoterieError as problem:
-            raise CoterieError(f"'{path}': {problem}") from problem
+        return toml.into(cls, path, "the program of a run", ("program",))
 
     def asked(self, schema: Schema | None) -> dict[str, Any]:
         """The task as it is sent to the sites."""

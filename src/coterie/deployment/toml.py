@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,33 @@ def read(path: Path, what: str) -> dict[str, Any]:
         raise CoterieError(f"'{path}' is not text in UTF-8.") from problem
     except tomllib.TOMLDecodeError as problem:
         raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
+
+
+def into(cls: type[T], path: Path, what: str, needed: Iterable[str]) -> T:
+    """What a file says as a ``cls``, a dataclass that checks itself.
+
+    Parameters
+    ----------
+    cls : type
+    path, what
+        As for :func:`read`.
+    needed : iterable of str
+        Keys that must be there.
+
+    Raises
+    ------
+    CoterieError
+        As :func:`read`, and for a key or a value that is wrong, or a key that is missing.
+    """
+    tables = read(path, what)
+    check_keys(path, "", tables, [f.name for f in fields(cls)])  # type: ignore[arg-type]
+    for name in needed:
+        if name not in tables:
+            raise CoterieError(f"'{path}' does not say {name}.")
+    try:
+        return cls(**tables)
+    except CoterieError as problem:
+        raise CoterieError(f"'{path}': {problem}") from problem
 
 
 def write(path: Path, tables: Mapping[str, Any], head: str = "") -> None:
