@@ -32,18 +32,13 @@ _WORK: dict[str, Work] = {}
 
 
 def work(function: W) -> W:
-    """Mark a module-level function as client work, so that other sites may run it by name.
+    """Mark a module-level function, which is returned as it is, as client work that other sites may run by name.
 
     Parameters
     ----------
     function : callable
         ``function(site, **message) -> {name: array with one row for each client of the site}``. Values may also be
         :class:`Ragged`. It must be separable: no row may depend on another client's row.
-
-    Returns
-    -------
-    callable
-        The same function.
 
     A CoterieError refuses a function defined inside another one: the other side could not find it by its name.
     """
@@ -315,13 +310,14 @@ class Roster:
 class Replies(Mapping[str, Any]):
     """One row for each request that was answered: ``replies[name]`` is an array or a :class:`Ragged`, read-only.
 
+    An exchange nobody answers has no names.
+
     Attributes
     ----------
     to : (requests,) int64
         The client of each request.
     rows, missing : int64
-        Positions in ``to`` that were answered (aligned with the arrays) and that were not. An exchange nobody answers
-        has no names.
+        Positions in ``to`` that were answered (aligned with the arrays) and that were not.
     """
 
     __slots__ = ("_values", "missing", "rows", "to")
@@ -359,6 +355,7 @@ class Sums(Replies):
 
 
 To = npt.ArrayLike | Clusters | None
+Check = Callable[[Ints, Mapping[str, Any]], object]
 By = Literal["cluster"] | npt.ArrayLike | None
 
 
@@ -368,7 +365,7 @@ class Federation(Protocol):
     clients: Roster
     ledger: Any  # exchanges, bytes_down, bytes_up, gradient_calls, seconds
 
-    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
         """Run ``work`` and return a row for each request.
 
         Parameters
@@ -377,6 +374,8 @@ class Federation(Protocol):
             Marked with :func:`work`.
         to : None, (n,) int with repeats, (m,) bool, or Clusters
             Which clients; None is all. Clients asked more than once may not write state.
+        check : callable, optional
+            ``check(rows, values)``: a CoterieError where a site's replies to the requests ``rows`` are of no use.
         **message
             Scalars, text, arrays, :class:`Ragged`, :class:`PerRow`, :class:`PerCluster`, dicts and lists of them.
         """

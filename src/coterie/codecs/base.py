@@ -124,8 +124,10 @@ class Codec(ABC):
         ------
         CoterieError
             Naming the row, where bytes were corrupted or cut off, or were written by another codec or version, or for
-            rows of another length or order.
+            rows of another length or order. Also where there are no rows of bytes.
         """
+        if not isinstance(payload, Ragged) or payload.values.dtype != np.uint8 or payload.values.ndim != 1:
+            raise CoterieError(f"Messages of codec {self.name!r} are rows of bytes, and what came is something else.")
         order, salts = self._agreed(len(payload), d, order)
         bodies, heads, sound = unframe(payload, salts)
         ours = sound & (heads >> 1 == (self.identity << 2 | self.version))

@@ -21,7 +21,7 @@ from coterie.engines.ledger import Ledger
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
-from coterie.federation import By, Ints, Replies, Roster, Rows, Sums, To, Work, readonly, work_name
+from coterie.federation import By, Check, Ints, Replies, Roster, Rows, Sums, To, Work, readonly, work_name
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Secure
@@ -115,7 +115,7 @@ class Coordinator(ABC):
             Sites that did not reply are left out, or None.
         """
 
-    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
         """A row for each request: see :meth:`coterie.federation.Federation.ask`."""
         with self.ledger.timed():
             rows, parts = self._request(to, message)
@@ -123,7 +123,7 @@ class Coordinator(ABC):
             key = self._key(request, rows, None, message)
             if (past := self._past("ask", key)) is not None:
                 return Replies(past["values"], rows, past["rows"], past["missing"])
-            answers = self._exchange(request, parts, message)
+            answers = self._exchange(request, parts, message, check=check)
             answered, missing = self._answered(len(rows), [p for p, _ in answers])
             gather = Gather(len(answered), unequal(message))
             for part, values in answers:
@@ -231,6 +231,7 @@ class Coordinator(ABC):
         message: Mapping[str, Any],
         labels: Ints | None = None,
         hidden: Hidden | None = None,
+        check: Check | None = None,
     ) -> list[tuple[Part, dict[str, Any]]]:
         """One exchange: the values of every site that is counted, in the order of the sites."""
         started, before = time.perf_counter(), replace(self.ledger)
@@ -260,6 +261,8 @@ class Coordinator(ABC):
                 self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
                 if not self._courier.policy.strict:
                     self._courier.judge(replies.not_numbers(found), found)
+                if check is not None:
+                    self._courier.judge(replies.unusable(found, {p.site: p.at for p in parts}, check), found)
             self._courier.need(clusters, found)
             if hidden is not None:
                 hidden.open(found)

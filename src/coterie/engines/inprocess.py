@@ -14,7 +14,7 @@ from coterie.engines.base import addressed, grouped, measure, nbytes, roster, sh
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.ledger import Ledger
 from coterie.errors import CoterieError
-from coterie.federation import Array, By, Ints, Replies, Site, State, Sums, To, Work, work_name
+from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name
 
 _NOBODY = np.empty(0, np.int64)
 
@@ -71,8 +71,8 @@ class InProcess:
         self._everyone.flags.writeable = False
         self._marks: dict[str, dict[str, Array]] = {}
 
-    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
-        """A row for each request: see :meth:`coterie.federation.Federation.ask`."""
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
+        """A row for each request: see :meth:`coterie.federation.Federation.ask`; nobody's word needs a ``check``."""
         start = perf_counter()
         work_name(work)
         own_shapes = bool(message) and unequal(message)

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.engines import wire
 from coterie.errors import CoterieError
-from coterie.federation import Ragged
+from coterie.federation import Check, Ints, Ragged
 
 T = TypeVar("T")
 Kind = Literal["lost", "unreadable", "broken", "failed", "refused"]
@@ -143,6 +143,17 @@ def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
         if names:
             wrong[site] = f"its {names[0]!r} is not a number (NaN)"
     return wrong if 2 * len(wrong) < len(found) else {}
+
+
+def unusable(found: Mapping[int, Any], rows: Mapping[int, Ints], check: Check) -> dict[int, str]:
+    """Sites whose replies to their ``rows`` do not pass the method's own ``check``."""
+    wrong = {}
+    for site, reply in found.items():
+        try:
+            check(rows[site], reply["values"])
+        except CoterieError as problem:
+            wrong[site] = f"its answer cannot be used ({problem})"
+    return wrong
 
 
 def _nan(value: Any) -> bool:

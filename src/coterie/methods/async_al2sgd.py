@@ -109,7 +109,7 @@ class AsyncAL2SGD:
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
         about = complete(fed.ask(shape))
-        at = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         complete(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
         k, none = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}

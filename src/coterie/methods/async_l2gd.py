@@ -81,7 +81,7 @@ class AsyncL2GD:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
         about = complete(fed.ask(shape))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
-        at = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         complete(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
         k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}

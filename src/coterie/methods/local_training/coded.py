@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -61,7 +62,8 @@ class Coded:
             told = self._told(to, by, groups, message) if "link" in message else message
             sums = self._arrived(self.fed.total(work, to=to, by=by, groups=groups, **told), message)
             return recalled(cast("Sums", sums), self._lost)
-        replies = self._arrived(self.fed.ask(work, to=to, **self._told(to, by, groups, message)), message)
+        told = self._told(to, by, groups, message)
+        replies = self._arrived(self.fed.ask(work, to=to, check=self._check, **told), message)
         if by is None:
             return self._added(replies, np.zeros(len(replies.to), dtype=np.int64), None)
         labels = self.clients.clusters[replies.to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
@@ -127,6 +129,11 @@ class Coded:
             who = replies.rows
             self.state["holds"][replies.to[who]] = 0 if self._labels is None else self._labels[who]
         return replies
+
+    def _check(self, rows: Ints, values: Mapping[str, Any]) -> None:
+        """Refuse changes that cannot be decoded, while their site can be left out."""
+        if "payload" in values:
+            by_name(self.up).decode(values["payload"], self._base.shape[1])
 
     def _added(self, replies: Replies, labels: Ints, groups: int | None) -> Sums:
         label, index = labels[replies.rows], self._index[replies.rows]

@@ -6,6 +6,7 @@ models as differences to what a client holds. Both ends know what was sent, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS
 from coterie.codecs.orders import ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Replies
+from coterie.federation import Federation, PerRow
 from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
 from coterie.methods.complete import complete
 from coterie.methods.network.heard import Heard, put
@@ -91,7 +92,11 @@ class Link:
         message, held = self._delivered(fed, state, theta, to)
         how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down}
         how |= {"feedback": self.feedback, "order": self.order}
-        replies = fed.ask(send, to=to, theta=PerRow(message), **how)
+
+        def check(rows: Ints, values: Mapping[str, Any]) -> None:
+            self._decoded(values, state, to[rows], held[rows])
+
+        replies = fed.ask(send, to=to, check=check, theta=PerRow(message), **how)
         if not replies:
             if len(to) or self.feedback != "ef21":
                 return Heard(np.zeros((n, d)), np.zeros(n), False, state, lost=len(to) > 0)
@@ -120,7 +125,7 @@ class Link:
         whole = heard.sum() * share.sum()
         return heard * (asked / whole) if whole > 0.0 else heard
 
-    def _decoded(self, replies: Replies, state: State, spoke: Ints, theta: Floats) -> tuple[Floats, State]:
+    def _decoded(self, replies: Mapping[str, Any], state: State, spoke: Ints, theta: Floats) -> tuple[Floats, State]:
         """Gradients of the clients ``spoke`` (h, d), whose models were theta."""
         if self.up == "none":
             return replies["g"], state

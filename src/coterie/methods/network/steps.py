@@ -82,7 +82,7 @@ def steps(
     weight, M = float(sums["weight"]), layout.M.toarray()
     common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
     share = participation * (0.5 if both and layout.d1 and layout.d2 else 1.0)
-    blocks = {"shared": layout.shared, "personal": layout.personal}
+    blocks: dict[str, Any] = {"shared": layout.shared, "personal": layout.personal}
     each = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))
     top = (each["top"] + held) / weight
     if batch:
