@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from coterie.deployment.programs import PATIENT
 from coterie.engines.nvflare import kit, processes
 from tests.engines.nvflare.deployed import deployed
 
@@ -42,7 +43,7 @@ def test_a_process_killed_at_a_random_moment_changes_nothing(who, tmp_path):
             run = f"run{moment}"
             killer = threading.Thread(target=strike, args=(place, folder, who.endswith("job"), run, rng), daemon=True)
             killer.start()
-            place.run(run, 300.0, cases=[CASE], pause=0.05, policy={"deadline": 10.0, "min_clients": "all"})
+            place.run(run, 300.0, cases=[CASE], pause=0.05, policy=PATIENT)
             place.need_result(run, CASE)
             killer.join(60.0)
             assert not killer.is_alive()

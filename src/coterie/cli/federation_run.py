@@ -211,7 +211,7 @@ def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool)
             if quiet == _QUIET and not as_json:
                 say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
             for entry in entries[seen:]:
-                if not as_json and entry.get("why"):
+                if not as_json and entry.get("why") and entry.get("state") != logs.AGAIN:
                     continue  # the error that the command ends with says it
                 print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
             seen = len(entries)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from coterie.engines.policy import Exchanged
 
 LOG, STATUS = "log.jsonl", "status.json"
+AGAIN = "goes on in a new job"
+"""State of a run whose job ended and is followed by another."""
 
 
 def now() -> str:
@@ -151,7 +153,7 @@ class RunLog:
                 self.write()
 
     def end(self, state: str, why: str = "") -> None:
-        """Note how the run ended: "finished", "below quorum" or "failed", and why."""
+        """Note how the run ended: "finished", "below quorum", "failed" or :data:`AGAIN`, and why."""
         self.status |= {"state": state, "why": why, "updated": now()}
         with suppress(OSError):
             append(self.folder / LOG, {"time": self.status["updated"], "state": state, "why": why})

@@ -11,11 +11,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.deployment import toml
 from coterie.deployment.config import Config
+from coterie.deployment.logs import AGAIN, RunLog
 from coterie.engines.nvflare import kit, processes
 from coterie.engines.nvflare.operator import AwayError, Operator
 from coterie.engines.nvflare.outcome import LOCK, Outcome, held
@@ -32,6 +34,7 @@ _START = 60.0  # seconds for the server to listen, and for a job to begin
 _AGAIN = ("", BelowQuorum.__name__, JobEndedError.__name__)  # errors after which another job may do better
 _FREE = 5.0  # seconds for a port to become free
 _LOOK = 1.0  # seconds between questions to the server
+_CHECK = 5.0  # seconds between questions to the sites whether they still have the job
 
 
 def init(folder: Path, config: Config) -> None:
@@ -124,10 +127,11 @@ def status(folder: Path) -> dict[str, Any]:
 def run(folder: Path, run_id: str, timeout: float) -> None:
     """Run a program at the coordinator as a job of NVFlare, and wait for its end.
 
-    A job that is killed, or that ends because too few sites answered, is followed by another on the same journal. It
-    waits for the sites up to :data:`PATIENCE` seconds, then goes on with those that are there, or says who is not where
-    ``min_clients`` is "all". Three jobs in a row without a new exchange end the run; run again, it goes on where it
-    stood.
+    A job that is killed, or that ends because too few sites answered, is followed by another on the same journal. So is
+    one that a site has lost, whose client was started again: NVFlare takes no site back into a running job, which is
+    ended as soon as the site answers without it. A job waits for the sites up to :data:`PATIENCE` seconds, then goes on
+    with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
+    exchange end the run; run again, it goes on where it stood.
 
     Parameters
     ----------
@@ -146,7 +150,11 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     """
     from coterie.deployment.nvflare_app import Coordinator, Member
 
-    carry_out(folder, run_id, timeout, Coordinator, Member, needs_all(folder, run_id))
+    try:
+        carry_out(folder, run_id, timeout, Coordinator, Member, needs_all(folder, run_id))
+    except BelowQuorum as problem:
+        RunLog(folder / "runs" / run_id, Config.read(folder).sites).end("below quorum", str(problem))
+        raise
 
 
 def needs_all(folder: Path, run_id: str) -> bool:
@@ -165,13 +173,15 @@ def carry_out(
     names, path = Config.read(folder).sites, folder / "runs" / run_id
     if processes.parent(folder / kit.WORKSPACE) is None:
         raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
-    end, idle, seen = time.monotonic() + timeout, 0, -1
+    end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
     with Operator(folder) as operator:
         while True:
             job = _living(path)
             if job is None:
                 _clear(operator, run_id)
                 there = _gather(operator, names, end, whole)
+                if why:
+                    RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
                 job = _persist(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
             outcome = _follow(operator, job, path, end)
@@ -184,6 +194,7 @@ def carry_out(
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
             size = _size(path / "journal")
             idle, seen = (0 if size > seen else idle + 1), size
+            why = outcome.message or "A process of its job has died."
             if idle >= _RESTARTS:
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
 
@@ -223,23 +234,40 @@ def _gather(operator: Operator, names: tuple[str, ...], end: float, whole: bool 
 def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
     """Wait for the end of a job and say what came of it; "lost" where it was killed, "late" where the time is over.
 
-    Its file and its lock tell, not NVFlare: a killed server may never learn of the end of its jobs.
+    Its file and its lock tell, not NVFlare: a killed server may never learn of the end of its jobs. A job that a site
+    has lost is ended.
     """
-    begin, look = time.monotonic() + _START, 0.0
+    begin, look, check, why = time.monotonic() + _START, 0.0, time.monotonic() + _CHECK, ""
     while time.monotonic() < end:
         lives = held(run / LOCK)  # before the file is read: who let go of the lock has written it
         outcome = Outcome.read(run)
         if outcome is not None and outcome.job == job:
             if outcome.state != "running":
-                return outcome
+                return replace(outcome, message=why) if why and outcome.error in _AGAIN else outcome
             if not lives:
-                return Outcome(job, "lost")
+                return Outcome(job, "lost", message=why)
         elif time.monotonic() > look:
             if time.monotonic() > begin or operator.ended(_persist(lambda: operator.status(job), end)):
-                return Outcome(job, "lost", message=f"Job {job} did not begin: {kit.WORKSPACE}/log.txt may say why.")
+                said = f"Job {job} did not begin: {kit.WORKSPACE}/log.txt may say why."
+                return Outcome(job, "lost", message=why or said)
             look = time.monotonic() + _LOOK
+        if time.monotonic() > check:
+            why = _ended_without(operator, job) or why
+            check = time.monotonic() + _CHECK
         time.sleep(0.1)
     return Outcome(job, "late")
+
+
+def _ended_without(operator: Operator, job: str) -> str:
+    """End a job that a site has lost, and say which site; nothing if none has."""
+    with suppress(CoterieError):
+        if sites := operator.without(job):
+            operator.abort(job)
+            return (
+                f"Without the job: {listed(sites)}. Its client there was started again, or its process died, and "
+                "NVFlare takes no site back into a running job."
+            )
+    return ""
 
 
 def _persist(question: Callable[[], T], end: float) -> T:

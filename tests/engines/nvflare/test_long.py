@@ -1,13 +1,16 @@
 """Real deployments in full: all rows of the suite in one job, all kinds of strangers, bytes sent, sites away."""
 
+import os
+import threading
 import time
 
 import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import nvflare
-from coterie.engines.nvflare import kit, refusals
+from coterie.deployment import logs, nvflare
+from coterie.deployment.programs import PATIENT
+from coterie.engines.nvflare import kit, processes, refusals
 from coterie.engines.policy import BelowQuorum
 from tests.contract.cases import CASES
 from tests.engines.nvflare import strangers
@@ -94,3 +97,31 @@ def test_a_site_that_stays_away_ends_the_run_resumably_or_is_done_without(tmp_pa
         place.start(place.site("c"))
         place.run("all", 300.0, cases=["own-40-3"], policy={"deadline": 20.0, "min_clients": "all"})
         place.need_result("all", "own-40-3")
+
+
+def strike(place, run, name, again):
+    """Kill all processes of a site at some exchange of a run, and start it again at once or not."""
+    place.wait_for(run, 7)
+    for process in processes.found(place.site(name) / kit.WORKSPACE):
+        os.kill(process, 9)
+    if again:
+        place.start(place.site(name))
+
+
+def test_a_site_killed_in_a_run_is_waited_for_no_longer_than_it_takes_to_come_back(tmp_path, monkeypatch):
+    """Far below the deadline of an exchange where it is started again; else the run ends and says who is away."""
+    monkeypatch.setattr(nvflare, "PATIENCE", 10.0)
+    with deployed(tmp_path, ("north", "south")) as place:
+        for run, again, policy in (("back", True, PATIENT), ("gone", False, PATIENT | {"deadline": 10.0})):
+            killer = threading.Thread(target=strike, args=(place, run, "north", again), daemon=True)
+            killer.start()
+            if again:
+                place.run(run, PATIENT["deadline"] / 2.0, cases=["own-40-3"], pause=0.1, policy=policy)
+                place.need_result(run, "own-40-3")
+                said = [e["why"] for e in logs.read(place.home(run) / logs.LOG) if e.get("state") == logs.AGAIN]
+                assert ["Without the job: north" in text for text in said] == [True]
+            else:
+                with pytest.raises(BelowQuorum, match="Not connected: north"):
+                    place.run(run, 200.0, whole=True, cases=["own-40-3"], pause=0.1, policy=policy)
+                assert processes.found(place.site("north") / kit.WORKSPACE) == []
+            killer.join(60.0)

@@ -1,6 +1,7 @@
 """The transport over clients called as NVFlare's are: all methods give what they give in process; sites may fail."""
 
 import inspect
+import threading
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from coterie.engines.nvflare import transport as sending
 from coterie.engines.nvflare.transport import JobEndedError
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
@@ -151,3 +153,26 @@ def test_the_end_of_the_job_is_an_error_at_once():
     ended.append(True)
     with pytest.raises(JobEndedError, match="one of its processes has died"):
         sender.send({"b": b""}, 60.0)
+
+
+def test_the_end_of_the_job_is_noticed_long_before_a_site_is_asked_whether_it_lives(monkeypatch):
+    monkeypatch.setattr(sending, "_TICK", 0.02)
+    ended, late, answered = threading.Event(), threading.Event(), []
+
+    def slow(data):
+        answered.append(late.wait(10.0))
+        return data
+
+    sender, _ = transport({"a": slow}, ended=ended.is_set, look=3600.0)
+    threading.Timer(0.1, ended.set).start()
+    with pytest.raises(JobEndedError):
+        sender.send({"a": b""}, 3600.0)
+    assert not answered
+    late.set()
+
+
+def test_the_end_of_the_job_is_noticed_where_no_site_can_be_asked():
+    sender, _ = transport(ECHO, ended=lambda: True)
+    sender.lost("a")
+    with pytest.raises(JobEndedError):
+        sender.send({"a": b""}, 60.0)

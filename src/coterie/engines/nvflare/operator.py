@@ -16,6 +16,7 @@ from coterie.errors import CoterieError
 
 T = TypeVar("T")
 _CONNECT = 5.0  # seconds
+_ANSWER = 3.0  # seconds a site has to say which jobs it has
 _REFUSED = ("AuthorizationError", "InvalidJobDefinition", "JobNotFound", "JobNotRunning", "InvalidTarget")
 
 
@@ -59,6 +60,29 @@ class Operator:
     def status(self, job: str) -> str:
         """The status of a job, such as "RUNNING" or "FINISHED:COMPLETED"."""
         return str(self._ask(lambda session: session.get_job_status(job)))
+
+    def without(self, job: str) -> list[str]:
+        """Names of the sites of a running job that answer and do not have it.
+
+        Their client was started again. NVFlare starts a job at its sites once, when it begins, and has no command that
+        brings it to a site later.
+        """
+
+        def question(session: Any) -> list[str]:
+            about = session.get_job_meta(job)
+            if about["status"] != "RUNNING":
+                return []  # it has yet to be started at its sites, or is over
+            session.set_timeout(_ANSWER)
+            try:
+                found = session.get_client_job_status() or ()
+            finally:
+                session.unset_timeout()
+            answering = {row["client_name"] for row in found if row["status"] not in ("no_reply", "error")}
+            having = {row["client_name"] for row in found if row.get("job_id") == job}
+            members = {name for names in about["deploy_map"].values() for name in names}
+            return sorted((answering - having) & members)
+
+        return self._ask(question)
 
     def submit(self, name: str, server: object, site: object, names: Iterable[str]) -> str:
         """Start a job at some sites and return its number.

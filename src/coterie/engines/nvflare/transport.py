@@ -11,6 +11,7 @@ from coterie.errors import CoterieError
 
 _LONGEST = 86_400.0  # seconds: NVFlare waits for no call without end
 _LOOK = 10.0  # seconds a call is waited for before its site is asked whether it lives, and for the answer
+_TICK = 1.0  # seconds between questions whether the job has been ended
 _SLACK = 1.0  # seconds that a call may outlast its own timeout
 
 
@@ -67,11 +68,18 @@ class CollabTransport:
             calls[site] = self._calls[site] = self._pool.submit(self._call, site, messages[site], end)
         waited = dict(calls)
         misses = dict.fromkeys(calls, 0)
-        while waited and time.monotonic() < end:
-            wait(waited.values(), min(self._look, max(end - time.monotonic(), 0.0)))
-            waited = {site: call for site, call in waited.items() if not call.done()}
+        look = time.monotonic() + self._look
+        while True:
             if self._ended():
-                raise JobEndedError("NVFlare ended the job: one of its processes has died.")
+                raise JobEndedError("NVFlare ended the job, as it does when one of its processes has died.")
+            now = time.monotonic()
+            if not waited or now >= end:
+                break
+            wait(waited.values(), min(max(look - now, 0.0), end - now, _TICK))
+            waited = {site: call for site, call in waited.items() if not call.done()}
+            if time.monotonic() < look:
+                continue
+            look = time.monotonic() + self._look
             for site, lives in self._ask(waited, end).items():
                 misses[site] = 0 if lives else misses[site] + 1
                 if misses[site] > 1:

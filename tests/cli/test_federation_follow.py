@@ -1,0 +1,19 @@
+"""What an operator reads while a run goes on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from coterie.cli import federation_run
+from coterie.deployment import logs
+
+
+def test_the_operator_reads_why_a_run_goes_on_in_a_new_job(tmp_path, capsys):
+    def run(folder, run_id, timeout):
+        log = logs.RunLog(folder / "runs" / run_id)
+        log.end("failed", "NVFlare ended the job.")
+        log.end(logs.AGAIN, "Without the job: north.")
+
+    federation_run._follow(SimpleNamespace(run=run), tmp_path, "r", 10.0, as_json=False)
+    said = capsys.readouterr().out
+    assert f"{logs.AGAIN}: Without the job: north." in said and "failed" not in said
