@@ -5,13 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 4000
+"""Most characters of a message."""
+_COMPARED = 200  # characters of names that are looked at for resemblance, which takes the square of that
+
 
 class CoterieError(ValueError):
     """Something in the input or the settings that the user can put right.
 
     The message is one clear sentence that names the column, the client or the row. The command line prints it alone
-    and leaves with exit code 2.
+    and leaves with exit code 2. A message that repeats a text of any length, such as a formula or a name that came from
+    elsewhere, is shortened in the middle.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message), LONGEST))
 
 
 class NotIdentified(CoterieError):
@@ -39,7 +47,9 @@ def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:
     str
         ``" Did you mean 'school'?"`` with a leading space; ``""`` when nothing resembles `name`.
     """
-    known = list(dict.fromkeys(str(n) for n in names))
+    known = [n for n in dict.fromkeys(str(n) for n in names) if len(n) <= _COMPARED]
+    if len(str(name)) > _COMPARED:
+        return ""
     lower: dict[str, str] = {}
     for n in known:
         lower.setdefault(n.lower(), n)
@@ -56,3 +66,12 @@ def listed(items: Iterable[object], limit: int = 5) -> str:
     text = ", ".join(str(v) for v in values[:limit])
     rest = len(values) - limit
     return f"{text} and {rest:,} more" if rest > 0 else text
+
+
+def shortened(text: str, limit: int = 300) -> str:
+    """A text of at most ``limit`` characters: of a longer one the beginning and the end, and how much is left out."""
+    if len(text) <= limit:
+        return text
+    left_out = f" ... ({len(text) - limit:,} characters) ... "
+    keep = max(limit - len(left_out), 2)
+    return f"{text[: keep - keep // 3]}{left_out}{text[len(text) - keep // 3 :]}"

@@ -397,3 +397,35 @@ def test_the_state_of_a_run_is_for_its_owner_alone(tmp_path):
     build(tmp_path)
     say(hosts(tmp_path, ["bern"])["bern"], **opened(tmp_path))
     assert (home(tmp_path, "bern") / "runs" / "r").stat().st_mode & 0o077 == 0
+
+
+ENDLESS = {
+    "a power": "score ~ (age + pain + kind)**30",
+    "all interactions": "score ~ " + "*".join(f"I(age + {i})" for i in range(22)),
+    "powers of plain numbers": "score ~ I(I(9)**I(9)**I(99)) + age",
+    "signs": "score ~ I(" + "-" * 5000 + "age)",
+    "text many times": "score ~ I(I('a') * 1000000000)",
+    "text of a column many times": "I(name * 1000000000) ~ age",
+}
+
+
+@pytest.mark.parametrize("formula", ENDLESS.values(), ids=ENDLESS)
+def test_a_formula_without_end_does_not_hold_a_site_up(formula, tmp_path):
+    build(tmp_path, {name: frame.assign(name="abc") for name, frame in tables().items()})
+    answer = say(hosts(tmp_path)["bern"], **opened(tmp_path) | {"task": task(tmp_path, formula)})
+    assert len(answer["refused"]) < 1000
+
+
+def test_a_schema_of_any_size_does_not_hold_a_site_up(tmp_path):
+    build(tmp_path)
+    host, request = hosts(tmp_path)["bern"], opened(tmp_path)
+    schema = request["task"]["schema"]
+    schema["pain"]["levels"] = [str(i) for i in range(20_000)]
+    schema |= {f"column {i}": {"type": "number"} for i in range(5000)}
+    assert "too many for a formula" in say(host, **request)["refused"]
+    schema["pain"]["levels"] = ["1", "2", "3", "4"]
+    assert say(host, **request)["done"] == "open"
+    assert (
+        "makes about 5,00"
+        in say(host, **request | {"run": "s", "task": request["task"] | {"formula": "score ~ ."}})["refused"]
+    )

@@ -244,6 +244,10 @@ def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
                 f"The formula uses '{column}' both as a category and as a number; "
                 "make a copy of the column under another name for one of them."
             )
+        if kinds[column] == "category" and column in parsed.reckoned:
+            raise CoterieError(
+                f"Column '{column}' is a category: a formula may compare it with a value, but not reckon with it."
+            )
     return kinds
 
 

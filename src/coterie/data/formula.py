@@ -1,33 +1,24 @@
 """Formulas: what a formula uses, read without running any of it, and only functions known to be harmless.
 
-A formula comes from a user or from a model file; either may be wrong, and a file may be hostile. Formulaic evaluates
-terms as Python, so every term is parsed and compared with a short list of allowed forms first.
+A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. What
+it may hold is in :mod:`coterie.data.expressions`, how far it may be multiplied out in :mod:`coterie.data.expansion`.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from coterie.errors import CoterieError, nearest
+from coterie.data.columns import COLUMNS
+from coterie.data.expansion import formulaic_terms
+from coterie.data.expressions import Use
+from coterie.errors import CoterieError, nearest, shortened
 
-STATEFUL = frozenset({"center", "scale", "standardize", "poly", "bs", "cc", "cr", "cs"})
-STATELESS = frozenset({"I", "log", "log2", "log10", "exp", "exp2", "exp10", "sqrt", "abs"})
-NUMPY = frozenset(
-    {"log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "cbrt", "abs", "square", "sin", "cos", "tan", "tanh"}
-    | {"arctan", "sign", "floor", "ceil", "minimum", "maximum", "where", "clip"}
-)
-CONTRASTS = frozenset({"treatment", "SAS", "sum", "helmert", "diff", "poly"})
-
+LENGTH = 1_000_000
+"""Most characters of a formula, a ``.`` written out."""
 _NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
 _SIMPLE = re.compile(rf"\s*([+-]?)\s*({_NAME}|[01])(?=\s*(?:[+-]|$))")
-_ALLOWED = (
-    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.Call, ast.keyword),
-    *(ast.Attribute, ast.List, ast.Tuple, ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
-)
 
 
 @dataclass(frozen=True)
@@ -48,6 +39,8 @@ class Parsed:
         Columns that stand inside ``C(...)``.
     numeric : frozenset of str
         Columns that stand inside another function or an operator.
+    reckoned : frozenset of str
+        Columns, of either side, that stand beside an operator such as ``*`` of Python.
     bare : frozenset of str
         Columns that stand by themselves in a term.
     simple : tuple of str or None
@@ -68,6 +61,7 @@ class Parsed:
     columns: tuple[str, ...]
     categories: frozenset[str] = frozenset()
     numeric: frozenset[str] = frozenset()
+    reckoned: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
     simple: tuple[str, ...] | None = None
     intercept: bool = True
@@ -103,12 +97,15 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     """
     if not isinstance(formula, str):
         raise CoterieError(f"formula must be text such as 'score ~ hours + age', not {formula!r:.60}.")
+    _need_length(len(formula), formula)
     known = None if names is None else [str(n) for n in names]
     _need_backticks(formula, known or ())
     left, right = _sides(formula)
-    outcome, outcome_columns = _left(formula, left)
+    outcome, use = _left(formula, left)
+    outcome_columns = tuple(use.columns)
     right = _write_out_dot(formula, right, known, {*outcome_columns, *exclude})
     text = f"{left.strip()} ~ {right.strip()}"
+    _need_length(len(text), text)
     simple = _plain_sum(right)
     if simple is not None:
         columns, intercept = simple
@@ -118,12 +115,17 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
         )  # fmt: skip
     else:
         parsed = _general(text, left, right, outcome, outcome_columns)
-    both = [c for c in parsed.columns if c in outcome_columns]
+    parsed = replace(parsed, reckoned=parsed.reckoned | use.reckoned)
+    both = set(outcome_columns).intersection(parsed.columns)
     if both:
-        raise CoterieError(f"Column '{both[0]}' is on both sides of the formula '{text}'; it cannot explain itself.")
+        first = next(c for c in parsed.columns if c in both)
+        raise CoterieError(
+            f"Column '{first}' is on both sides of the formula '{shortened(text)}'; it cannot explain itself."
+        )
     if known is not None:
+        there = set(known)
         for column in (*outcome_columns, *parsed.columns):
-            if column not in known:
+            if column not in there:
                 raise CoterieError(f"The formula uses '{column}', which is not a column.{nearest(column, known)}")
     return parsed
 
@@ -133,17 +135,19 @@ def _sides(formula: str) -> tuple[str, str]:
         raise CoterieError("The formula is empty: write outcome ~ columns, for example 'score ~ hours + age'.")
     bare = re.sub(r"`[^`]*`", lambda m: "x" * len(m[0]), formula)
     if "`" in bare:
-        raise CoterieError(f"The formula '{formula}' has a backtick without its partner.")
+        raise CoterieError(f"The formula '{shortened(formula)}' has a backtick without its partner.")
     if "|" in bare:
         raise CoterieError(
-            f"The formula '{formula}' holds '|': leave (x | group) out and name the group as client; "
+            f"The formula '{shortened(formula)}' holds '|': leave (x | group) out and name the group as client; "
             "every column is personal unless it is shared."
         )
     if bare.count("~") != 1 or not bare.split("~")[0].strip():
-        raise CoterieError(f"The formula '{formula}' needs one outcome and one '~': outcome ~ columns.")
+        raise CoterieError(f"The formula '{shortened(formula)}' needs one outcome and one '~': outcome ~ columns.")
     cut = bare.index("~")
     if not bare[cut + 1 :].strip():
-        raise CoterieError(f"The formula '{formula}' has nothing on its right side; write 1 for an intercept alone.")
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' has nothing on its right side; write 1 for an intercept alone."
+        )
     return formula[:cut], formula[cut + 1 :]
 
 
@@ -173,34 +177,46 @@ def _write_out_dot(formula: str, right: str, names: list[str] | None, without: s
     if not any(dot.search(p) for p in parts[::2]):
         return right
     if names is None:
-        raise CoterieError(f"The '.' in the formula '{formula}' can only be written out with a table.")
+        raise CoterieError(f"The '.' in the formula '{shortened(formula)}' can only be written out with a table.")
     every = " + ".join(f"`{n}`" for n in names if n not in without) or "1"
+    _need_length(len(right) + len(every) * sum(len(dot.findall(p)) for p in parts[::2]), formula)
     return "".join(dot.sub(f"({every})" if right.strip() != "." else every, p) if i % 2 == 0 else p
                    for i, p in enumerate(parts))  # fmt: skip
 
 
-def _left(formula: str, left: str) -> tuple[str, tuple[str, ...]]:
-    text = left.strip()
+def _left(formula: str, left: str) -> tuple[str, Use]:
+    text, use = left.strip(), Use()
     if re.fullmatch(_NAME, text):
-        return text.strip("`"), (text.strip("`"),)
+        use.columns.append(text.strip("`"))
+        return use.columns[0], use
     inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
-    use = _Use()
     use.read(inner, formula)
     if use.stateful or use.categories or not use.columns:
-        raise CoterieError(f"The left side of the formula '{formula}' must be one column, or a function of columns.")
-    return inner.strip(), tuple(use.columns)
+        raise CoterieError(
+            f"The left side of the formula '{shortened(formula)}' must be one column, or a function of columns."
+        )
+    return inner.strip(), use
 
 
 def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tuple[str, ...]) -> Parsed:
     """Any other right side, split into terms and factors by formulaic."""
-    total = _Use()
+    total = Use()
     stateful: list[str] = []
     bare: set[str] = set()
     factors: list[tuple[str, ...]] = []
-    for term in formulaic_terms(right, text):
+    uses: dict[str, Use] = {}
+    terms = formulaic_terms(right, text)
+    if len(terms) > COLUMNS:
+        raise CoterieError(
+            f"The formula '{shortened(text)}' makes {len(terms):,} columns at least, more than {COLUMNS:,}."
+        )
+    for term in terms:
         columns: list[str] = []
         for factor in term.factors:
-            use = _Use()
+            if factor.expr in uses:
+                columns += uses[factor.expr].columns
+                continue
+            use = uses[factor.expr] = Use()
             method = factor.eval_method.value
             if method == "lookup":
                 use.columns.append(factor.expr)
@@ -221,10 +237,19 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         columns=tuple(dict.fromkeys(total.columns)),
         categories=frozenset(total.categories),
         numeric=frozenset(total.numeric),
+        reckoned=frozenset(total.reckoned),
         bare=frozenset(bare),
         stateful=tuple(dict.fromkeys(stateful)),
         factors=tuple(factors),
     )
+
+
+def _need_length(length: int, formula: str) -> None:
+    if length > LENGTH:
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' has {length:,} characters, more than {LENGTH:,}: use fewer columns, "
+            "or shorter names."
+        )
 
 
 def _need_backticks(formula: str, names: Iterable[str]) -> None:
@@ -232,6 +257,8 @@ def _need_backticks(formula: str, names: Iterable[str]) -> None:
     quoted = re.sub(r"`[^`]*`", "``", formula)
     known = set(names)
     for name in names:
+        if name not in quoted:
+            continue
         at = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", quoted)
         if at is None or re.fullmatch(_NAME, name):
             continue
@@ -244,104 +271,3 @@ def _need_backticks(formula: str, names: Iterable[str]) -> None:
                 f"Column '{name}' has {what} in its name: write it between backticks, `{name}` (in a shell, put the "
                 "formula between single quotes then)."
             )
-
-
-def formulaic_terms(side: str, formula: str) -> Any:
-    """The terms of one side of a formula; syntax errors in one sentence."""
-    from formulaic import Formula
-    from formulaic.errors import FormulaicError
-
-    try:
-        terms = Formula(side)
-    except (FormulaicError, SyntaxError, ValueError, IndexError) as e:
-        reason = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(e)).strip().split("\n")[0].rstrip(". ")
-        reason = reason.replace("insuffient", "insufficient")
-        raise CoterieError(f"The formula '{formula}' cannot be read: {reason}.") from e
-    if not hasattr(terms, "__iter__") or any(not hasattr(t, "factors") for t in terms):
-        raise CoterieError(f"The formula '{formula}' has more than one right side.")
-    return terms
-
-
-class _Use:
-    """What one Python term of a formula uses."""
-
-    def __init__(self) -> None:
-        self.columns: list[str] = []
-        self.categories: set[str] = set()
-        self.numeric: set[str] = set()
-        self.stateful = False
-
-    def merge(self, other: _Use) -> None:
-        self.columns += other.columns
-        self.categories |= other.categories
-        self.numeric |= other.numeric
-
-    def read(self, expression: str, formula: str) -> None:
-        """Walk an expression; raise for whatever is not on the list."""
-        aliases: dict[str, str] = {}
-
-        def alias(match: re.Match[str]) -> str:
-            key = f"_column_{len(aliases)}"
-            aliases[key] = match[0][1:-1]
-            return key
-
-        try:
-            tree = ast.parse(re.sub(r"`[^`]+`", alias, expression).strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-            raise CoterieError(f"The formula '{formula}' cannot be read at '{expression}'.") from e
-        self._walk(tree.body, aliases, expression)
-
-    def _walk(self, node: ast.AST, aliases: dict[str, str], expression: str) -> None:
-        if not isinstance(node, _ALLOWED) or isinstance(node, ast.Attribute):
-            raise CoterieError(f"The formula may not hold '{expression}'; compute it as a column of the table first.")
-        if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, bool, type(None))):
-            raise CoterieError(f"The formula may not hold the constant in '{expression}'.")
-        if isinstance(node, ast.BinOp) and not any(isinstance(n, ast.Name) for n in ast.walk(node)):
-            raise CoterieError(f"Write the number that '{ast.unparse(node)}' stands for into the formula.")
-        if isinstance(node, ast.Name):
-            name = aliases.get(node.id, node.id)
-            self.columns.append(name)
-            self.numeric.add(name)
-            return
-        for child in self._children(node, aliases, expression):
-            self._walk(child, aliases, expression)
-
-    def _children(self, node: ast.AST, aliases: dict[str, str], expression: str) -> Iterator[ast.AST]:
-        if not isinstance(node, ast.Call):
-            yield from ast.iter_child_nodes(node)
-            return
-        function = ast.unparse(node.func)
-        if function == "C":
-            self._category(node, aliases, expression)
-            return
-        known = STATEFUL | STATELESS | {f"np.{f}" for f in NUMPY}
-        if function not in known:
-            raise CoterieError(
-                f"The formula calls '{function}', which is not one of its functions.{nearest(function, [*known, 'C'])} "
-                "Compute it as a column of the table instead."
-            )
-        self.stateful |= function in STATEFUL
-        yield from node.args
-        yield from (k.value for k in node.keywords)
-
-    def _category(self, node: ast.Call, aliases: dict[str, str], expression: str) -> None:
-        """``C(column)`` or ``C(column, contr.sum)``: a category, whatever the column holds."""
-        contrast = [*node.args[1:], *(k.value for k in node.keywords if k.arg == "contrasts")]
-        if (
-            not node.args
-            or not isinstance(node.args[0], ast.Name)
-            or len(contrast) + 1 < len(node.args + node.keywords)
-        ):
-            raise CoterieError(f"'{expression}' must be C(column) or C(column, contr.sum).")
-        for c in contrast:
-            call = c.func if isinstance(c, ast.Call) else c
-            if not re.fullmatch(rf"contr\.({'|'.join(CONTRASTS)})", ast.unparse(call)):
-                raise CoterieError(
-                    f"'{expression}' must name a contrast such as contr.treatment, contr.sum or contr.poly."
-                )
-            arguments = [*c.args, *(k.value for k in c.keywords)] if isinstance(c, ast.Call) else []
-            if not all(isinstance(a, ast.Constant) for a in arguments):
-                raise CoterieError(f"The contrast in '{expression}' takes plain values only.")
-        name = aliases.get(node.args[0].id, node.args[0].id)
-        self.columns.append(name)
-        self.categories.add(name)

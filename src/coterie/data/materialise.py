@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.formula import formulaic_terms
+from coterie.data.expansion import formulaic_terms
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:

@@ -166,6 +166,7 @@ class Schema:
             For a column the schema has not, a category without levels, or a term such as ``scale(x)`` for which the
             schema has no numbers.
         """
+        from coterie.data.columns import limit_columns
         from coterie.data.design import Design
         from coterie.data.formula import parse
 
@@ -178,8 +179,9 @@ class Schema:
                 raise CoterieError(f"Column '{name}' holds labels: a formula cannot use it.")
             if (column.type == "category" or name in parsed.categories) and not column.levels:
                 raise CoterieError(f"The schema has no levels of '{name}': write those of all sites into it.")
+        limit_columns(parsed, {n: self.columns[n].levels for n in parsed.columns if self.columns[n].levels})
         numbers = {term: self._numbers(term) for term in parsed.stateful}
-        design = Design.fit(self._rows(), parsed.formula, out)
+        design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula, out)
         state = {term: _with(kept, numbers.get(term) or {}) for term, kept in design.state.items()}
         return replace(design, state=state)
 
@@ -212,14 +214,15 @@ class Schema:
             )
         return found if moments else {}
 
-    def _rows(self) -> pd.DataFrame:
-        """A table made up from the schema, to learn from: every level occurs, numbers go evenly over their range."""
+    def _rows(self, names: Iterable[str]) -> pd.DataFrame:
+        """A table made up of some columns, to learn from: every level occurs, numbers go evenly over their range."""
         import numpy as np
         import pandas as pd
 
-        n = max(100, *(len(c.levels) for c in self.columns.values()), 0)
+        columns = {name: self.columns[name] for name in names}
+        n = max(100, *(len(c.levels) for c in columns.values()), 0)
         data: dict[str, Any] = {}
-        for name, column in self.columns.items():
+        for name, column in columns.items():
             if column.levels:
                 codes = np.arange(n) % len(column.levels)
                 data[name] = pd.Categorical.from_codes(codes, categories=pd.Index(column.levels))

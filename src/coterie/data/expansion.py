@@ -1,0 +1,99 @@
+"""A formula multiplied out into its terms by formulaic, if that takes seconds at most.
+
+A few characters can ask for years: ``(a + b + c)**30`` has 3**30 products. What a formula comes to is counted first.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from coterie.errors import CoterieError, shortened
+
+WORK = 3_000_000
+"""Most factors that are looked at on the way from a formula to its terms; a million take about a second."""
+
+
+def formulaic_terms(side: str, formula: str) -> Any:
+    """The terms of one side of a formula, which errors call ``formula``; syntax errors in one sentence."""
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
+    try:
+        return Formula(list(_terms(side)))
+    except _TooMany as e:
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' multiplies out into too many terms: leave out interactions, or write "
+            "I(x**2) if a power of numbers is meant."
+        ) from e
+    except _Several as e:
+        raise CoterieError(f"The formula '{shortened(formula)}' has more than one right side.") from e
+    except RecursionError as e:
+        raise CoterieError(f"The formula '{shortened(formula)}' is nested too deeply.") from e
+    except (FormulaicError, SyntaxError, ValueError, IndexError, MemoryError) as e:
+        reason = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(e)).strip().split("\n")[0].rstrip(". ")
+        reason = shortened(reason.replace("insuffient", "insufficient"))
+        raise CoterieError(f"The formula '{shortened(formula)}' cannot be read: {reason}.") from e
+
+
+class _TooMany(Exception):
+    """More work than :data:`WORK`."""
+
+
+class _Several(Exception):
+    """Several right sides."""
+
+
+@lru_cache(maxsize=16)
+def _terms(side: str) -> tuple[Any, ...]:
+    from formulaic.parser import DefaultFormulaParser
+
+    parser = DefaultFormulaParser()
+    tree = parser.parse(side, target="ast")
+    _need_little(tree)
+    terms = parser.get_terms_from_ast(tree, context={})._simplify()
+    if not hasattr(terms, "__iter__") or any(not hasattr(t, "factors") for t in terms):
+        raise _Several
+    return tuple(terms)
+
+
+def _need_little(tree: Any) -> None:
+    """Raise unless a syntax tree of formulaic's can be multiplied out with little work."""
+    nodes, below = [], [tree]
+    while below:  # a loop, since parentheses may be nested by the thousand
+        node = below.pop()
+        if hasattr(node, "operator"):
+            nodes.append(node)
+            below += node.args
+    leaves = 1 + sum(len(node.args) for node in nodes) - len(nodes)
+    sizes: dict[int, tuple[int, int]] = {}
+    work = 0
+    for node in reversed(nodes):
+        parts = [sizes.pop(id(a), (1, 1)) for a in node.args]
+        most, factors, effort = _size(node, parts)
+        sizes[id(node)] = most, min(factors, leaves)
+        work += effort
+        if work > WORK:
+            raise _TooMany
+
+
+def _size(node: Any, parts: list[tuple[int, int]]) -> tuple[int, int, int]:
+    """Most terms of a node, most factors of a term, and the work, in factors, from those of its parts."""
+    symbol, (terms, factors) = node.operator.symbol, zip(*parts, strict=True) if parts else ((0,), (0,))
+    if symbol == "**":
+        power = str(node.args[1]) if not hasattr(node.args[1], "operator") else ""
+        if not re.fullmatch("[0-9]{1,2}", power):
+            raise ValueError("the right side of ** must be a whole number from 1 to 99")
+        n = int(power)
+        most = terms[0] ** n
+        return most, factors[0] * n, most * factors[0] * n * n
+    if symbol in ("*", ":"):
+        most = prod(terms)
+        return most + (sum(terms) if symbol == "*" else 0), sum(factors), most * sum(factors) * 2
+    if symbol in ("/", "in"):
+        outer, inner = (0, 1) if symbol == "/" else (1, 0)
+        longest = terms[outer] * factors[outer] + factors[inner]
+        return sum(terms), longest, (terms[outer] + terms[inner]) * longest
+    return sum(terms), max(factors), sum(terms)

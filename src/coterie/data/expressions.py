@@ -1,0 +1,167 @@
+"""What one Python term of a formula may hold: columns, numbers and functions known to be harmless.
+
+Formulaic evaluates terms as Python, so every term is parsed and compared with a short list of allowed forms first.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from coterie.errors import CoterieError, nearest, shortened
+
+STATEFUL = frozenset({"center", "scale", "standardize", "poly", "bs", "cc", "cr", "cs"})
+STATELESS = frozenset({"I", "log", "log2", "log10", "exp", "exp2", "exp10", "sqrt", "abs"})
+NUMPY = frozenset(
+    {"log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "cbrt", "abs", "square", "sin", "cos", "tan", "tanh"}
+    | {"arctan", "sign", "floor", "ceil", "minimum", "maximum", "where", "clip"}
+)
+CONTRASTS = frozenset({"treatment", "SAS", "sum", "helmert", "diff", "poly"})
+
+DEPTH = 200
+"""Most steps from the whole of an expression to its innermost part: a sum of 200 columns inside ``I()`` has as many."""
+DEGREE = 1000
+"""Largest whole number that a term with a basis of its own, such as ``poly(x, 3)``, may be given."""
+
+_ALLOWED = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Constant, ast.Name, ast.Call, ast.keyword),
+    *(ast.Attribute, ast.List, ast.Tuple, ast.Load, ast.operator, ast.unaryop, ast.cmpop),
+)
+
+
+class Use:
+    """What one Python term of a formula uses."""
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.categories: set[str] = set()
+        self.numeric: set[str] = set()
+        self.reckoned: set[str] = set()
+        self.stateful = False
+
+    def merge(self, other: Use) -> None:
+        """Add what another term uses."""
+        self.columns += other.columns
+        self.categories |= other.categories
+        self.numeric |= other.numeric
+        self.reckoned |= other.reckoned
+
+    def read(self, expression: str, formula: str) -> None:
+        """Walk an expression; raise for whatever is not on the list."""
+        aliases: dict[str, str] = {}
+
+        def alias(match: re.Match[str]) -> str:
+            key = f"_column_{len(aliases)}"
+            aliases[key] = match[0][1:-1]
+            return key
+
+        try:
+            tree = ast.parse(re.sub(r"`[^`]+`", alias, expression).strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+            raise CoterieError(
+                f"The formula '{shortened(formula)}' cannot be read at '{shortened(expression)}'."
+            ) from e
+        if _depth(tree) > DEPTH:
+            raise CoterieError(
+                f"'{shortened(expression)}' is nested too deeply: compute it as a column of the table first."
+            )
+        self._walk(tree.body, aliases, expression)
+
+    def _walk(self, node: ast.AST, aliases: dict[str, str], expression: str) -> None:
+        if not isinstance(node, _ALLOWED) or isinstance(node, ast.Attribute):
+            raise CoterieError(
+                f"The formula may not hold '{shortened(expression)}'; compute it as a column of the table first."
+            )
+        if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, bool, type(None))):
+            raise CoterieError(f"The formula may not hold the constant in '{shortened(expression)}'.")
+        if isinstance(node, ast.BinOp) and any(_bulk(side) for side in (node.left, node.right)):
+            raise CoterieError(f"'{shortened(expression)}' may reckon with numbers alone, not with text or lists.")
+        if isinstance(node, ast.BinOp) and not _has_column(node):
+            raise CoterieError(f"Write the number that '{shortened(ast.unparse(node))}' stands for into the formula.")
+        if isinstance(node, ast.BinOp):
+            self.reckoned.update(aliases.get(name, name) for name in _reckoned(node))
+        if isinstance(node, ast.Name):
+            name = aliases.get(node.id, node.id)
+            self.columns.append(name)
+            self.numeric.add(name)
+            return
+        for child in self._children(node, aliases, expression):
+            self._walk(child, aliases, expression)
+
+    def _children(self, node: ast.AST, aliases: dict[str, str], expression: str) -> Iterator[ast.AST]:
+        if not isinstance(node, ast.Call):
+            yield from ast.iter_child_nodes(node)
+            return
+        function = ast.unparse(node.func)
+        if function == "C":
+            self._category(node, aliases, expression)
+            return
+        known = STATEFUL | STATELESS | {f"np.{f}" for f in NUMPY}
+        if function not in known:
+            raise CoterieError(
+                f"The formula calls '{shortened(function)}', which is not one of its functions."
+                f"{nearest(function, [*known, 'C'])} Compute it as a column of the table instead."
+            )
+        if function in STATEFUL and any(map(_large, [*node.args, *(k.value for k in node.keywords)])):
+            raise CoterieError(f"'{shortened(expression)}' takes whole numbers up to {DEGREE:,}.")
+        self.stateful |= function in STATEFUL
+        yield from node.args
+        yield from (k.value for k in node.keywords)
+
+    def _category(self, node: ast.Call, aliases: dict[str, str], expression: str) -> None:
+        """``C(column)`` or ``C(column, contr.sum)``: a category, whatever the column holds."""
+        contrast = [*node.args[1:], *(k.value for k in node.keywords if k.arg == "contrasts")]
+        if (
+            not node.args
+            or not isinstance(node.args[0], ast.Name)
+            or len(contrast) + 1 < len(node.args + node.keywords)
+        ):
+            raise CoterieError(f"'{shortened(expression)}' must be C(column) or C(column, contr.sum).")
+        for c in contrast:
+            call = c.func if isinstance(c, ast.Call) else c
+            if not re.fullmatch(rf"contr\.({'|'.join(CONTRASTS)})", ast.unparse(call)):
+                raise CoterieError(
+                    f"'{shortened(expression)}' must name a contrast such as contr.treatment, contr.sum or contr.poly."
+                )
+            arguments = [*c.args, *(k.value for k in c.keywords)] if isinstance(c, ast.Call) else []
+            if not all(isinstance(a, ast.Constant) for a in arguments):
+                raise CoterieError(f"The contrast in '{shortened(expression)}' takes plain values only.")
+        name = aliases.get(node.args[0].id, node.args[0].id)
+        self.columns.append(name)
+        self.categories.add(name)
+
+
+def _depth(tree: ast.AST) -> int:
+    """How far below the root of a tree its deepest node is."""
+    depth, level = 0, [tree]
+    while level := [child for node in level for child in ast.iter_child_nodes(node)]:
+        depth += 1
+    return depth
+
+
+def _has_column(node: ast.AST) -> bool:
+    """Whether a name that is not that of a function is anywhere in an expression."""
+    functions = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return any(isinstance(n, ast.Name) and id(n) not in functions for n in ast.walk(node))
+
+
+def _reckoned(node: ast.AST) -> set[str]:
+    """Names in an expression that are not only compared with something."""
+    if isinstance(node, ast.Compare):
+        return set()
+    own = {node.id} if isinstance(node, ast.Name) else set[str]()
+    return own.union(*map(_reckoned, ast.iter_child_nodes(node)))
+
+
+def _bulk(node: ast.AST) -> bool:
+    """Whether an operand may be text or a list, which numbers repeat, or blow up to any size."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) == "I" and any(map(_bulk, [*node.args, *(k.value for k in node.keywords)]))
+    if isinstance(node, ast.UnaryOp):
+        return _bulk(node.operand)
+    return isinstance(node, ast.List | ast.Tuple) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > DEGREE
