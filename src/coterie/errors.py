@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 4000
+LONGEST = 2000
 """Most characters of a message."""
 _COMPARED = 200  # characters of names that are looked at for resemblance, which takes the square of that
 

@@ -28,9 +28,9 @@ def folder() -> Path:
 
 def site(context: Any) -> tuple[str, Receiver]:
     """Name of the site here, and what answers its messages."""
-    from coterie.deployment.host import Host
+    from coterie.deployment import outgoing
 
-    return Member.read(folder()).name, Host(folder()).receive
+    return outgoing.safe(lambda: Member.read(folder()).name, folder()), outgoing.receiver(folder())
 
 
 def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import secrecy, tasks, toml
+from coterie.deployment import outgoing, secrecy, tasks, toml
 from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
@@ -78,7 +78,7 @@ class Host:
                 self._stamps[run] = self._stamp(run)
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
-        return reply
+        return outgoing.cleaned(reply, self.folder)
 
     def _guarded(self) -> Callable[[bytes], bytes]:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""

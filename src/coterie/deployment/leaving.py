@@ -40,6 +40,8 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
         if trouble in answer:
             found[trouble] = str(answer[trouble])
             return found | {"bytes": len(reply)}
+    if answer.get("problems"):
+        found["problems"] = list(answer["problems"])
     values = answer.get("values")
     if isinstance(values, Mapping):
         found["values"] = {name: shape(value) for name, value in values.items()}

@@ -24,6 +24,6 @@ class Member(Site):
 
     def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
         """The host of the site's data."""
-        from coterie.deployment.host import Host
+        from coterie.deployment import outgoing
 
-        return Host(folder).receive
+        return outgoing.receiver(folder)
