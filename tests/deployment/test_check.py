@@ -128,7 +128,11 @@ def test_what_is_wrong_with_a_table_is_said_without_its_values(tmp_path):
     Schema(united.columns | {"age": Column("number", low=0, high=60)}).write(home(tmp_path, "bern") / "schema.toml")
     report = asked(tmp_path)
     assert report.sites["chur"] == ["'age' is not a column of numbers", "its table has no column 'score'"]
-    assert report.sites["bern"][0].startswith("Column 'age' is outside 0 to 60 in ")
+    assert report.sites["bern"] == [
+        "'age' has values outside the range of the site's schema",
+        "'problem.txt' in the site's folder says in which rows",
+    ]
+    assert "Column 'age' is outside 0 to 60 in " in (home(tmp_path, "bern") / "problem.txt").read_text()
 
 
 def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):
@@ -145,3 +149,58 @@ def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):
     report = checks.program(everyone, folder, "e", add_levels=True)
     assert report.problems == ["at site 'bern' 'age' is in months and not in no unit"]
     assert not (folder / "schema.toml").exists()
+
+
+DAMAGED = [
+    None, 3, "age", [], [1], [["age", 1]], {"age": None}, {"age": 3}, {"age": []}, {"age": {}}, {"age": {"type": None}},
+    {"age": {"type": []}}, {"age": {"type": "number", "levels": 3}}, {"age": {"type": "category", "levels": None}},
+    {"age": {"type": "category", "levels": [1]}}, {"age": {"type": "category", "levels": ["a", "a"]}},
+    {"age": {"type": "category", "levels": {"a": 1}}}, {"age": {"type": "number", "unit": 3}},
+    {"age": {"type": "number", "low": "a"}}, {"age": {"type": "number", "low": float("nan"), "high": 1.0}},
+    {"age": {"type": "number", "center": float("nan")}}, {"age": {"type": "number", "scale": float("inf")}},
+    {"age": {"type": "number", "scale": 0}}, {"age": {"type": "number", "low": 2, "high": 1}},
+    {"age": {"type": "number", "low": 10**400}}, {"age": {"type": "number", "low": True}}, {"age": {"other": 1}},
+    {"a" * 100_000: {"type": "number"}}, {"age": {"type": "number", "unit": "u" * 100_000}}, {"": {"type": "label"}},
+    {"age": {"type": "category", "levels": ["l" * 100_000]}}, {"pain": {"type": "category", "levels": ["\x1b[2J"]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_schema_is_a_sentence_of_its_site(columns, tmp_path):
+    build(tmp_path)
+    report = asked(tmp_path, bern=with_(columns=columns))
+    assert report.sites["basel"] == report.sites["chur"] == []
+    assert len(" ".join(report.lines())) < 3000
+    host = hosts(tmp_path)["bern"]
+    said = wire.decode(host.receive(wire.encode({"kind": "check", "schema": columns})))
+    assert said["done"] == "check" if "done" in said else "refused" in said
+    assert len(str(said)) < 5000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clock": "noon"}, {"clock": float("nan")}, {"clock": float("inf")}, {"clock": None}, {"problems": "all"},
+        {"problems": [3]}, {"problems": None}, {"name": 3}, {"version": None}, {"columns": "x"}, {"done": "open"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_of_another_form_is_that_of_its_site_alone(changes, tmp_path):
+    build(tmp_path)
+    report = asked(tmp_path, bern=with_(**changes))
+    assert report.sites["bern"] == ["its answer is none of coterie's"]
+    assert report.sites["basel"] == report.sites["chur"] == []
+
+
+def test_texts_of_a_site_are_shortened(tmp_path):
+    build(tmp_path)
+    report = asked(tmp_path, bern=with_(problems=["p" * 100_000], version="v" * 100_000, name="n" * 100_000))
+    assert len(" ".join(report.lines())) < 1500
+
+
+def test_rows_outside_the_range_of_a_site_are_for_its_owner(tmp_path):
+    united = build(tmp_path)
+    ranged = Schema(united.columns | {"age": Column("number", low=49.5, high=50.5)})
+    ranged.write(home(tmp_path, "bern") / "schema.toml")
+    said = wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"})))
+    assert not any(c.isdigit() for c in " ".join(said["problems"]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import checkpoint, wire
-from coterie.errors import CoterieError
+from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 if TYPE_CHECKING:
     from coterie.engines.remote import Transport
@@ -67,7 +67,7 @@ class Report:
             out.append(f"{name}: {state}{', ' + '; '.join(wrong) if wrong else ', ready'}")
         out += [f"Schemas differ: {problem}." for problem in self.problems]
         if self.added:
-            out.append(f"Sites have levels that the schema has not: {', '.join(self.added)}. Add them with --unite.")
+            out.append(f"Sites have levels that the schema has not: {listed(self.added, 50)}. Add them with --unite.")
         if self.without:
             out.append("The coordinator has no schema.toml yet: --unite makes one of those of the sites.")
         return out
@@ -94,21 +94,23 @@ def check(transport: Transport, schema: Schema | None, timeout: float = PATIENCE
     report = Report({name: [] for name in sorted(transport.sites)})
     proposals: dict[str, Schema] = {}
     for name, wrong in report.sites.items():
-        said = _read(answers.get(name), name, wrong)
+        said = _read(answers.get(name), wrong)
         if said is None:
             continue
-        report.versions[name] = str(said.get("version", ""))
+        report.versions[name] = shortened(said["version"], 40)
         if report.versions[name] != __version__:
             wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}: install one")
-        if said.get("name") != name:
-            wrong.append(f"it calls itself '{said.get('name')}': another site's folder is used there")
-        ahead = _ahead(float(said.get("clock", before)), before, after)
-        report.clocks[name] = ahead
+        if said["name"] != name:
+            wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
+        ahead = report.clocks[name] = _ahead(said["clock"], before, after)
         if abs(ahead) > DRIFT:
             wrong.append(f"its clock is {_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
-        wrong += [str(problem) for problem in said.get("problems", ())]
-        if said.get("columns"):
-            proposals[name] = Schema.of(said["columns"], f"The schema of site '{name}'")
+        wrong += [shortened(problem) for problem in said["problems"]]
+        try:
+            if said["columns"]:
+                proposals[name] = Schema.of(said["columns"])
+        except CoterieError as problem:
+            wrong.append(f"its answer cannot be used ({shortened(str(problem).rstrip('.'))})")
     return _united(report, proposals, schema)
 
 
@@ -143,7 +145,7 @@ def read(folder: Path, run_id: str) -> Report:
         raise CoterieError(f"The check left no report in '{path}': {problem}.") from problem
 
 
-def _read(answer: bytes | None, name: str, wrong: list[str]) -> dict[str, Any] | None:
+def _read(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
     """A site's answer, or what is wrong with it."""
     if answer is None:
         wrong.append("it did not answer: start it with 'coterie federation start-site'")
@@ -155,12 +157,26 @@ def _read(answer: bytes | None, name: str, wrong: list[str]) -> dict[str, Any] |
         return None
     for trouble in ("garbled", "failed", "refused"):
         if isinstance(said, dict) and trouble in said:
-            wrong.append(f"it answers: {str(said[trouble]).rstrip('.')}")
+            wrong.append(f"it answers: {shortened(str(said[trouble]), LONGEST).rstrip('.')}")
             return None
-    if not isinstance(said, dict) or said.get("done") != "check":
+    if not isinstance(said, dict) or not _formed(said):
         wrong.append("its answer is none of coterie's")
         return None
     return said
+
+
+def _formed(said: Mapping[str, Any]) -> bool:
+    """Whether an answer is one to a check, each part of its kind."""
+    problems, clock = said.get("problems"), said.get("clock")
+    return (
+        said.get("done") == "check"
+        and all(isinstance(said.get(name), str) for name in ("name", "version"))
+        and isinstance(clock, int | float)
+        and abs(clock) < 1e12
+        and (said.get("columns") is None or isinstance(said["columns"], dict))
+        and isinstance(problems, list)
+        and all(isinstance(problem, str) for problem in problems)
+    )
 
 
 def _ahead(clock: float, before: float, after: float) -> float:
@@ -181,11 +197,15 @@ def _united(report: Report, proposals: Mapping[str, Schema], known: Schema | Non
     united, problems = unite(proposals, known)
     before = {} if known is None else known.columns
     added = [
-        f"{level!r} of '{name}'"
+        f"{shortened(repr(level), 80)} of '{shortened(name, 80)}'"
         for name, column in united.columns.items()
         for level in column.levels
         if name in before and level not in before[name].levels
     ]
     return replace(
-        report, problems=problems, schema=united.plain(), added=added, without=known is None and bool(proposals)
+        report,
+        problems=list(map(shortened, problems)),
+        schema=united.plain(),
+        added=added,
+        without=known is None and bool(proposals),
     )

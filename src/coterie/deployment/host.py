@@ -142,7 +142,12 @@ class Host:
         from coterie.deployment.own_rows import compared
 
         labels = [name for name, column in own.columns.items() if column.type == "label"]
-        return compared(read_table(path, labels), own, self.member.min_group)
+        own, problems, rows = compared(read_table(path, labels), own, self.member.min_group)
+        if rows:
+            problems.append(f"'{tasks.PROBLEM}' in the site's folder says in which rows")
+            with suppress(OSError):  # a full disk
+                checkpoint.write(self.folder / tasks.PROBLEM, [f"{row}\n".encode() for row in rows])
+        return own, problems
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
         """Prepare a run, or say again what was prepared: who is here."""

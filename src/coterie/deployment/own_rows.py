@@ -40,7 +40,7 @@ def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None
             raise Withheld(outside, f"Column '{name}' has values outside the range of the schema.")
 
 
-def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, list[str]]:
+def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, list[str], list[str]]:
     """A site's schema with the levels that its rows have, and what is wrong with the rows, in words that may leave.
 
     Parameters
@@ -56,14 +56,20 @@ def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, 
     -------
     schema : Schema
     problems : list of str
-        Without a value or a level of a row.
+        Without a value, a level or the place of a row.
+    rows : list of str
+        In which rows, for the owner alone.
     """
-    columns, problems, lost = dict(own.columns), [], list[str]()
+    columns, problems, rows, lost = dict(own.columns), [], list[str](), list[str]()
     for name, column in own.columns.items():
         if name not in table.columns:
             lost.append(name)
         elif column.type == "number":
-            problems += _wrong_numbers(table[name], name, column)
+            if not _numbers(table[name], name):
+                problems.append(f"'{name}' is not a column of numbers")
+            elif (outside := _outside(table[name], name, column)) is not None:
+                problems.append(f"'{name}' has values outside the range of the site's schema")
+                rows.append(outside)
         elif column.type == "category":
             coded = encode(table[name])
             counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.labels))
@@ -79,19 +85,16 @@ def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, 
     if lost:
         what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
         problems.append(f"its table has no {what}")
-    return Schema(columns), problems
+    return Schema(columns), problems, rows
 
 
-def _wrong_numbers(series: pd.Series[float], name: str, column: Column) -> list[str]:
-    """What is wrong with a column of numbers, without its values; missing ones are for the run to say."""
+def _numbers(series: pd.Series[float], name: str) -> bool:
+    """Whether a column holds numbers; missing ones are for the run to say."""
     try:
         kind = kind_of(series, name)
     except CoterieError:
-        kind = "category"
-    if kind != "number" or any(what != "missing values" for what, _ in faults(series, "number")):
-        return [f"'{name}' is not a column of numbers"]
-    outside = _outside(series, name, column)
-    return [] if outside is None else [outside.rstrip(".")]
+        return False
+    return kind == "number" and all(what == "missing values" for what, _ in faults(series, "number"))
 
 
 def _outside(series: pd.Series[float], name: str, column: Column) -> str | None:

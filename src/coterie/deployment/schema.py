@@ -23,6 +23,7 @@ Where sites come to an agreement only the names of columns and levels, types and
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 TYPES = ("number", "category", "label")
 _NUMBERS = ("low", "high", "center", "scale")
+_MAX = sys.float_info.max
 _MOMENTS = ("center", "scale", "standardize")
 
 
@@ -72,14 +74,14 @@ class Column:
             raise CoterieError(f"type must be {' or '.join(TYPES)}, not {self.type!r}.")
         if not isinstance(self.unit, str):
             raise CoterieError(f"unit must be text, not {self.unit!r}.")
-        if isinstance(self.levels, str) or not all(isinstance(v, str) for v in self.levels):
+        if not isinstance(self.levels, list | tuple) or not all(isinstance(v, str) for v in self.levels):
             raise CoterieError(f"levels must be a list of text, not {self.levels!r}.")
         object.__setattr__(self, "levels", tuple(self.levels))
         if len(set(self.levels)) < len(self.levels):
             raise CoterieError("a level is named twice.")
         for name in _NUMBERS:
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            if value is not None and not _is_number(value):
                 raise CoterieError(f"{name} must be a number, not {value!r}.")
             if value is not None:
                 object.__setattr__(self, name, float(value))
@@ -105,7 +107,9 @@ class Schema:
         """From plain values, as :meth:`plain` gives them; a CoterieError names the column that is wrong."""
         known = [f.name for f in fields(Column)]
         columns = {}
-        for name, keys in dict(tables).items():
+        if not isinstance(tables, Mapping):
+            raise CoterieError(f"{where} is no table of columns: write [columns.NAME] for each.")
+        for name, keys in tables.items():
             if not isinstance(keys, Mapping):
                 raise CoterieError(f"{where}: write [columns.{name}] and a line for each of {', '.join(known)}.")
             for key in keys:
@@ -230,6 +234,11 @@ class Schema:
                 low = 0.0 if column.low is None else column.low
                 data[name] = np.linspace(low, low + 1.0 if column.high is None else column.high, n)
         return pd.DataFrame(data)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that is finite as a float; truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MAX <= value <= _MAX
 
 
 def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
