@@ -86,7 +86,7 @@ class Node:
     ) -> None:
         self._name, self._at, self._party = name, at, party
         m = len(ids)
-        counts = getattr(objective, "counts", None)
+        counts = getattr(objective, "covers", getattr(objective, "counts", None))
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
         self._about = {"labels": ids if labels is None else labels, "levels": list(levels), "info": dict(info or {})}
         self._min_group = min_group
