@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.deployment import identified
+from coterie.deployment.held_out import Hold, compared
 from coterie.deployment.schema import Schema
 from coterie.deployment.tasks import design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
-from coterie.methods.fitted import Problem
+from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.results.compare import Splits
 from coterie.results.fitting import model_of, versions
@@ -27,13 +28,35 @@ if TYPE_CHECKING:
     from coterie.data.design import Design
     from coterie.deployment.programs import Program
 
-_OPTIONS = ("shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha", "rounds")
+_OPTIONS = (
+    "splits", "test_fraction", "shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha",
+    "rounds",
+)  # fmt: skip
+NOTHING = (
+    "No rows were held out, so this cannot say whether sharing helps: with the option splits=1 sites hold rows out and "
+    "compare, for further exchanges."
+)
+"""Said of a run without splits, which is the default: what they cost depends on the engine."""
 
 
-def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
+def fit(
+    fed: Remote,
+    program: Program,
+    schema: Schema,
+    save: Callable[[FitResult], object],
+    hold: Hold,
+    secure: bool = False,
+) -> None:
     """Fit the program's method, and put what came of it into the form that ``coterie fit`` writes.
 
-    There is no comparison: rows that are held out stay with the sites.
+    Parameters
+    ----------
+    save : callable
+        Given the result; where rows are held out twice, with the model and then with the evidence for it.
+    hold : callable
+        Opens the run of a split: see :func:`coterie.deployment.held_out.compared`.
+    secure : bool
+        Whether sums are masked.
 
     Raises
     ------
@@ -50,7 +73,11 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
     _need(name, found, clients)
     method = METHODS[name]
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
-    fitted = method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
+
+    def fits(fed: Remote) -> Fitted:
+        return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
+
+    fitted = fits(fed)
     notes = [n for told in fed.people.info.values() for n in told.get("notes", ())]
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
@@ -59,7 +86,7 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
     settings |= {"family": family, "method": name, "fitted": name, "seed": fed.seed, "sites": list(fed.names)}
     settings |= {"covariance": options.covariance, "reml": options.reml, "quarantined": dict(fed.quarantined)}
     settings |= {"shared": [t for j, t in enumerate(clients.terms) if j not in found.personal], **fitted.info}
-    return FitResult(
+    result = FitResult(
         model=model_of(name, clients, found, fitted),
         design=design,
         formula=task["formula"],
@@ -76,6 +103,12 @@ def fit(fed: Remote, program: Program, schema: Schema) -> FitResult:
         versions=dict(versions()),
         offset=task.get("offset"),
     )
+    if not options.splits.count:
+        result.notes.append(NOTHING)
+    save(result)
+    if options.splits.count:
+        each = method.over is not None or name == "own-intercept" or options.residual == "by-client"
+        save(compared(result, clients, fits, fed, hold, found, options.splits, secure, each))
 
 
 def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
@@ -96,7 +129,7 @@ def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any]
         method=name,
         reml=given.get("reml", True),
         cluster_variance=given.get("cluster_variance", "common"),
-        splits=Splits(0),
+        splits=Splits(given.get("splits", 0), given.get("test_fraction", Splits.fraction), seed),
         residual=given.get("residual", "common"),
         rounds=dict(given.get("rounds", {})),
     )
@@ -104,6 +137,8 @@ def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any]
         raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
     if METHODS[name].clustered and not task.get("cluster"):
         raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    if METHODS[name].corrected is not None and options.splits.count:
+        raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
     return given, options, design_of(schema, task)
 
 
@@ -133,16 +168,16 @@ def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
-    """All clients, without a row."""
+    """All clients with their numbers of rows, without a row."""
     people, none = fed.people, np.empty(0)
-    at = np.zeros(len(fed.clients), np.int64)
+    stops = np.cumsum(people.counts)
     return Clients(
         X=np.empty((0, len(terms))),
         y=none,
         offset=none,
         weights=none,
-        starts=at,
-        stops=at,
+        starts=stops - people.counts,
+        stops=stops,
         terms=terms,
         labels=people.labels,
         name=task.get("client") or "site",

@@ -187,7 +187,8 @@ class Host:
         except NoRows as problem:
             reason = str(problem)
             held = tasks.nothing(task, f"{reason[0].lower()}{reason[1:]}")
-        info = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
+        info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
+        info["min_group"] = self.member.min_group
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
             folder=self._path(run).parent, labels=held.labels, levels=list(held.levels.values()), info=info,

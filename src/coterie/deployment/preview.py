@@ -155,7 +155,7 @@ class Stand:
         self, folder: Path, member: Member, name: str, seen: dict[tuple[str, str], Leaving] | None = None
     ) -> None:
         self._folder, self._member, self._name, self._seen = folder, member, name, seen
-        self._node: Node | None = None
+        self._nodes: dict[str, Node] = {}
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message."""
@@ -165,23 +165,24 @@ class Stand:
         except CoterieError as problem:
             reply = wire.encode({"refused": f"Site '{self._name}': {problem}"})
         if self._seen is not None:
-            self._note(described(request, reply, self._node), self._seen)
+            self._note(described(request, reply, self._nodes.get(request.get("run", ""))), self._seen)
         return reply
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] != "open":
-            if self._node is None:
+            if request.get("run") not in self._nodes:
                 raise CoterieError("A program must open the run first.")
-            return self._node.answer(request, key)
+            return self._nodes[request["run"]].answer(request, key)
         held = tasks.prepare(self._folder, self._member, request["task"])
         if self._name != self._member.name or held.labels.dtype.kind != "U":
             held = renamed(held, self._name)
-        self._node = Node(
+        info = {"levels": list(held.levels), "min_group": self._member.min_group}
+        node = self._nodes[request["run"]] = Node(
             self._name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=int(request["seed"]),
-            labels=held.labels, levels=list(held.levels.values()), info={"levels": list(held.levels)},
+            labels=held.labels, levels=list(held.levels.values()), info=info,
             min_group=self._member.min_group,
         )  # fmt: skip
-        return wire.encode(self._node.about() | {"done": "open"})
+        return wire.encode(node.about() | {"done": "open"})
 
     @staticmethod
     def _note(entry: Mapping[str, Any], seen: dict[tuple[str, str], Leaving]) -> None:

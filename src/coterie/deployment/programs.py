@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -159,26 +159,37 @@ def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
 def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:
     beforehand.verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
+    feds: list[Remote] = []
 
-    def watch(event: Exchanged) -> None:
-        log(event)
-        log.quarantine(fed.quarantined)
+    def opened(part: str = "", **task: Any) -> Remote:
+        """The federation of the run, or of a part of it, whose exchanges are counted on."""
+        before = sum(fed.number for fed in feds)
 
-    fed = Remote(
-        transport,
-        run=home.name,
-        task=program.asked(schema),
-        seed=config.seed if program.seed is None else program.seed,
-        policy=policy(config.policy),
-        journal=home / JOURNAL,
-        watch=watch,
-        secure=secrecy.settings(config),
-    )
+        def watch(event: Exchanged) -> None:
+            log(replace(event, number=before + event.number))
+            log.quarantine({site: why for fed in feds for site, why in fed.quarantined.items()})
+
+        fed = Remote(
+            transport,
+            run=f"{home.name}.{part}" if part else home.name,
+            task=program.asked(schema) | task,
+            seed=config.seed if program.seed is None else program.seed,
+            policy=policy(config.policy),
+            journal=home / JOURNAL / part,
+            watch=watch,
+            secure=secrecy.settings(config),
+        )
+        feds.append(fed)
+        return fed
+
+    fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if beforehand.is_fit(program):
         from coterie.deployment.fits import fit
 
-        fit(fed, program, beforehand.schema_of(folder)).save(home / RESULT)
+        schema = beforehand.schema_of(folder)
+        fit(fed, program, schema, lambda result: result.save(home / RESULT),
+            lambda hold: opened(f"split{hold['repeat']}", hold=hold), secure=bool(config.secure))  # fmt: skip
     elif program.program in TRAINERS:
         _save(home / RESULT, _trained(fed, program, config))
     else:

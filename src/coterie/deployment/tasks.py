@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
     "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
-    "missing": "error", "schema": None,
+    "missing": "error", "schema": None, "hold": None,
 }  # fmt: skip
 PROBLEM = "problem.txt"
 """In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
@@ -72,9 +72,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     member : Member
         Its ``site.toml``.
     task : dict
-        ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema"}`` or
-        ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site is the client.
-        The schema is what the coordinator holds; without it the site's own. A factory is called as ``function(path of
+        ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
+        "hold"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site is
+        the client. The schema is what the coordinator holds; without it the site's own. ``hold`` names a split: see
+        :func:`coterie.deployment.held_out.parted`. A factory is called as ``function(path of
         the data, site=name, **options)`` and returns an objective, labels of its clients and, if there are any, of
         their clusters.
     data : str
@@ -93,6 +94,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - _TABLE.keys():
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
+    if (hold := task.pop("hold")) is not None:
+        from coterie.deployment.held_out import parted
+
+        return parted(prepare(folder, member, task | {"kind": kind}, data), hold)
     own = Schema.read(folder / SCHEMA)
     agreed = own if task["schema"] is None else Schema.of(task["schema"], "The schema of the run")
     from coterie import __version__

@@ -86,7 +86,8 @@ def collect(
     show = needed or getattr(fed, "reveals", True)
     if not show:
         extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
-    told = complete(fed.ask(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
+    call = fed.ask if show else fed.total  # of clients that show nothing, none is spoken to alone
+    told = complete(call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
     own = told if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(

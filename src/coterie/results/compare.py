@@ -101,6 +101,11 @@ class Evidence:
     family: str
     seed: int = 0
 
+    @property
+    def tested(self) -> int:
+        """Number of clients with a row to test on."""
+        return int(np.sum(self.weight > 0))
+
     def best(self) -> str:
         """The method with the lowest held-out loss over rows; of equals the first."""
         return min(self.losses, key=lambda name: float(self.losses[name].sum()))
@@ -158,9 +163,8 @@ class Evidence:
         if tied := may_be_as_good(self.table, recommended):
             names = ("Method " if len(tied) == 1 else "Methods ") + " and ".join(tied)
             text += f" {names} may be as good: the 95% interval of the difference over clients holds 0."
-        tested = int(np.sum(self.weight > 0))
-        if tested < FEW:
-            text += f" With {tested} client{'s' * (tested != 1)}, intervals over clients say little."
+        if self.tested < FEW:
+            text += f" With {self.tested} client{'s' * (self.tested != 1)}, intervals over clients say little."
         return text
 
 

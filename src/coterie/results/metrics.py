@@ -12,13 +12,13 @@ from coterie.objectives.glm import GLM
 LOSSES = {"gaussian": "squared error", "binomial": "log loss", "poisson": "Poisson deviance"}
 
 
-def objective(clients: Clients, family: str) -> GLM:
+def objective(clients: Clients | GLM, family: str) -> GLM:
     """The clients' rows as an objective, without a copy."""
     c = clients
     return GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family)
 
 
-def client_losses(clients: Clients, family: str, theta: Floats) -> Floats:
+def client_losses(clients: Clients | GLM, family: str, theta: Floats) -> Floats:
     """Sum of the rows' losses for every client at its parameters theta (m, p); see ``LOSSES`` for which.
 
     Squared error, log loss, or Poisson deviance, times the row weights.
@@ -32,7 +32,7 @@ def client_losses(clients: Clients, family: str, theta: Floats) -> Floats:
     return losses
 
 
-def client_sums(clients: Clients, rows: Floats) -> Floats:
+def client_sums(clients: Clients | GLM, rows: Floats) -> Floats:
     """Sum a number for each sorted row (n,) within clients (m,)."""
     before = np.concatenate([[0.0], np.cumsum(rows)])
     return np.asarray(before[clients.stops] - before[clients.starts])

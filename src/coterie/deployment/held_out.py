@@ -1,0 +1,302 @@
+"""Evidence of a run over sites: rows are held out where they are, as for one table, and only losses come back.
+
+Every split is a run of its own at the sites (``<run>.split0``), whose objectives hold the training rows with the rows
+that are held out beside them. Models of single clients stay at the sites, except of methods that bring them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.data.split import split_rows
+from coterie.deployment.tasks import Holding
+from coterie.engines.remote import Remote
+from coterie.errors import CoterieError
+from coterie.federation import Ints, PerRow, Site, work
+from coterie.methods import local, pooled
+from coterie.methods.complete import complete
+from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.tree.setup import prepare
+from coterie.numerics.kernels import Floats
+from coterie.objectives.glm import GLM
+from coterie.results.compare import Evidence, Splits
+from coterie.results.metrics import client_losses, client_sums, objective
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.results.result import FitResult
+
+BASELINES = ("local", "pooled")
+Fit = Callable[[Remote], Fitted]
+Hold = Callable[[Mapping[str, Any]], Remote]
+
+
+@dataclass(frozen=True)
+class Parted(GLM):
+    """The clients' training rows.
+
+    Attributes
+    ----------
+    held : GLM
+        The same clients' rows that are held out.
+    """
+
+    held: GLM = field(kw_only=True)
+
+    @property
+    def covers(self) -> Ints:
+        """Rows of every client that a sum tells of: the difference from the sum of all rows tells of those held out."""
+        return np.minimum(self.counts, self.held.counts)
+
+    def take(self, rows: slice | Ints) -> Parted:
+        """The same rows seen as other clients."""
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
+
+
+def parted(found: Holding, hold: Any) -> Holding:
+    """What a site holds, with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
+
+    Parameters
+    ----------
+    found : Holding
+        Of a table.
+    hold : dict
+        ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
+    """
+    kinds = {"seed": int, "repeat": int, "fraction": float}
+    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
+        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    o, n = found.objective, len(found.ids)
+    clients = Clients(
+        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), found.labels, "", found.ids, (),
+        np.zeros(n, np.int64), np.arange(len(o.y)),
+    )  # fmt: skip
+    test = split_rows(clients, **hold)
+    train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
+    return replace(found, objective=Parted(**vars(train), held=held))
+
+
+@work
+def baselines(site: Site, root: Floats, unit: Floats | None = None, origin: Floats | None = None) -> dict[str, Any]:
+    """Every client keeps its held-out losses at its own parameters and at those of all (root, (p,)).
+
+    ``origin + unit * theta`` are its own parameters where it keeps no coefficients.
+    """
+    held = site.objective.held
+    own = site.state["coefficients"] if unit is None or origin is None else origin + unit * site.state["theta"]
+    site.state["held_local"] = client_losses(held, held.family, own)
+    site.state["held_pooled"] = client_losses(held, held.family, np.broadcast_to(root, own.shape))
+    return {}
+
+
+@work
+def losses(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
+    """Each client's held-out losses (m, methods), and the number and weights of its held-out rows.
+
+    Parameters
+    ----------
+    fitted : bool
+        Of a method that was fitted beside the baselines too.
+    theta : (m, p), optional
+        Its parameters, where the clients do not keep them.
+    """
+    held = site.objective.held
+    found = [site.state["held_local"], site.state["held_pooled"]]
+    if fitted:
+        found.append(client_losses(held, held.family, site.state["coefficients"] if theta is None else theta))
+    return {"rows": held.counts, "weight": client_sums(held, held.weights), "losses": np.stack(found, axis=1)}
+
+
+@work
+def moments(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
+    """Of each client's mean held-out losses what a comparison needs of their sums: see :class:`Summed`."""
+    found = losses(site, fitted, theta)
+    tested = found["weight"] > 0.0
+    mean = found["losses"] / np.where(tested, found["weight"], 1.0)[:, None]
+    gain = mean[:, None, :] - mean[:, :, None]
+    own = {"tested": tested.astype(np.int64), "mean": mean, "square": mean**2, "better": (gain > 0.0).astype(np.int64)}
+    return {"rows": found["rows"], "weight": found["weight"], "losses": found["losses"], "apart": gain**2} | own
+
+
+@dataclass(frozen=True)
+class Summed(Evidence):
+    """Evidence of which only sums over all clients are known, so that intervals are normal ones.
+
+    Attributes
+    ----------
+    sums : dict
+        Over the tested clients: their number "tested"; "mean" and "square" (methods,) of their mean losses; "apart"
+        (methods, methods), squared gains of each over each; "better", how many gain.
+    """
+
+    sums: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tested(self) -> int:
+        """Number of clients with a row to test on."""
+        return int(self.sums["tested"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row for each method: see ``FitResult.comparison``."""
+        import pandas as pd
+
+        n, names = self.tested, list(self.losses)
+        mean = np.asarray(self.sums["mean"]) / n
+        best, rows = names.index(self.best()), []
+        for i, name in enumerate(names):
+            row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
+            row |= {"loss_clients": mean[i], "se_clients": _error(float(self.sums["square"][i]), mean[i], n, n > 1)}
+            for j, other in enumerate(BASELINES):
+                low, high = self._interval(i, j, mean[j] - mean[i])
+                row |= {f"gain_over_{other}": mean[j] - mean[i], f"gain_over_{other}_low": low}
+                row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float(self.sums["better"][i, j]) / n}
+            low, high = self._interval(i, best, mean[i] - mean[best])
+            row |= {"behind_best": mean[i] - mean[best], "behind_best_low": low, "behind_best_high": high}
+            rows.append(row | {"seconds": self.seconds[name]})
+        return pd.DataFrame(rows).set_index("method")
+
+    def _interval(self, i: int, j: int, gain: float) -> tuple[float, float]:
+        if self.tested < 2:
+            return float("nan"), float("nan")
+        half = 1.96 * _error(float(self.sums["apart"][i, j]), gain, self.tested, True)
+        return gain - half, gain + half
+
+
+def _error(square: float, mean: float, n: int, unbiased: bool) -> float:
+    """Standard error of a mean of n numbers, from the sum of their squares."""
+    return float(np.sqrt(max(square - n * mean**2, 0.0) / (n - unbiased) / n))
+
+
+def compared(
+    result: FitResult,
+    clients: Clients,
+    fit: Fit,
+    fed: Remote,
+    hold: Hold,
+    problem: Problem,
+    splits: Splits,
+    secure: bool,
+    each: bool,
+) -> FitResult:
+    """A result with held-out losses of its method, of every client alone, and of all together.
+
+    Parameters
+    ----------
+    result : FitResult
+    clients : Clients
+        All clients, with their numbers of rows.
+    fit : callable
+        ``fit(federation) -> Fitted`` of the result's method.
+    fed : Remote
+        Of the run; the same clients must be there again.
+    hold : callable
+        ``hold(split)`` opens the run whose sites set the rows of a split aside.
+    problem : Problem
+    splits : Splits
+    secure : bool
+        Whether sums are masked, so that nothing of single clients is to be seen.
+    each : bool
+        Whether the method asks clients one by one.
+
+    Returns
+    -------
+    FitResult
+        Without a comparison where sites would not speak of so few held-out rows; a note says so.
+    """
+    kept, alone, made = None, True, 0
+    cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
+    why = "of some {} at a site they are fewer than its min_group"
+    while made < splits.count and alone:
+        part = hold({"seed": splits.seed, "repeat": made, "fraction": float(splits.fraction)})
+        if not np.array_equal(part.clients.ids, fed.clients.ids):
+            why = "other clients were there than in the fit"
+            break
+        groups, clear = spoken_of(part)
+        if not groups or ((each or made) and not clear):
+            why = why.format("client" if groups else "cluster")
+            break
+        alone = clear and not secure
+        found = _split(result.method, fit, part, problem, splits, alone)
+        kept, made = found if kept is None else _joined(kept, found), made + 1
+        cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
+    if kept is None:
+        return replace(result, notes=[*result.notes, f"No rows were held out: {why}."])
+    left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
+    note = f"Held-out rows stayed at the sites; their losses left {left}, after {cost['exchanges']:,} more exchanges."
+    if made < splits.count:
+        note += f" Of {splits.count} splits {made} {'was' if made == 1 else 'were'} made."
+    best = kept.best()
+    return replace(
+        result,
+        comparison=kept.table,
+        client_gains=kept.by_client(clients, best) if alone else result.client_gains,
+        recommended=best,
+        reason=kept.reason(best, replace(splits, count=made)),
+        notes=[*result.notes, note],
+        settings=result.settings | {"splits": made, "test_fraction": splits.fraction, "held_out": cost},
+    )
+
+
+def spoken_of(fed: Remote) -> tuple[bool, bool]:
+    """Whether all sites will speak of every cluster that they have, and of every client: ``min_group`` allows it."""
+    groups = clients = True
+    for name, rows in zip(fed.names, fed.sites, strict=True):
+        least = int(fed.people.info[name].get("min_group", 0))
+        covers, at = fed.people.counts[rows], fed.clients.clusters[rows]
+        present = np.unique(at, return_inverse=True)[1]
+        groups &= bool(np.all(np.bincount(present, covers) >= least))
+        clients &= bool(np.all(covers >= least))
+    return groups, clients
+
+
+def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, alone: bool) -> Evidence:
+    """One split: the baselines, the method, and what comes back of their losses."""
+    fed.reveals = False  # type: ignore[attr-defined]  # clients keep their coefficients
+    start = perf_counter()
+    root, where = _baselines(fed, problem)
+    complete(fed.total(baselines, root=root, **where))
+    seconds = dict.fromkeys(BASELINES, perf_counter() - start)
+    names, sent = list(BASELINES), dict[str, Any]()
+    if name not in BASELINES:
+        start = perf_counter()
+        fitted = fit(fed)
+        names.append(name)
+        seconds[name] = perf_counter() - start
+        sent = {"theta": PerRow(fitted.client)} if len(fitted.client) else {}
+    told: Mapping[str, Any]
+    if alone:
+        told = complete(fed.ask(losses, fitted=len(names) > 2, **sent))
+    else:
+        told = complete(fed.total(moments, fitted=len(names) > 2, **sent))
+    values = np.atleast_2d(told["losses"])
+    found = {n: np.array(values[:, i]) for i, n in enumerate(names)}
+    weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))
+    given = (found, weight, rows, seconds, problem.family, splits.seed)
+    return Evidence(*given) if alone else Summed(*given, sums=dict(told))
+
+
+def _baselines(fed: Remote, problem: Problem) -> tuple[Floats, dict[str, Any]]:
+    """Fit every client alone and all together: the parameters of all (p,), and where clients find their own."""
+    if problem.family != "gaussian":
+        return local.fit(fed, problem).root, {}
+    root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
+    setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)
+    where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}
+    complete(fed.total(local.least_squares, **where))
+    return root, where
+
+
+def _joined(a: Evidence, b: Evidence) -> Evidence:
+    """The evidence of two splits together."""
+    losses = {name: a.losses[name] + b.losses[name] for name in a.losses}
+    seconds = {name: min(a.seconds[name], b.seconds[name]) for name in a.seconds}
+    return replace(a, losses=losses, weight=a.weight + b.weight, rows=a.rows + b.rows, seconds=seconds)
