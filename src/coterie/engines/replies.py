@@ -136,12 +136,12 @@ def _said(signature: Signature) -> str:
 
 
 def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
-    """Sites that answer NaN, if most sites do not: where most do, the numbers of the run are to blame."""
+    """Sites that answer NaN or infinity, if most sites do not: where most do, the numbers of the run are to blame."""
     wrong = {}
     for site, reply in found.items():
-        names = [name for name, value in reply["values"].items() if _nan(value)]
+        names = [name for name, value in reply["values"].items() if not _finite(value)]
         if names:
-            wrong[site] = f"its {names[0]!r} is not a number (NaN)"
+            wrong[site] = f"its {names[0]!r} holds NaN or infinite numbers"
     return wrong if 2 * len(wrong) < len(found) else {}
 
 
@@ -156,8 +156,8 @@ def unusable(found: Mapping[int, Any], rows: Mapping[int, Ints], check: Check) -
     return wrong
 
 
-def _nan(value: Any) -> bool:
+def _finite(value: Any) -> bool:
     if isinstance(value, list):
-        return any(map(_nan, value))
+        return all(map(_finite, value))
     array = value.values if isinstance(value, Ragged) else np.asarray(value)
-    return array.dtype.kind in "fc" and bool(np.isnan(array).any())
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())

@@ -125,7 +125,7 @@ class AsyncAL2SGD:
             steps = np.arange(t, t + len(globally))
             moves = keyed.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last = heads.iterate(t, globally, locally, moves)
-        status = f"diverged by step {last}" if diverged(fed) else "running"
+        status = f"diverged by step {last}" if diverged(fed, heads.u, heads.own) else "running"
         return state | heads.state() | {"t": state["t"] + n, "status": status}
 
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:

@@ -105,7 +105,7 @@ class AsyncL2GD:
                 iterate_all(fed, self, at, eta, p, globally, locally)
             else:
                 last = self._exchanged(fed, heads, at, eta, p, globally, locally)
-        status = f"diverged by step {last}" if diverged(fed) else "running"
+        status = f"diverged by step {last}" if diverged(fed, heads.mean) else "running"
         heard = {"mean": heads.mean, "weight": heads.weight}
         return state | {"t": t + n, "status": status, "between": between, "within": within, **heard}
 

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.lost import heard, told
 from coterie.objectives.glm import GLM
 
 
@@ -59,7 +60,10 @@ def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
 
 @work
 def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
-    """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand."""
+    """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand.
+
+    The group is -1 where nothing is known, and a standard error -1 where there is none.
+    """
     m, k, d = len(site), len(w), site.objective.dim
     if w.shape[1] != d:
         raise CoterieError(f"A group's model must be {d} numbers, as many as clients' models, not {w.shape[1]}.")
@@ -80,10 +84,10 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
     second = np.argmin(gap, axis=1)
     at = np.arange(m), second
     return {
-        "loss": np.where(known[:, None], mean, np.nan),
+        "loss": told(mean),
         "group": np.where(known, best, -1),
-        "margin": np.where(known & (k > 1), gap[at], np.nan),
-        "se": np.where(known & (k > 1), se[at], np.nan),
+        "margin": told(gap[at]),
+        "se": np.where(np.isfinite(se[at]), se[at], -1.0),
         "probability": np.where(known, probability(gap, se, n), 1.0 / k),
     }
 
@@ -132,4 +136,9 @@ def sure(fed: Federation, w: Floats, held: bool = True) -> Sure:
     out: dict[str, Any] = dict(zip(("group", "loss", "margin", "se", "probability"), nothing, strict=True))
     for name in out if found else ():
         out[name][found.to[found.rows]] = found[name]
+    unknown = out["group"] < 0
+    out["loss"], out["margin"] = heard(out["loss"]), heard(out["margin"])
+    out["loss"][unknown] = np.nan
+    out["margin"][unknown | (k == 1)] = np.nan
+    out["se"][unknown | (k == 1) | (out["se"] < 0.0)] = np.nan
     return Sure(**out)

@@ -123,7 +123,7 @@ class LocalTraining(Stepwise):
             coded = Coded(fed, state, self.up, self.down, self.seed)
             sums, new = self.round(coded, state, to)
             new |= coded.state
-        verdict = judged(fed, state, sums, self.strict)
+        verdict = judged(fed, state, sums, new, self.strict)
         return state | verdict if "status" in verdict else state | new | verdict | {"t": t + 1}
 
 

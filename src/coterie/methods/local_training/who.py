@@ -21,11 +21,11 @@ def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
     return np.sort(free[np.argpartition(u, m - 1)[:m]])
 
 
-def judged(fed: Federation, state: dict[str, Any], sums: Sums, strict: bool) -> dict[str, Any]:
+def judged(fed: Federation, state: dict[str, Any], sums: Sums, new: dict[str, Any], strict: bool) -> dict[str, Any]:
     """What changes in the state of round t, where some of those that were just added up cannot go on.
 
     They are ``quarantined`` in it (its number, from 1; ``why`` is FAR or BROKEN). Where the run is ``strict``, or most
-    have diverged, its status ends it, and ``gone`` are those clients.
+    have diverged, its status ends it, and ``gone`` are those clients. So does what is ``new`` and not finite.
     """
     at = state["t"] + 1
     far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("far", "broken"))
@@ -34,6 +34,8 @@ def judged(fed: Federation, state: dict[str, Any], sums: Sums, strict: bool) -> 
         return {"status": f"diverged by step {at}", "gone": who[why == FAR]}
     if broken and strict:
         return {"status": f"ended by step {at}: the data of some clients give no gradient", "gone": who}
+    if not all(np.isfinite(v).all() for v in new.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"):
+        return {"status": f"diverged by step {at}", "gone": who}
     quarantined, reason = state["quarantined"].copy(), state["why"].copy()
     quarantined[who], reason[who] = at, why
     return {"quarantined": quarantined, "why": reason}

@@ -13,6 +13,7 @@ from coterie.methods.network.duals import Graph, multipliers
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.model import Model, residuals
 from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.lost import heard
 from coterie.numerics.network.edges import penalty_and_slack
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
@@ -59,7 +60,9 @@ class Exact:
         else:
             by = self.labels
             s = complete(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))
-        g, value = s["g"], float(s["value"].sum())
+        g, value = s["g"], float(heard(s["value"].sum()))
+        if np.isinf(value):  # nothing is known of its slope, which must not look like that of an optimum
+            g = np.full_like(g, np.nan)
         gx, gz = self.layout.to_shared(g.sum(axis=0)), self.layout.to_personal(g)
         if self.hold is not None:
             value += 0.5 * self.hold.x * float(x @ x) + 0.5 * float(self.hold.z @ np.sum(Z**2, axis=1))

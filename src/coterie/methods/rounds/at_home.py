@@ -42,10 +42,10 @@ def far(site: Site) -> Reply:
     return {"far": 1.0 - np.isfinite(theta).all(axis=1)}
 
 
-def diverged(fed: Federation) -> bool:
-    """Whether some client's parameters are not finite; then all return to where they were at the mark."""
-    sums = fed.total(far)
-    if not sums or float(sums["far"]) == 0.0:
+def diverged(fed: Federation, *averages: Floats) -> bool:
+    """Whether some client's parameters, or averages, are not finite; then all return to where they were at the mark."""
+    sums, sound = fed.total(far), all(np.isfinite(mean).all() for mean in averages)
+    if sound and (not sums or float(sums["far"]) == 0.0):
         return False
     fed.restore(MARK)
     return True

@@ -11,6 +11,7 @@ from coterie.federation import Site, work
 from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.lost import LOST, lost
 
 RIDGE = 1e-9
 """Precision of a prior on the root and on clusters that stand alone, so that separated outcomes keep them finite."""
@@ -35,7 +36,8 @@ def strays(site: Site, L: Floats, stray: Floats | None = None) -> tuple[Floats, 
 def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | None = None) -> Reply:
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
-    ``stray`` (m,) multiplies L; a client where it is infinite stands alone.
+    ``stray`` (m,) multiplies L; a client where it is infinite stands alone. A client whose numbers overflow at w sends
+    no quadratic, and ``LOST`` for its value.
     """
     L, which = strays(site, L, stray)
     alone = np.isinf(stray) if stray is not None else np.zeros(len(site), dtype=bool)
@@ -53,7 +55,10 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
     if alone.any():
         free = free_nodes.fold(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
         A1[alone], b1[alone], drop[alone] = free
-    return {"A": A1, "b": b1, "value": value - drop if family == "gaussian" else value, "logdet": logdet}
+    value = value - drop if family == "gaussian" else value
+    if (over := lost(A1, b1, value, logdet)).any():
+        A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, LOST, value)
+    return {"A": A1, "b": b1, "value": value, "logdet": logdet}
 
 
 @work

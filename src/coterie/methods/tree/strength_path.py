@@ -22,6 +22,7 @@ from coterie.methods.tree.at_home import reveal, ridge
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats, pack
+from coterie.numerics.lost import heard
 from coterie.relations.clusters import Positions
 
 TOLERANCE = 1e-10
@@ -57,7 +58,8 @@ class Point:
     def held_out(self) -> float:
         """The sum of the held-out rows' losses, in a federation whose objective is ``HeldOut``."""
         origin = self._setup.raw(np.zeros(self._setup.p))
-        return float(complete(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))["loss"])
+        sums = complete(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))
+        return float(heard(sums["loss"]))
 
 
 def path(
