@@ -7,6 +7,7 @@ import fcntl
 import json
 import re
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from coterie.deployment.host import LOCK, Host
 from coterie.deployment.preview import Here
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import checkpoint, wire
-from coterie.engines.policy import BelowQuorum, Policy
+from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
@@ -429,3 +430,17 @@ def test_a_schema_of_any_size_does_not_hold_a_site_up(tmp_path):
         "makes about 5,00"
         in say(host, **request | {"run": "s", "task": request["task"] | {"formula": "score ~ ."}})["refused"]
     )
+
+
+def test_advice_after_too_few_answers_fits_the_reason(tmp_path):
+    build(tmp_path, min_group=30)
+    policy = Policy(strict=False, min_clients="all")
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"), policy=policy)
+    with pytest.raises(Refused, match=r"min_group\)\)\. They will answer the same again: ask for something else") as problem:
+        fed.ask(rows_here)
+    assert "when they are back" not in str(problem.value)
+    everyone = transport(tmp_path)
+    fed = Remote(everyone, run="s", task=task(tmp_path), policy=replace(policy, retries=0))
+    everyone._receivers["bern"] = lambda _: None
+    with pytest.raises(BelowQuorum, match="Nothing is lost: run again when they are back"):
+        fed.ask(rows_here)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.engines import replies, wire
-from coterie.engines.policy import STRIKES, BelowQuorum, Policy
+from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 
@@ -95,7 +95,12 @@ class Courier:
         short = self.policy.shortage(_joined(asked, asked), _joined(asked, found))
         if short is not None:
             why = said(self.troubles)
-            raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
+            if self.late:
+                raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
+            raise Refused(
+                f"{short} ({why}). They will answer the same again: ask for something else, or let their owners change "
+                "what is in the way (min_group in site.toml)."
+            )
 
     def _asks(self, site: int, clusters: Mapping[int, Ints]) -> bool:
         """Whether to ask a site: not if it is left out, nor yet if it was away lately and a quorum does without."""
