@@ -4,19 +4,34 @@ A SuperLink of Flower 1.42 serves three interfaces at one port: sites ("fleet"),
 registered key, but also operators ("control") and programs ("runtime"), which ask for no key at all: whoever reached
 the port could register a key of their own, or have their code run at every site. So the SuperLink listens on this
 machine alone, and this door, with the coordinator's certificate, lets through nothing but calls to "fleet".
+
+The SuperLink reads a whole call before it looks at the signature, so the door looks first: of whoever has not signed
+with a registered key it reads the head of one call, for seconds, and no body.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import ssl
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone
+_KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
+LARGEST = 1 << 31
+"""Bytes of a call; Flower's messages are smaller."""
+PATIENCE = 20.0
+"""Seconds until the head of a connection's first call must be here."""
+PAUSE = 60.0
+"""Seconds between two parts of a site's call."""
+WAITING = 200
+"""Connections that have not called yet; a further one takes the place of the oldest."""
 log = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -27,11 +42,15 @@ class _Gone(Exception):
 
 
 class Gate:
-    """An ASGI app that passes calls on to the SuperLink at ``address``, checked against the authority ``ca``."""
+    """An ASGI app that passes calls on to the SuperLink at ``address``, checked against the authority ``ca``.
 
-    def __init__(self, address: str, ca: Path) -> None:
+    Only calls that are signed with one of ``keys``, a folder of the sites' public keys, are passed on.
+    """
+
+    def __init__(self, address: str, ca: Path, keys: Path) -> None:
         import httpx
 
+        self._keys = _public(keys)
         context = ssl.create_default_context(cafile=str(ca))
         self._client = httpx.AsyncClient(base_url=address, verify=context, timeout=60.0, trust_env=False)
 
@@ -45,6 +64,10 @@ class Gate:
             log.warning("refused %s: only sites are served here", where)
             if scope["type"] == "http":
                 await _plain(send, 403, b"Only sites are served here.")
+            return
+        if not _signed(dict(scope["headers"]), self._keys):
+            log.warning("refused %s: not signed with the key of a site", where)
+            await _plain(send, 401, b"Only sites whose keys are registered are served here.")
             return
         headers = [(k, v) for k, v in scope["headers"] if k.lower() not in _DROPPED]
         request = self._client.build_request("POST", scope["path"], headers=headers, content=_body(receive))
@@ -73,18 +96,46 @@ class Gate:
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    """A request's body as it comes in."""
-    more = True
+    """A request's body as it comes in, as long as it does and is not too large."""
+    more, size = True, 0
     while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
+        try:
+            event = await asyncio.wait_for(receive(), PAUSE)
+        except TimeoutError:
+            raise _Gone from None
+        size += len(event.get("body", b""))
+        if event["type"] == "http.disconnect" or size > LARGEST:
             raise _Gone
         more = event.get("more_body", False)
         yield event.get("body", b"")
 
 
+def _public(folder: Path) -> dict[bytes, Any]:
+    """The sites' public keys by the form in which calls name them."""
+    from cryptography.hazmat.primitives import serialization
+
+    keys = [serialization.load_ssh_public_key(path.read_bytes()) for path in sorted(folder.glob("*.pub"))]
+    form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return {key.public_bytes(*form): key for key in keys}
+
+
+def _signed(headers: dict[bytes, bytes], keys: dict[bytes, Any]) -> bool:
+    """Whether a call's time is signed with the key of a site; whose, and when, is for the SuperLink to check."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    try:
+        key = keys[b64decode(headers[_KEY], validate=True)]
+        key.verify(b64decode(headers[_SIGNATURE], validate=True), headers[_SIGNED], ECDSA(SHA256()))
+    except (KeyError, ValueError, InvalidSignature):
+        return False
+    return True
+
+
 async def _plain(send: Send, status: int, body: bytes, kind: str = "text/plain") -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
+    headers = [(b"content-type", kind.encode()), (b"connection", b"close")]  # what else was sent is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -92,11 +143,13 @@ def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
     """The server of a gate at ``host:port`` with ``certificate``.crt and .key: call its ``run``."""
     import uvicorn
 
+    _many_files()
     return uvicorn.Server(
         uvicorn.Config(
             gate,
             host=host,
             port=port,
+            http=_patient(PATIENCE, WAITING),
             ssl_certfile=str(certificate.with_suffix(".crt")),
             ssl_keyfile=str(certificate.with_suffix(".key")),
             lifespan="off",
@@ -104,6 +157,55 @@ def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
     )
+
+
+def _patient(patience: float, most: int) -> type[asyncio.Protocol]:
+    """uvicorn's protocol for connections that call within ``patience`` seconds; at most ``most`` have yet to."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    waiting: dict[Any, asyncio.TimerHandle] = {}
+
+    class Patient(H11Protocol):
+        """A connection."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
+            """Begin to wait for a call."""
+            super().connection_made(transport)
+            waiting[self] = self.loop.call_later(patience, self.give_up)
+            if len(waiting) > most:
+                next(iter(waiting)).give_up()
+
+        def data_received(self, data: bytes) -> None:
+            """Wait no more once the head of a call is here."""
+            super().data_received(data)
+            if self.cycle is not None:
+                self._stop()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """Forget the connection."""
+            self._stop()
+            super().connection_lost(exc)
+
+        def give_up(self) -> None:
+            """Close the connection at once."""
+            self._stop()
+            self.transport.abort()
+
+        def _stop(self) -> None:
+            if (timer := waiting.pop(self, None)) is not None:
+                timer.cancel()
+
+    return Patient
+
+
+def _many_files() -> None:
+    """Let this process have as many connections as the system lets it, so that strangers' do not use them up."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -230,7 +230,7 @@ class Coordinator:
             self._await(address)
             connect(self._folder, self._port)
             register(self._folder)
-            gate = Gate(address, self._files / "ca.crt")
+            gate = Gate(address, self._files / "ca.crt", self._files / "nodes")
             self._server = server(gate, self._config.host, self._config.port, self._files / "server")
             threading.Thread(target=self._await_gate, daemon=True).start()
             self._server.run()

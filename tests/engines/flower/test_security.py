@@ -125,7 +125,10 @@ def test_a_certificate_that_has_ended_is_refused_by_the_sites(tmp_path, monkeypa
         # The gate alone, as the SuperLink's own tools refuse the certificate too.
         from coterie.deployment.flower_gate import Gate, server
 
-        gate = server(Gate("https://127.0.0.1:1", files / "ca.crt"), "127.0.0.1", here.config.port, files / "server")
+        gate = server(
+            Gate("https://127.0.0.1:1", files / "ca.crt", files / "nodes"),
+            *("127.0.0.1", here.config.port, files / "server"),
+        )
         thread = threading.Thread(target=gate.run)
         thread.start()
         try:
