@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from coterie.data.reading import prepare
-from coterie.deployment import logs, tasks, toml
+from coterie.deployment import cache, logs, tasks, toml
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import LOCK, Host
 from coterie.deployment.preview import Here
@@ -436,7 +436,7 @@ def test_advice_after_too_few_answers_fits_the_reason(tmp_path):
     build(tmp_path, min_group=30)
     policy = Policy(strict=False, min_clients="all")
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"), policy=policy)
-    with pytest.raises(Refused, match=r"min_group\)\)\. They will answer the same again: ask for something else") as problem:
+    with pytest.raises(Refused, match=r"min_group\)\)\. They will answer the same again: ask for something") as problem:
         fed.ask(rows_here)
     assert "when they are back" not in str(problem.value)
     everyone = transport(tmp_path)
@@ -444,3 +444,17 @@ def test_advice_after_too_few_answers_fits_the_reason(tmp_path):
     everyone._receivers["bern"] = lambda _: None
     with pytest.raises(BelowQuorum, match="Nothing is lost: run again when they are back"):
         fed.ask(rows_here)
+
+
+def test_prepared_arrays_of_the_last_few_tasks_are_kept(tmp_path, monkeypatch):
+    build(tmp_path)
+    folder, host = home(tmp_path, "basel") / "cache", hosts(tmp_path)["basel"]
+    say(host, **opened(tmp_path))
+    (first,) = folder.iterdir()
+    for n in range(2 * cache.KEPT):
+        formula = f"score ~ age + I(age + {n})"
+        assert say(host, kind="open", run=f"r{n}", task=task(tmp_path, formula), seed=0)["done"] == "open"
+        say(hosts(tmp_path)["basel"], kind="about", run="r")  # another process, which reads the first task's
+        assert len(list(folder.iterdir())) <= cache.KEPT and first.exists()
+    assert len(list(folder.iterdir())) == cache.KEPT
+    assert say(hosts(tmp_path)["basel"], kind="about", run="r0")["counts"].tolist() == [40]

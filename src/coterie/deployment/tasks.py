@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.deployment import cache
 from coterie.deployment.config import SCHEMA, Member
 from coterie.deployment.schema import Schema, disagreements
-from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 
 if TYPE_CHECKING:
@@ -104,14 +104,11 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
 
     key = json.dumps([__version__, data, member.name, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
-    if data and path.exists():
-        try:
-            return _holding(checkpoint.read(path))
-        except CoterieError:  # damaged: it is made again
-            path.unlink(missing_ok=True)
+    if data and (found := cache.read(path)) is not None:
+        return _holding(found)
     arrays = _arrays(folder, member, task, own, agreed)
     if data:
-        checkpoint.write(path, wire.pieces(arrays))
+        cache.write(path, arrays)
     return _holding(arrays)
 
 
