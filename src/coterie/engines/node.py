@@ -199,7 +199,7 @@ class Node:
         """Join secure sums, or help to open one; what was told is durable before the reply leaves."""
         if self._party is None:
             raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
-        reply = self._party.join() if kind == "join" else self._party.unmask(request)
+        reply = self._party.join(request["lives"]) if kind == "join" else self._party.unmask(request)
         self._save()
         return wire.encode({"done": kind, **reply})
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.engines import Faults, checkpoint
+from coterie.engines import Faults, checkpoint, wire
 from coterie.engines.node import Node
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
@@ -291,7 +291,31 @@ def test_what_passes_by_is_noise():
     fed = federation(tap=lambda way, site, data: up.append(data) if way == "up" else None)
     for _ in range(3):
         fed.total(huge, x=0.0)
-    from coterie.engines import wire
-
     words = [w for data in up for w in wire.decode(data).get("values", {}).get("words", np.empty(0)).reshape(-1)]
     assert len(words) == 3 * SITES * 2 and len(set(words)) == len(words) and 0 not in words
+
+
+@pytest.mark.parametrize("forgets", [0, 4])
+def test_a_site_that_has_forgotten_joins_and_all_make_new_keys(forgets):
+    """Site 4 takes no part in the first sum, and may help to open it all the same."""
+    fed = federation(policy=Policy(strict=False, retries=0))
+    some = np.concatenate([fed.sites[s] for s in range(4)])
+    assert fed.total(huge, to=some, x=1.0)["loss"] == len(some)
+    before = dict(fed._relay._collector.lives)
+    assert len(before) == SITES
+    fed._nodes[forgets]._party = fed._party(f"site {forgets}")
+    fed.total(huge, x=1.0)
+    for _ in range(2):
+        assert fed.total(huge, x=1.0)["loss"] == M
+    after = fed._relay._collector.lives
+    assert [name for name in before if before[name] != after[name]] == [f"site {forgets}"]
+    assert not fed.quarantined
+
+
+def test_a_sum_costs_a_message_to_join_only_where_somebody_is_new():
+    seen = []
+    fed = federation(tap=lambda way, site, data: seen.append(wire.decode(data)["kind"]) if way == "down" else None)
+    for _ in range(2):
+        fed.total(huge, x=1.0)
+    kinds = [kind for at, kind in enumerate(seen) if at % SITES == 0]
+    assert kinds == ["join", "join", "total", "unmask", "total", "unmask"]

@@ -44,8 +44,10 @@ class Table:
         return Party(name, identity=self.identities[name], **options)
 
     def open(self, groups=None, unequal=False):
-        for name in self.collector.outside(self.names):
-            self.collector.joined(name, passed(self.parties[name].join()))
+        for _ in range(2):
+            told = dict(self.collector.lives)
+            for name in self.collector.outside(self.names):
+                self.collector.joined(name, passed(self.parties[name].join(passed(told))), told, anew=True)
         return self.collector.open(groups or {name: np.zeros(1, np.int64) for name in self.names}, unequal)
 
     def masked(self, tally, name, sums, grouped=False):
@@ -155,7 +157,7 @@ def test_fixed_keys_give_fixed_bytes(monkeypatch):
     assert hashlib.sha256(wire.encode(reply)).hexdigest() == KNOWN
 
 
-KNOWN = "4cd86196c0aec1bbd3c69c118d8cbd7ce24c33ca6ffa39ad072f38f37a3c88a1"  # changes with the form of messages
+KNOWN = "54c43d202efbb7fe0847a409a483f49cbff021ffa1f5cd639afa3432e523bf27"  # changes with the form of messages
 
 
 def uniform(words):
@@ -180,7 +182,6 @@ def test_a_masked_sum_cannot_be_told_from_noise():
         uniform(seen[kind])
         first = []
         for _ in range(60):
-            table.collector.joined("s1", table.parties["s1"].join())
             first.append(table.masked(table.open(), "s1", {"x": x[:1]})["words"][0])
         uniform(np.array(first))
     for column in (0, 1):
@@ -394,14 +395,14 @@ def test_an_identity_is_a_file_that_only_its_owner_reads(tmp_path):
 
 
 def test_a_first_site_that_lists_others_does_not_put_out_the_rest():
-    offers = {name: party.join() for name, party in Table(4).parties.items()}
+    offers = {name: party.join({}) for name, party in Table(4).parties.items()}
     offers["s0"]["shares"] = {"s0": b"", "stranger": b""}
     collector = Collector(Secure())
     collector.agree(offers.values())
     for name in ("s1", "s2", "s3"):
-        collector.joined(name, offers[name])
+        collector.joined(name, offers[name], {}, anew=True)
     with pytest.raises(CoterieError, match="s0 shares its keys with other sites than most"):
-        collector.joined("s0", offers["s0"])
+        collector.joined("s0", offers["s0"], {}, anew=True)
 
 
 def test_two_sites_that_answer_differently_are_both_named():
@@ -425,3 +426,68 @@ def test_a_helper_that_lies_is_done_without_where_there_are_enough(liar):
         tally.reveal(name, reply)
     _, sums = tally.result()
     np.testing.assert_array_equal(sums["n"][0][0], 4 * of(0)["n"])
+
+
+# -- sites that have forgotten
+
+
+def test_keys_and_shares_are_bound_to_lives_as_written_down():
+    """Signature and share of a key, by the cryptography package and the formula alone."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    table = Table(3)
+    lives = {name: bytes([i]) * 16 for i, name in enumerate(table.names)}
+    lives["s1"] = table.parties["s1"].state["life"]
+    reply = table.parties["s1"].join({"s0": lives["s0"], "s2": lives["s2"]})
+    assert reply["life"] == lives["s1"]
+    epoch, public, check, signature = reply["key"]
+    bound = hashlib.sha256(wire.encode([64, 2, 3, "run", table.peers, lives])).digest()
+    statement = wire.encode(["secure sum key", bound, "s1", epoch, public, check])
+    Ed25519PublicKey.from_public_bytes(table.peers["s1"][:32]).verify(signature, statement)
+    private = X25519PrivateKey.from_private_bytes(table.identities["s2"]._secret[32:])
+    common = private.exchange(X25519PublicKey.from_public_bytes(table.peers["s1"][32:]))
+    channel = HKDF(SHA256(), 32, None, b"coterie secure sum share " + bound + b"s1\0s2").derive(common)
+    sealed, with_ = reply["shares"]["s2"], wire.encode(["secure sum share", bound, "s1", "s2", epoch, public])
+    assert len(ChaCha20Poly1305(channel).decrypt(sealed[:12], sealed[12:], with_)) == 2 * 33
+    assert table.parties["s1"].join({})["shares"]["s2"] == b"", "nothing for whom nobody has heard of"
+
+
+def test_what_was_made_before_a_site_forgot_does_not_count():
+    """All it has revealed is forgotten too: it would tell the other secret of the same key."""
+    table = Table(5)
+    tally = table.open()
+    for name in table.names:
+        tally.take(name, table.masked(tally, name, of(0)))
+    question = passed(tally.questions()["s2"])
+    table.parties["s2"].unmask(question)
+    table.parties["s2"] = table.party("s2", entropy=drawn("s2 anew"))  # its folder is gone; run and name are the same
+    other = question | {"answered": np.array([False, True, True, True, True])}
+    for asked in (question, other):
+        with pytest.raises(CoterieError, match="s2 has begun anew since these keys were made"):
+            table.parties["s2"].unmask(asked)
+    forged = passed(tally.request)
+    forged["lives"]["s2"] = table.parties["s2"].state["life"]
+    with pytest.raises(CoterieError, match="s2 refuses the key of s0"):
+        table.parties["s2"].check(forged)
+    with pytest.raises(CoterieError, match="s2 cannot open its share of the keys of s0"):
+        table.parties["s2"].unmask(other | {"round": forged})
+    sums = {name: of(i) for i, name in enumerate(table.names)}
+    table.collector = Collector(table.secure)
+    np.testing.assert_array_equal(table.sum(sums)[1]["x"][0][0], exact(list(sums.values()), "x"))
+
+
+def test_a_site_that_begins_anew_in_the_middle_of_a_sum_is_named():
+    table = Table(3)
+    tally = table.open()
+    reply = table.masked(tally, "s0", of(0))
+    with pytest.raises(CoterieError, match="s0 says in the middle of a secure sum that it has begun anew"):
+        tally.take("s0", reply | {"life": bytes(16)})
+    for life in (None, b"short"):
+        with pytest.raises(CoterieError, match="without saying who holds its keys"):
+            table.collector.joined("s0", reply | {"life": life}, {}, anew=True)
+    with pytest.raises(CoterieError, match="without saying who takes part"):
+        table.parties["s0"].check(passed(tally.request) | {"lives": {"s0": 3}})

@@ -9,8 +9,9 @@ where x_i are its numbers in fixed point, b_i is a seed of its own, and s_ij is 
 (X25519). Masks of pairs cancel in the sum over all sites. Every site has shared b_i and its private key with all sites
 beforehand (Shamir, any t of n), so that the sites can open the sum of those that answered: of these they reveal shares
 of b_i, of those that dropped out shares of the private key, and never of both. Keys are used for one sum. A site's
-reply brings its keys for the next one, so a sum costs two exchanges (masked sums, then shares), and whoever is new or
-has missed one joins by an exchange before.
+reply brings its keys for the next one, so a sum costs two exchanges (masked sums, then shares), and whoever has missed
+one joins by an exchange before. Where somebody is new, that takes two: keys are made for the *lives* of the sites that
+share them, a random number of each that is drawn with its memory and goes into all that is signed and encrypted.
 
 Why it is built here
 --------------------
@@ -38,8 +39,9 @@ same sum over other sites; or give a false total to everyone. And it chooses the
 or put to the other sites of a sum a question whose answer it knows, and read off what one of them holds. Masks protect
 from a coordinator that keeps to its program. Nothing here keeps sites from sending false numbers.
 
-A site must not forget which keys it used and what it revealed: its folder is never restored from an older copy. One
-that was uses a key twice where an active coordinator asks for that, and the difference of what it masked is open.
+A site must not forget which keys it used and what it revealed. One whose folder was deleted has another life, so that
+nothing made before counts at it any more. But its folder is never restored from an older copy: one that was uses a key
+twice where an active coordinator asks for that, and the difference of what it masked is open.
 
 Not protected: sums themselves, which may tell much where groups are small or asked for often; **differences of sums**
 over nearly the same sites or clients (one client less is that client), a sum that is asked for again because the

@@ -14,7 +14,7 @@ from coterie.engines.secure_sum import fixed_point, masks, shamir
 from coterie.engines.secure_sum.fixed_point import Words
 from coterie.engines.secure_sum.layout import Layout, unpack, where
 from coterie.engines.secure_sum.masks import seed_check
-from coterie.engines.secure_sum.round import Bools, Key, Round, thinnest
+from coterie.engines.secure_sum.round import Bools, Key, Round, read_lives, thinnest
 from coterie.engines.secure_sum.settings import Secure
 from coterie.errors import CoterieError
 from coterie.federation import Ints
@@ -32,12 +32,18 @@ class Collector:
     ----------
     holders : list of str
         All sites that hold shares, as the offers say.
+    lives : dict of str to bytes
+        What sites that were here have said of their memory; keys are good if they were made for all of these.
+    asked : set of str
+        Sites that were asked to join, ever.
     """
 
     def __init__(self, secure: Secure) -> None:
         self.secure = secure
         self.holders: list[str] = []
-        self._offers: dict[str, tuple[Key, dict[str, bytes]]] = {}
+        self.lives: dict[str, bytes] = {}
+        self.asked: set[str] = set()
+        self._offers: dict[str, tuple[Key, dict[str, bytes], dict[str, bytes]]] = {}
 
     @property
     def t(self) -> int:
@@ -46,7 +52,7 @@ class Collector:
 
     def outside(self, names: Sequence[str]) -> list[str]:
         """The sites of ``names`` that must join before they can take part."""
-        return [name for name in names if name not in self._offers]
+        return [name for name in names if name not in self._offers or self._offers[name][2] != self.lives]
 
     def agree(self, replies: Iterable[Mapping[str, Any]]) -> None:
         """Take for the holders of shares whom most of the sites that join first share their keys with."""
@@ -54,15 +60,23 @@ class Collector:
         listed = most(tuple(sorted(s)) for s in shares if isinstance(s, dict))
         self.holders = self.holders or list(listed or ())
 
-    def joined(self, name: str, reply: Mapping[str, Any]) -> None:
-        """Keep what a site offered; a CoterieError if it is no offer."""
+    def joined(self, name: str, reply: Mapping[str, Any], told: Mapping[str, bytes], anew: bool = False) -> None:
+        """Keep what a site offered that was ``told`` some lives; a CoterieError if it is no offer.
+
+        Only where it may have begun ``anew`` may its own life be another: a site that said so every time would keep
+        all others from having keys for the same lives.
+        """
+        own = read_lives({name: reply.get("life")})
+        if not anew and told.get(name) != own[name]:
+            raise CoterieError(f"{name} says in the middle of a secure sum that it has begun anew.")
         key, shares = Key.read(reply.get("key")), reply.get("shares")
         if not isinstance(shares, dict) or not all(isinstance(s, bytes) for s in shares.values()):
             raise CoterieError(f"{name} did not share its keys.")
         self.holders = self.holders or sorted(shares)
         if sorted(shares) != self.holders:
             raise CoterieError(f"{name} shares its keys with other sites than most: list the same sites everywhere.")
-        self._offers[name] = key, shares
+        self.lives |= own
+        self._offers[name] = key, shares, {**told, **own}
 
     def check(self, groups: Mapping[str, Ints]) -> None:
         """Raise a CoterieError if a group has clients at fewer than ``min_sites`` sites, all of them counted."""
@@ -91,11 +105,11 @@ class Collector:
         """
         present, cover = _cover(groups)
         offers = {name: self._offers[name] for name in sorted(groups)}
-        round_ = Round({name: key for name, (key, _) in offers.items()}, cover)
+        round_ = Round({name: key for name, (key, *_) in offers.items()}, cover, self.lives)
         self.enough(present, cover)
         for name in offers:
             del self._offers[name]
-        return Tally(self, round_, present, {name: shares for name, (_, shares) in offers.items()}, unequal)
+        return Tally(self, round_, present, {name: shares for name, (_, shares, _) in offers.items()}, unequal)
 
     def enough(self, present: Ints, cover: Bools) -> None:
         """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
@@ -151,7 +165,7 @@ class Tally:
         if layout.unequal and not self._unequal:
             raise CoterieError(f"{name} sent sums whose groups have unequal shapes.")
         layout = layout.by_group() if self._unequal else layout
-        self._collector.joined(name, reply)
+        self._collector.joined(name, reply, self._round.lives)
         self._came[name] = words, layout
 
     def disagreeing(self) -> dict[str, str]:
@@ -165,7 +179,7 @@ class Tally:
         return wrong
 
     def questions(self) -> dict[str, dict[str, Any]]:
-        """What each site of the federation is asked once all masked sums are there that will come.
+        """What each site that holds shares is asked once all masked sums are there that will come.
 
         Raises
         ------
@@ -178,6 +192,7 @@ class Tally:
         return {
             name: asked | {"shares": [self._shares[owner][name] for owner in self._round.names]}
             for name in self._collector.holders
+            if name in self._round.lives
         }
 
     def reveal(self, name: str, reply: Mapping[str, Any]) -> None:

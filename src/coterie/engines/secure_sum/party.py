@@ -12,7 +12,7 @@ import numpy as np
 from coterie.engines.node import Refusal
 from coterie.engines.secure_sum import fixed_point, masks, shamir
 from coterie.engines.secure_sum.layout import pack, where
-from coterie.engines.secure_sum.round import Bools, Key, Round, thinnest
+from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, thinnest
 from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
 from coterie.errors import CoterieError
 
@@ -25,6 +25,10 @@ class Party:
 
     Every key is used for one sum. Of a key of any site, this site reveals its share of the mask seed or of the private
     key, never of both, for good. What must survive a fault is in :attr:`state`: save it before a reply leaves.
+
+    A state is born with a random ``life``, and every key is made for the lives of the sites that share it. So where a
+    state is deleted, and with it what was revealed, nothing that was made for it counts any more, in a run of the same
+    name either.
 
     Parameters
     ----------
@@ -58,36 +62,47 @@ class Party:
             )
         self.name, self._secure, self._identity, self._entropy = name, secure, identity, entropy
         self._peers = dict(sorted(peers.items()))
-        self._context = context(secure, run, peers)
-        self._t = secure.opening(len(peers))
-        self._channels: dict[tuple[str, str], bytes] = {}
+        self._run, self._t = run, secure.opening(len(peers))
+        self._bound, self._channels = b"", dict[tuple[str, str], bytes]()
         self.state: dict[str, Any] = {"epoch": 0, "public": b"", "secret": b"", "seed": b"", "revealed": {}}
+        self.state["life"] = entropy(LIFE)
 
-    def join(self) -> dict[str, Any]:
-        """Fresh keys for the next sum, with shares of them for every site; earlier ones are forgotten."""
+    def join(self, lives: Any) -> dict[str, Any]:
+        """Fresh keys for the next sum, with shares of them for every site; earlier ones are forgotten.
+
+        Parameters
+        ----------
+        lives : dict of str to bytes
+            The lives of the sites that are to hold shares, as they say; false ones make shares that nobody can open.
+        """
+        lives = read_lives(lives) | {self.name: self.state["life"]}
+        bound = self._context(lives)
         epoch = max(self.state["epoch"] + 1, time.time_ns())  # rises even where a site has lost its memory
         secret, seed = self._entropy(32), self._entropy(32)
         public, check = masks.public(secret), masks.seed_check(seed)
         unsigned = Key(epoch, public, check, b"")
-        key = Key(epoch, public, check, self._identity.sign(unsigned.statement(self.name, self._context)))
+        key = Key(epoch, public, check, self._identity.sign(unsigned.statement(self.name, bound)))
         both = zip(*(shamir.split(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)), strict=True)
         shares = {
             peer: masks.seal(
-                self._channel(self.name, peer),
+                self._channel(self.name, peer, bound),
                 of_seed + of_secret,
-                key.bound(self.name, peer, self._context),
+                key.bound(self.name, peer, bound),
                 self._entropy(masks.NONCE),
             )
+            if peer in lives
+            else b""
             for peer, (of_seed, of_secret) in zip(self._peers, both, strict=True)
         }
         self.state |= {"epoch": epoch, "public": public, "secret": secret, "seed": seed}
-        return {"key": key.as_list(), "shares": shares}
+        return {"life": self.state["life"], "key": key.as_list(), "shares": shares}
 
     def check(self, saved: Any) -> Round:
         """The round that a sum is asked for, if this site can take part in it; otherwise a Refusal says why."""
-        round_ = Round.read(saved)
+        round_ = self._mine(saved)
+        bound = self._context(round_.lives)
         for name, key in round_.keys.items():
-            if not signed(key.signature, key.statement(name, self._context), self._peers.get(name, b"")):
+            if not signed(key.signature, key.statement(name, bound), self._peers.get(name, b"")):
                 raise Refusal(
                     f"{self.name} refuses the key of {name}, which is not signed by the {name} it knows: "
                     "use the same sites, keys and settings of secure sums everywhere."
@@ -125,7 +140,7 @@ class Party:
             combine = fixed_point.add if self.name < peer else fixed_point.subtract
             at = where(common, widths)
             words[at] = combine(words[at], masks.stream(secret, int(widths[common].sum())))
-        return {"round": round_.digest, "layout": layout.as_dict(), "words": words, **self.join()}
+        return {"round": round_.digest, "layout": layout.as_dict(), "words": words, **self.join(round_.lives)}
 
     def unmask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The site's shares of what takes the masks off a sum.
@@ -139,10 +154,11 @@ class Party:
         Raises
         ------
         Refusal
-            If a group would be a sum over fewer sites than ``min_sites``, or something else was already revealed of
-            the same key.
+            If a group would be a sum over fewer sites than ``min_sites``, something else was already revealed of the
+            same key, or the keys were not made for what this site remembers.
         """
-        round_ = Round.read(request["round"])
+        round_ = self._mine(request["round"])
+        bound = self._context(round_.lives)
         answered: Bools = np.asarray(request["answered"], dtype=bool)
         if answered.shape != (len(round_.names),) or len(request["shares"]) != len(answered):
             raise Refusal("A secure sum was to be opened without saying who answered.")
@@ -156,22 +172,36 @@ class Party:
             if key.epoch < epoch or (key.epoch == epoch and kind != other):
                 raise Refusal(f"{self.name} has already told something else about the same or a later key of {owner}.")
             revealed[owner] = [key.epoch, kind]
-            share = self._opened(owner, key, sealed)
+            share = self._opened(owner, key, sealed, bound)
             found.append(share[: shamir.SHARE] if came else share[shamir.SHARE :])
         self.state["revealed"] = revealed
         return {"round": round_.digest, "shares": found}
 
-    def _opened(self, owner: str, key: Key, sealed: bytes) -> bytes:
+    def _mine(self, saved: Any) -> Round:
+        """The round that was asked for, if its keys were made for this site's present life."""
+        round_ = Round.read(saved)
+        if round_.lives.get(self.name) != self.state["life"]:
+            raise Refusal(f"{self.name} has begun anew since these keys were made: it must join secure sums again.")
+        return round_
+
+    def _context(self, lives: Mapping[str, bytes]) -> bytes:
+        """What keys and shares that are made for some lives are bound to."""
+        bound = context(self._secure, self._run, self._peers, lives)
+        if bound != self._bound:
+            self._bound, self._channels = bound, {}
+        return bound
+
+    def _opened(self, owner: str, key: Key, sealed: bytes, bound: bytes) -> bytes:
         if owner not in self._peers:
             raise Refusal(f"{self.name} does not know {owner}: use the same sites everywhere.")
         try:
-            return masks.unseal(self._channel(owner, self.name), sealed, key.bound(owner, self.name, self._context))
+            return masks.unseal(self._channel(owner, self.name, bound), sealed, key.bound(owner, self.name, bound))
         except CoterieError as problem:
             raise Refusal(f"{self.name} cannot open its share of the keys of {owner}.") from problem
 
-    def _channel(self, owner: str, holder: str) -> bytes:
+    def _channel(self, owner: str, holder: str, bound: bytes) -> bytes:
         if (owner, holder) not in self._channels:
             peer = self._peers[holder if owner == self.name else owner]
-            purpose = b"coterie secure sum share " + self._context + f"{owner}\0{holder}".encode()
+            purpose = b"coterie secure sum share " + bound + f"{owner}\0{holder}".encode()
             self._channels[owner, holder] = self._identity.channel(peer, purpose)
         return self._channels[owner, holder]

@@ -88,21 +88,34 @@ class Hidden:
         BelowQuorum
             If a group has clients at fewer of these than ``min_sites``.
         """
-        names, collector = self._courier.names, self._collector
-        outside = collector.outside(list(self._groups))
-        if outside:
-            asked = {s: {"kind": "join", **self._beside} for s in requests if names[s] in outside}
-            joining = self._courier.collect(asked, {})
-            collector.agree(joining.values())
-            _each(self._courier, joining, collector.joined)
-            self._away = self._courier.troubles
-        gone = set(collector.outside(outside))
+        names, collector, gone = self._courier.names, self._collector, set[str]()
+        for anew in (True, False):  # first who is new says so, then all make keys for those who are there
+            outside = set(collector.outside(list(self._groups))) - gone
+            if outside and anew:
+                outside |= set(names) - collector.asked  # who has no part in this sum may help to open it
+            gone |= self._join([s for s, name in enumerate(names) if name in outside], anew)
+        gone |= set(collector.outside(list(self._groups)))
         there = {name: g for name, g in self._groups.items() if name not in gone}
         if not there:
             return {}
         self._tally = collector.open(there, self._unequal)
         secure = {"secure": self._tally.request}
         return {s: request | secure for s, request in requests.items() if names[s] in there}
+
+    def _join(self, sites: list[int], anew: bool) -> set[str]:
+        """Let sites join; those that did not."""
+        names, told = self._courier.names, dict(self._collector.lives)
+        self._collector.asked |= {names[s] for s in sites}
+        joining = self._courier.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
+        self._missed()
+        self._collector.agree(joining.values())
+        _each(self._courier, joining, lambda name, reply: self._collector.joined(name, reply, told, anew))
+        self._missed()
+        return {names[s] for s in sites if s not in joining}
+
+    def _missed(self) -> None:
+        """Remember what keeps sites of this sum away."""
+        self._away |= {name: text for name, text in self._courier.troubles.items() if name in self._groups}
 
     def take(self, found: dict[int, Any]) -> None:
         """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""

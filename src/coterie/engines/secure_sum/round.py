@@ -65,6 +65,18 @@ class Key:
         return cls(epoch, *parts)
 
 
+LIFE = 16
+"""Random bytes by which a site's memory is told from the one that it had before somebody deleted it."""
+
+
+def read_lives(saved: Any) -> dict[str, bytes]:
+    """Lives of sites from the wire; a CoterieError if they are none."""
+    lives = dict(saved) if isinstance(saved, Mapping) else {"": b""}
+    if not all(isinstance(n, str) and isinstance(life, bytes) and len(life) == LIFE for n, life in lives.items()):
+        raise CoterieError("A secure sum was asked for without saying who holds its keys.")
+    return lives
+
+
 class Round:
     """Who takes part in one sum.
 
@@ -74,17 +86,20 @@ class Round:
         Sites that take part.
     cover : (groups, sites) bool
         Which groups each of the sites, sorted by name, has clients in.
+    lives : dict of str to bytes
+        What the keys were made for: the life of every site that holds shares of them.
     """
 
-    def __init__(self, keys: Mapping[str, Key], cover: Bools) -> None:
+    def __init__(self, keys: Mapping[str, Key], cover: Bools, lives: Mapping[str, bytes]) -> None:
         self.keys = dict(sorted(keys.items()))
         self.names: Sequence[str] = list(self.keys)
-        self.cover = cover
+        self.cover, self.lives = cover, dict(sorted(lives.items()))
 
     def as_dict(self) -> dict[str, Any]:
         """For the wire."""
         packed = np.packbits(self.cover, axis=1)
-        return {"names": self.names, "keys": [k.as_list() for k in self.keys.values()], "cover": packed}
+        keys = [k.as_list() for k in self.keys.values()]
+        return {"names": self.names, "keys": keys, "cover": packed, "lives": self.lives}
 
     @classmethod
     def read(cls, saved: Any) -> Round:
@@ -94,11 +109,12 @@ class Round:
             keys = dict(zip(names, map(Key.read, saved["keys"]), strict=True))
             sound = names == sorted(set(names)) and packed.shape[1:] == ((len(names) + 7) // 8,)
             cover = np.unpackbits(packed, axis=1, count=len(names)).astype(bool) if sound else packed
+            lives = read_lives(saved["lives"])
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise CoterieError("A secure sum was asked for without saying who takes part.") from problem
         if not sound:
             raise CoterieError("A secure sum was asked for with sites and groups that do not fit together.")
-        return cls(keys, cover)
+        return cls(keys, cover, lives)
 
     @cached_property
     def digest(self) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from coterie.engines import wire
 from coterie.engines.secure_sum import masks
@@ -118,7 +119,8 @@ def signed(signature: bytes, data: bytes, public: bytes) -> bool:
     return True
 
 
-def context(secure: Secure, run: str, peers: Mapping[str, bytes]) -> bytes:
-    """32 bytes that everything signed or encrypted is bound to: settings, run and sites, the same at all sites."""
-    agreed = [secure.fraction, secure.opening(len(peers)), secure.min_sites, run, dict(sorted(peers.items()))]
+def context(secure: Secure, run: str, peers: Mapping[str, bytes], lives: Mapping[str, bytes]) -> bytes:
+    """32 bytes that all that is signed or encrypted is bound to: settings, run, sites, and the lives of those there."""
+    agreed: list[Any] = [secure.fraction, secure.opening(len(peers)), secure.min_sites, run]
+    agreed += [dict(sorted(peers.items())), dict(sorted(lives.items()))]
     return hashlib.sha256(wire.encode(agreed)).digest()
