@@ -458,3 +458,28 @@ def test_prepared_arrays_of_the_last_few_tasks_are_kept(tmp_path, monkeypatch):
         assert len(list(folder.iterdir())) <= cache.KEPT and first.exists()
     assert len(list(folder.iterdir())) == cache.KEPT
     assert say(hosts(tmp_path)["basel"], kind="about", run="r0")["counts"].tolist() == [40]
+
+
+@pytest.mark.parametrize(
+    "name", ["kind", "run", "work", "tag", "formula", "family", "client", "missing", "column", "unit"]
+)
+def test_texts_of_any_length_are_shortened_in_answers_and_in_the_log(name, tmp_path):
+    build(tmp_path)
+    host, long = hosts(tmp_path)["bern"], "l" * 200_000
+    say(host, **opened(tmp_path))
+    request = opened(tmp_path) | {"run": "s"}
+    if name in ("kind", "run"):
+        request[name] = long
+    elif name in ("work", "tag"):
+        request = {"kind": "total" if name == "work" else "restore", "run": "r", "exchange": [1, 1], "counted": [0, 0]}
+        request |= {"rows": None, "by": None, "message": {}, name: long}
+    elif name == "column":
+        request["task"]["schema"] |= {long: {"type": "number"}}
+        request["task"]["formula"] = f"score ~ {long}"
+    elif name == "unit":
+        request["task"]["schema"]["age"]["unit"] = long
+    else:
+        request["task"][name] = f"score ~ age + {long}" if name == "formula" else long
+    answer = say(host, **request)
+    assert len(str(answer.get("refused") or answer["failed"])) <= 2000
+    assert (home(tmp_path, "bern") / "log.jsonl").stat().st_size < 10_000

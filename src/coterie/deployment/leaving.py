@@ -10,7 +10,7 @@ import numpy as np
 from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.engines.requests import covers
-from coterie.errors import CoterieError
+from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged
 
 
@@ -27,18 +27,19 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
         Of the request's run, where it is open.
     """
     request = request if isinstance(request, dict) else {}
-    found: dict[str, Any] = {"run": request.get("run"), "kind": str(request.get("kind", "?"))}
-    if "work" in request:
-        found["work"] = str(request["work"]).removeprefix("coterie.")
-    if isinstance(request.get("exchange"), list):
-        found["exchange"] = request["exchange"][-1]
+    found: dict[str, Any] = {"run": None, "kind": "?"}
+    found |= {name: shortened(str(request[name])) for name in ("run", "kind", "work") if name in request}
+    if "work" in found:
+        found["work"] = found["work"].removeprefix("coterie.")
+    if isinstance(exchange := request.get("exchange"), list) and exchange and isinstance(exchange[-1], int):
+        found["exchange"] = exchange[-1]
     try:
         answer = wire.decode(reply)
     except CoterieError:  # the site wrote it itself: never but by a fault of its memory
         answer = {}
     for trouble in ("refused", "failed", "garbled"):
         if trouble in answer:
-            found[trouble] = str(answer[trouble])
+            found[trouble] = shortened(str(answer[trouble]), LONGEST)
             return found | {"bytes": len(reply)}
     if answer.get("problems"):
         found["problems"] = list(answer["problems"])
