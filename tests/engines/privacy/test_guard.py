@@ -146,3 +146,73 @@ def test_what_cannot_be_booked_is_not_given(tmp_path, monkeypatch):
         with pytest.raises(CoterieError, match="No space left"):
             Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)
     assert guard.spent == 0.0
+
+
+# -- noise of this site's own clients: what a Guard sees itself
+
+OWN = {"clip": {"v": 1.0}, "noise": 2.0, "epsilon": 50.0}
+
+
+def careful(k=2, m=8, sites=2, **terms):
+    clusters = np.arange(m) % (m // sites) * k // (m // sites)
+    order = np.argsort(clusters, kind="stable")
+    where = [np.flatnonzero(order // (m // sites) == s) for s in range(sites)]
+    fed = Loopback(Values(np.zeros((m, 400))), np.sort(clusters), sites=where, seed=1)
+    guards = [Guard(node.receive, **OWN | terms) for node in fed._nodes]
+    fed._nodes = [SimpleNamespace(receive=guard) for guard in guards]
+    return fed, guards
+
+
+BY = [None, "cluster", np.array([0, 1, 1, 0, 0, 1, 1, 1])]
+
+
+@pytest.mark.parametrize("by", BY, ids=["all", "clusters", "groups"])
+def test_a_careful_site_needs_the_noise_of_its_own_clients(by):
+    fed, guards = careful()
+    with pytest.raises(CoterieError, match="the noise of this site's own clients is less than 2"):
+        Private(fed, clip={"v": 1.0}, noise=2.0).total(tell, by=by)
+    private = Private(fed, clip={"v": 1.0}, noise=2.0, hide="site")
+    sums = private.total(tell, by=by)
+    np.testing.assert_allclose(np.std(sums["v"], axis=-1), 2.0 * np.sqrt(2.0), rtol=0.2)
+    assert [guard.spent for guard in guards] == [private.spent()[0]] * 2
+    alone = private.total(tell, to=fed.sites[0][:1])  # one client alone adds all of it
+    np.testing.assert_allclose(np.std(alone["v"]), 2.0, rtol=0.2)
+
+
+def test_each_sites_sum_has_all_of_the_noise_by_itself():
+    seen = []
+    fed, _ = careful()
+    fed._tap = lambda way, site, data: seen.append(wire.decode(data)) if way == "up" else None
+    Private(fed, clip={"v": 1.0}, noise=2.0, hide="site").total(tell)
+    stds = [np.std(reply["values"]["v"]) for reply in seen]
+    np.testing.assert_allclose(stds, [2.0, 2.0], rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "by", "noise", "fine"),
+    [
+        (None, None, 1.0, True),  # four clients of half the noise each
+        (None, None, 0.99, False),
+        (np.array([1, 3]), None, np.sqrt(2.0), True),
+        (np.array([1, 3]), None, 1.0, False),
+        (None, "cluster", 1.0, False),
+        (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 0.0, 0.0, 2.0])), True),
+        (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 2.0, 2.0, 1.9])), False),
+        (None, None, -5.0, False),
+        (None, None, np.nan, False),
+    ],
+)
+def test_own_noise_is_counted_in_every_group_that_is_asked(rows, by, noise, fine):
+    _, guards = careful()
+    how = {"form": "names", "bound": {"v": 1.0}, "noise": noise, "sampling": 1.0, "seed": None}
+    request = {"kind": "total", "work": clipped.work_name, "by": by, "exchange": [1, 1], "counted": [0, 0]}
+    request |= {"rows": rows, "message": {"inner": tell.work_name, "message": {}, **how}}
+    guards[0]._receive, real = lambda data: real(data) if b"about" in data else b"passed", guards[0]._receive
+    answer = guards[0](wire.encode(request))
+    assert (answer == b"passed") == fine and (guards[0].spent > 0.0) == fine
+    assert fine or "own clients is less than 2" in wire.decode(answer)["refused"]
+
+
+def test_hide_is_one_of_two():
+    with pytest.raises(CoterieError, match="hide must be 'all' or 'site'"):
+        Private(Loopback(Values(np.ones((4, 3)))), clip=1.0, noise=1.0, hide="none")

@@ -14,7 +14,7 @@ from coterie.engines.privacy.account import Event, accounting, epsilon
 from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
 from coterie.engines.requests import need_form
 from coterie.errors import CoterieError
-from coterie.federation import PerRow, work_name
+from coterie.federation import Ints, PerRow, work_name
 
 _CLIPPED = work_name(clipped)
 
@@ -33,11 +33,12 @@ class Guard:
         The largest bound that is accepted.
     noise : float
         Noise multiplier of the sums, the least that is accepted.
-    clients : int
-        How many clients add noise to every sum at least, here and elsewhere. 1 trusts nobody else's; a larger number
-        trusts the coordinator to ask that many, which no site can check.
     epsilon : float
         What may be spent here, by all runs together.
+    clients : int, optional
+        By default the noise of this site's own clients must be enough, in every group that is asked: nobody else is
+        trusted. A number *trusts the coordinator* to add up that many clients, here and elsewhere, and to see their sum
+        only; no site can check that. 1 asks every client for all of the noise.
     delta : float, default 1e-5
     unit : {"client", "row"}, default "client"
     book : path, optional
@@ -52,15 +53,15 @@ class Guard:
         *,
         clip: float | Mapping[str, float],
         noise: float,
-        clients: int,
         epsilon: float,
+        clients: int | None = None,
         delta: float = 1e-5,
         unit: Literal["client", "row"] = "client",
         book: str | Path | None = None,
         public: Sequence[str] = (),
     ) -> None:
         accounting()
-        self._receive, self.clip, self.noise, self.share = receive, clip, float(noise), noise / math.sqrt(clients)
+        self._receive, self.clip, self.noise, self.clients = receive, clip, float(noise), clients
         self.budget, self.delta, self.unit = float(epsilon), float(delta), unit
         self._public = PUBLIC | frozenset(public) | (ABOUT_ROWS if unit == "row" else frozenset())
         self._book = None if book is None else Path(book)
@@ -103,6 +104,7 @@ class Guard:
         if rows is not None and len(np.unique(rows)) < len(rows):
             raise CoterieError("A private sum was asked that counts a client of this site twice.")
         self._check(message)
+        self._enough(request, message["noise"])
         if key == self._last:
             return  # the stored reply goes out again, with the noise that it had
         event = Event(self.noise, float(message["sampling"]))
@@ -134,11 +136,36 @@ class Guard:
             checkpoint.write(self._book, wire.pieces({"counts": entries, "last": last}))
         self._counts, self._last = counts, last
 
+    def _enough(self, request: Mapping[str, Any], asked: Any) -> None:
+        """Refuse a sum with too little noise, by what this site sees itself: its own clients in every group."""
+        noise = np.asarray(asked.value if isinstance(asked, PerRow) else asked, dtype=np.float64)
+        if self.clients is not None:
+            share = self.noise / math.sqrt(self.clients)
+            if not np.all(noise >= share * (1.0 - 1e-9)):
+                raise CoterieError(f"A sum was asked with less noise than a share of {share:.3g} for each client.")
+            return
+        who, by = self._clusters(request), request["by"]
+        labels = who if isinstance(by, str) else np.zeros_like(who) if by is None else np.asarray(by, dtype=np.int64)
+        variance = np.bincount(labels, np.broadcast_to(np.square(noise), who.shape))[np.unique(labels)]
+        if not (np.all(noise >= 0.0) and np.all(np.sqrt(variance) >= self.noise * (1.0 - 1e-9))):
+            raise CoterieError(
+                f"A sum was asked in which the noise of this site's own clients is less than {self.noise:.3g}: let "
+                "Private add it with hide='site'."
+            )
+
+    def _clusters(self, request: Mapping[str, Any]) -> Ints:
+        """The cluster of each client that is asked, as this site has them."""
+        about = {"kind": "about"} | {name: request[name] for name in ("run",) if name in request}
+        told, rows = wire.decode(self._receive(wire.encode(about))), request["rows"]
+        if "clusters" not in told:
+            raise CoterieError(str(told.get("refused", "This site does not know its own clients.")))
+        clusters: Ints = np.asarray(told["clusters"], dtype=np.int64)
+        if rows is not None:
+            clusters = clusters[rows[clusters] if rows.dtype == bool else rows.astype(np.int64)]
+        return clusters
+
     def _check(self, message: Mapping[str, Any]) -> None:
         """Refuse a bound that is too wide, noise that is too little, or such as can be repeated."""
-        noise = message["noise"].value if isinstance(message["noise"], PerRow) else message["noise"]
-        if not np.all(np.asarray(noise) >= self.share * (1.0 - 1e-9)):
-            raise CoterieError(f"A sum was asked with less noise than a share of {self.share:.3g} for each client.")
         if message["seed"] is not None:
             raise CoterieError("A sum was asked with noise that can be repeated from a seed.")
         if (message["form"] == "rows") != (self.unit == "row"):

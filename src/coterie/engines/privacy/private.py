@@ -54,6 +54,10 @@ class Private:
     sampling : float, default 1
         Probability of a client (row) to be in a sum, by a coin of its own that nobody sees. Noise counts for more;
         means are of those expected.
+    hide : {"all", "site"}, default "all"
+        Behind whose noise a client is hidden: that of all clients in a sum, or that of its own site's clients alone,
+        as a :class:`Guard` asks for that trusts nobody. Sums over n sites then have about ``sqrt(n)`` times the noise,
+        which the account does not count.
     seed : int, optional
         For research: noise that repeats. Such a run is *not private*, and says so.
     public : tuple of works
@@ -85,15 +89,21 @@ class Private:
         unit: Literal["client", "row"] = "client",
         quorum: float = 1.0,
         sampling: float = 1.0,
+        hide: Literal["all", "site"] = "all",
         seed: int | None = None,
         public: tuple[Work, ...] = (),
     ) -> None:
         _check(clip, noise, epsilon, rounds, delta, unit, quorum, sampling)
+        if hide not in ("all", "site"):
+            raise CoterieError(f"hide must be 'all' or 'site', not {hide!r}.")
         accounting()
         self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
         self.mark, self.restore = fed.mark, fed.restore
         self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
         self.quorum, self.sampling, self.seed, self.rounds = quorum, float(sampling), seed, rounds
+        self._site = np.zeros(len(fed.clients), dtype=np.int64)
+        for number, clients in enumerate(getattr(fed, "sites", ()) if hide == "site" else ()):
+            self._site[clients] = number
         searched = noise is None
         self.noise = noise_for(epsilon or 0.0, delta, rounds or 1, sampling) if noise is None else float(noise)
         self.event = Event(self.noise, self.sampling)
@@ -139,11 +149,13 @@ class Private:
             )
         clusters = self.clients.clusters[rows]
         labels, size = (rows * 0, 1) if by is None else grouped(by, clusters, groups, self.clients.k)
-        enough = np.ceil(self.quorum * np.bincount(labels, minlength=size) - 1e-9)
-        share = self.noise / np.sqrt(np.maximum(enough, 1.0))
+        site, sites = self._site[rows], int(self._site.max(initial=0)) + 1
+        enough = np.ceil(self.quorum * np.bincount(labels * sites + site, minlength=size * sites) - 1e-9)
+        share = self.noise / np.sqrt(np.maximum(enough, 1.0))[labels * sites + site]
+        enough = enough if sites == 1 else np.zeros(size)  # whoever answers has enough by itself
         self._charge(rows)
         how: dict[str, Any] = {"form": form, "bound": self.clip, "sampling": self.sampling}
-        how |= {"noise": float(share[0]) if by is None else PerRow(share[labels])}
+        how |= {"noise": float(share[0]) if by is None and sites == 1 and len(rows) else PerRow(share)}
         how |= {"seed": None if self.seed is None else [self.seed, self.number]}
         found = self.fed.total(clipped, to=to, by=by, groups=groups, inner=name, message=message, **how)
         count = np.atleast_1d(np.asarray(found.count))
