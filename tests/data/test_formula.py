@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.data.columns import limit_columns
 from coterie.data.expansion import formulaic_terms
 from coterie.data.formula import LENGTH, parse
 from coterie.errors import LONGEST, CoterieError, nearest, shortened
@@ -17,6 +18,7 @@ def joined(sign, text, n):
 
 ENDLESS = {
     "a power": ("y ~ (a + b + c)**30", "multiplies out into too many terms"),
+    "a power by another sign": ("y ~ (a + b + c)^30", "multiplies out into too many terms"),
     "a power of a power": ("y ~ ((a + b)**9)**9", "multiplies out into too many terms"),
     "a power without end": ("y ~ a**999999999", "must be a whole number from 1 to 99"),
     "a power that is a formula": ("y ~ (a + b)**(30 + c)", "must be a whole number from 1 to 99"),
@@ -26,8 +28,9 @@ ENDLESS = {
     "many terms": (joined("+", "I(a + {0})", 5000), "multiplies out into too many terms"),
     "more terms than columns": (joined(":", "(x{0} + I(x{0} + 1))", 11), "makes 2,049 columns at least"),
     "terms taken away": (joined(" - ", "a", 4000), "multiplies out into too many terms"),
-    "a degree": ("y ~ poly(a, 200000)", "takes whole numbers up to 1,000"),
-    "knots": ("y ~ bs(a, df=500000)", "takes whole numbers up to 1,000"),
+    "a degree": ("y ~ poly(a, 200000)", "may have 100 columns or knots, not 200,000"),
+    "knots": ("y ~ bs(a, df=500000)", "may have 100 columns or knots, not 500,000"),
+    "many knots": (f"y ~ bs(a, knots={list(range(5000))})", "may have 100 columns or knots, not 5,000"),
     "functions of functions": ("y ~ " + "log(" * 2000 + "a" + ")" * 2000, "cannot be read|nested too deeply"),
     "signs in a function": ("y ~ I(" + "-" * 5000 + "a)", "nested too deeply"),
     "a long sum in a function": ("y ~ I(" + "+".join(["a"] * 5000) + ")", "nested too deeply"),
@@ -69,6 +72,13 @@ def test_a_formula_without_end_is_refused_in_one_short_sentence(formula, why):
 def test_honest_formulas_are_read(right, terms):
     assert len(formulaic_terms(right, right)) == terms
     assert parse(f"y ~ {right}").columns
+
+
+def test_a_basis_counts_as_many_columns_as_it_has():
+    parsed = parse("y ~ poly(a, 90):poly(b, 80) + x", ["y", "a", "b", "x"])
+    assert parsed.widths == (1, 1, 7200)
+    with pytest.raises(CoterieError, match="makes about 7,202 columns"):
+        limit_columns(parsed, {})
 
 
 def test_a_formula_of_many_columns_is_read():

@@ -259,7 +259,9 @@ def limit_columns(parsed: Parsed, levels: dict[str, tuple[str, ...]]) -> None:
                 f"Column '{column}' has {len(known):,} different values, too many for a formula (at most {LEVELS:,}): "
                 "if these are groups of rows, make it the client or the cluster column instead."
             )
-    width = sum(math.prod(len(levels.get(c, " ")) for c in term) for term in parsed.factors)
+    widths = parsed.widths or (1,) * len(parsed.factors)
+    terms = zip(parsed.factors, widths, strict=True)
+    width = sum(n * math.prod(len(levels.get(c, " ")) for c in term) for term, n in terms)
     if width > COLUMNS:
         raise CoterieError(
             f"The formula '{parsed.formula}' makes about {width:,} columns, more than {COLUMNS:,}: "

@@ -82,10 +82,10 @@ def _need_little(tree: Any) -> None:
 def _size(node: Any, parts: list[tuple[int, int]]) -> tuple[int, int, int]:
     """Most terms of a node, most factors of a term, and the work, in factors, from those of its parts."""
     symbol, (terms, factors) = node.operator.symbol, zip(*parts, strict=True) if parts else ((0,), (0,))
-    if symbol == "**":
+    if symbol in ("**", "^"):
         power = str(node.args[1]) if not hasattr(node.args[1], "operator") else ""
         if not re.fullmatch("[0-9]{1,2}", power):
-            raise ValueError("the right side of ** must be a whole number from 1 to 99")
+            raise ValueError(f"the right side of {symbol} must be a whole number from 1 to 99")
         n = int(power)
         most = terms[0] ** n
         return most, factors[0] * n, most * factors[0] * n * n

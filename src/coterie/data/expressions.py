@@ -21,8 +21,8 @@ CONTRASTS = frozenset({"treatment", "SAS", "sum", "helmert", "diff", "poly"})
 
 DEPTH = 200
 """Most steps from the whole of an expression to its innermost part: a sum of 200 columns inside ``I()`` has as many."""
-DEGREE = 1000
-"""Largest whole number that a term with a basis of its own, such as ``poly(x, 3)``, may be given."""
+DEGREE = 100
+"""Largest whole number that a term with a basis of its own, such as ``poly(x, 3)``, may be given, and most knots."""
 
 _ALLOWED = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Constant, ast.Name, ast.Call, ast.keyword),
@@ -39,6 +39,7 @@ class Use:
         self.numeric: set[str] = set()
         self.reckoned: set[str] = set()
         self.stateful = False
+        self.width = 1
 
     def merge(self, other: Use) -> None:
         """Add what another term uses."""
@@ -103,9 +104,12 @@ class Use:
                 f"The formula calls '{shortened(function)}', which is not one of its functions."
                 f"{nearest(function, [*known, 'C'])} Compute it as a column of the table instead."
             )
-        if function in STATEFUL and any(map(_large, [*node.args, *(k.value for k in node.keywords)])):
-            raise CoterieError(f"'{shortened(expression)}' takes whole numbers up to {DEGREE:,}.")
-        self.stateful |= function in STATEFUL
+        if function in STATEFUL:
+            self.stateful = True
+            width = max(map(_width, [*node.args, *(k.value for k in node.keywords)]), default=1)
+            if width > DEGREE:
+                raise CoterieError(f"'{shortened(expression)}' may have {DEGREE} columns or knots, not {width:,}.")
+            self.width *= width
         yield from node.args
         yield from (k.value for k in node.keywords)
 
@@ -163,5 +167,8 @@ def _bulk(node: ast.AST) -> bool:
     return isinstance(node, ast.List | ast.Tuple) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _large(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > DEGREE
+def _width(node: ast.AST) -> int:
+    """How many columns an argument of a term with a basis may stand for: a degree, degrees of freedom, or knots."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return len(node.elts)
+    return max(node.value, 1) if isinstance(node, ast.Constant) and isinstance(node.value, int) else 1

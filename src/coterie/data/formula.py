@@ -6,6 +6,7 @@ it may hold is in :mod:`coterie.data.expressions`, how far it may be multiplied 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ class Parsed:
         Terms that remember something of the table they were fitted on, such as ``center(x)``.
     factors : tuple of tuples of str
         The columns of each term of the right side.
+    widths : tuple of int
+        How many columns of numbers each term makes, its categories aside; empty where each makes one.
     """
 
     formula: str
@@ -67,6 +70,7 @@ class Parsed:
     intercept: bool = True
     stateful: tuple[str, ...] = ()
     factors: tuple[tuple[str, ...], ...] = ()
+    widths: tuple[int, ...] = ()
 
     @property
     def plain_outcome(self) -> bool:
@@ -210,6 +214,7 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         raise CoterieError(
             f"The formula '{shortened(text)}' makes {len(terms):,} columns at least, more than {COLUMNS:,}."
         )
+    widths = []
     for term in terms:
         columns: list[str] = []
         for factor in term.factors:
@@ -228,6 +233,7 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
             columns += use.columns
             total.merge(use)
         factors.append(tuple(columns))
+        widths.append(math.prod(uses[factor.expr].width for factor in term.factors))
     return Parsed(
         formula=text,
         left=left,
@@ -241,6 +247,7 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         bare=frozenset(bare),
         stateful=tuple(dict.fromkeys(stateful)),
         factors=tuple(factors),
+        widths=tuple(widths),
     )
 
 
