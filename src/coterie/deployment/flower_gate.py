@@ -12,6 +12,7 @@ with a registered key it reads the head of one call, for seconds, and no body.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import ssl
@@ -24,6 +25,9 @@ from typing import Any
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone
 _KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
+_UNKNOWN = json.dumps(  # in the form of Flower's errors; 401 and 403 end its SuperNode without a word
+    {"code": 400, "detail": "The coordinator does not know this site's key: copy the site's folder from it again."}
+).encode()
 LARGEST = 1 << 31
 """Bytes of a call; Flower's messages are smaller."""
 PATIENCE = 20.0
@@ -67,7 +71,7 @@ class Gate:
             return
         if not _signed(dict(scope["headers"]), self._keys):
             log.warning("refused %s: not signed with the key of a site", where)
-            await _plain(send, 401, b"Only sites whose keys are registered are served here.")
+            await _plain(send, 400, _UNKNOWN, "application/json")
             return
         headers = [(k, v) for k, v in scope["headers"] if k.lower() not in _DROPPED]
         request = self._client.build_request("POST", scope["path"], headers=headers, content=_body(receive))

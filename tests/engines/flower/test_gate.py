@@ -158,8 +158,11 @@ UNSIGNED = {
 def test_who_has_not_signed_with_a_sites_key_is_refused_at_once(headers, caplog):
     with caplog.at_level(logging.WARNING):
         answer, seen = called("/v1/fleet/pull-messages", headers=headers)
-    assert answer.status_code == 401 and seen == [] and answer.headers["connection"] == "close"
+    assert answer.status_code == 400 and seen == [] and answer.headers["connection"] == "close"
     assert "refused 127.0.0.1 POST '/v1/fleet/pull-messages': not signed with the key of a site" in caplog.text
+    from flwr.supercore.error import FlowerError
+
+    assert "does not know this site's key" in FlowerError.from_json(answer.text).message
 
 
 def test_calls_are_signed_as_flower_does(tmp_path):
