@@ -111,6 +111,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "unit": Key("text", "client", choices=("client", "row")),
         "quorum": Key("number", 1.0, above=True, high=1.0),
         "sampling": Key("number", 1.0, above=True, high=1.0),
+        "hide": Key("text", "all", choices=("all", "site")),
         "seed": Key("whole"),
     },
     "run": {

@@ -1,0 +1,40 @@
+"""A site's guard in a deployed run: it counts its own clients, whatever run asks."""
+
+import pytest
+
+pytest.importorskip("dp_accounting")
+
+from coterie.deployment.config import Config, Member
+from coterie.deployment.host import Host
+from coterie.deployment.programs import run
+from coterie.errors import CoterieError
+from tests.deployment.hospitals import begin, transport
+from tests.deployment.test_training import FACTORY, OPTIONS, SITES, TASK, found
+
+NOISY = {"clip": 1.0, "noise": 2.0}
+
+
+def place(tmp_path, hide):
+    config = Config("toy", "nvflare", sites=SITES, privacy={**NOISY, "hide": hide})
+    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
+    for home in (coordinator, *homes):
+        home.mkdir(parents=True)
+        config.write(home)
+    for name, home in zip(SITES, homes, strict=True):
+        (home / "factory_of_softmax.py").write_text(FACTORY)
+        allow = ("factory_of_softmax:make",)
+        Member(name, allow=allow, min_group=1, privacy={**NOISY, "epsilon": 20.0}).write(home)
+    return coordinator, homes
+
+
+@pytest.mark.parametrize("hide", ["site", "all"])
+def test_guards_of_sites_let_through_what_hides_behind_their_own_noise(tmp_path, hide):
+    coordinator, homes = place(tmp_path, hide)
+    home = begin(coordinator, "r", {"program": "fedavg", "task": TASK, "options": OPTIONS | {"C": 1.0, "rounds": 2}})
+    if hide == "all":
+        with pytest.raises(CoterieError, match="the noise of this site's own clients is less than 2"):
+            run(transport(homes), coordinator, "r")
+        return
+    run(transport(homes), coordinator, "r")
+    assert "epsilon" in found(home)[1]["privacy"]
+    assert 0.0 < Host(homes[0])._receive.spent < 20.0
