@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from coterie.engines import wire
+from coterie.engines import InProcess, Loopback, wire
 from coterie.engines.node import Node
 from coterie.engines.requests import covers
+from coterie.federation import Clusters, work
 from tests.engines.privacy.works import Values, tell
 
 
@@ -42,6 +43,7 @@ STRANGE = {
     "a table of clients": {"rows": np.zeros((2, 1), np.int64)},
     "a group far away": {"by": np.array([0, 0, 0, 2**40])},
     "a group below": {"by": np.array([0, 0, 0, -1])},
+    "a table of clusters": {"rows": np.ones((1, 1), bool)},
     "too few labels": {"rows": np.arange(3), "by": np.zeros(2, np.int64)},
     "another grouping": {"by": "site"},
 }
@@ -51,3 +53,37 @@ STRANGE = {
 def test_what_no_coordinator_asks_is_not_answered(request_):
     answer = said(node().receive, **request_)
     assert "A request names exchanges, clients or groups as none does" in answer["failed"]
+
+
+def test_a_mask_over_other_clusters_is_refused():
+    assert "names 3 clusters" in said(node().receive, rows=np.ones(3, bool))["failed"]
+    assert said(node().receive, rows=np.ones(1, bool))["values"]["v"].tolist() == [4.0, 4.0]
+    assert "1 groups was asked" in said(node().receive, rows=np.ones(1, bool), by=np.zeros(1, np.int64))["failed"]
+
+
+@work
+def about(site):
+    return {"id": site.ids.astype(np.float64), "one": np.ones(len(site))}
+
+
+@pytest.mark.parametrize("sites", [1, 3, "mixed"])
+def test_clusters_are_asked_by_their_names_and_not_by_all_their_clients(sites):
+    m, k = 3000, 30
+    clusters, sent = np.sort(np.arange(m) % k), []
+    where = [np.arange(s, m, 3) for s in range(3)] if sites == "mixed" else sites
+    objective = Values(np.ones((m, 2)))
+    fed = Loopback(objective, clusters, sites=where, tap=lambda direction, site, data: sent.append((direction, data)))
+    here = InProcess(objective, clusters)
+    for chosen in (np.arange(k) % 2 == 0, np.arange(k) == 7, np.arange(k) > 20, np.ones(k, bool), np.zeros(k, bool)):
+        for by in (None, "cluster", np.arange(100 * chosen.sum()) % 3):
+            one, other = (f.total(about, to=Clusters(chosen), by=by) for f in (fed, here))
+            assert one.keys() == other.keys() or not chosen.any()
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+            np.testing.assert_array_equal(one.count, other.count)
+        one, other = (f.ask(about, to=Clusters(chosen)) for f in (fed, here))
+        np.testing.assert_array_equal(one["id"] if chosen.any() else [], other["id"] if chosen.any() else [])
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.to, other.to)
+    named = [data for direction, data in sent if direction == "down" and b"cluster" in data]
+    assert named and max(map(len, named)) < 300

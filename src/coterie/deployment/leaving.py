@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.engines import wire
 from coterie.engines.node import Node
-from coterie.engines.requests import covers
+from coterie.engines.requests import clients, covers
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged
 
@@ -64,8 +64,8 @@ def covered(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
     request : dict
         Of kind "ask" or "total".
     """
-    rows, by = request.get("rows"), request.get("by")
     counts, clusters = np.asarray(about["counts"]), np.asarray(about["clusters"])
+    rows, by = clients(request.get("rows"), clusters), request.get("by")
     n = len(counts) if rows is None else len(rows)
     if not n:
         return None

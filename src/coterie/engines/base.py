@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from coterie.engines.wire import lengths
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
+
+if TYPE_CHECKING:
+    from coterie.engines.addresses import Part
 
 _PLAIN = (bool, int, float, str, bytes, np.generic)
 
@@ -190,16 +193,16 @@ def _pick(value: Any, rows: Rows) -> Any:
     return readonly(one)[None]
 
 
-def shared_out(value: Any, rows: Rows, present: Rows) -> Any:
+def shared_out(value: Any, part: Part) -> Any:
     """A message value with ``PerRow`` and ``PerCluster`` cut to one site's requests, still wrapped."""
     if isinstance(value, PerRow):
-        return PerRow(_cut(value.value, rows))
+        return PerRow(_cut(value.value, part.at))
     if isinstance(value, PerCluster):
-        return PerCluster(_cut(value.value, present))
+        return PerCluster(_cut(value.value, part.clusters))
     if isinstance(value, Mapping):
-        return {name: shared_out(v, rows, present) for name, v in value.items()}
+        return {name: shared_out(v, part) for name, v in value.items()}
     if isinstance(value, list | tuple):
-        return [shared_out(v, rows, present) for v in value]
+        return [shared_out(v, part) for v in value]
     return value
 
 

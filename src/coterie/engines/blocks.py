@@ -197,7 +197,7 @@ class Runner:
                 self._plans[cut, whole] = self.plan(None, clusters, cut, len(clusters) if whole else self.block)
             return self._plans[cut, whole]
         if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
-            numbers = np.unique(clusters[rows], return_inverse=True)[1] if renumber else clusters[rows]
+            numbers = _renumbered(clusters[rows]) if renumber else clusters[rows]
             self._last = rows, cut, self.plan(rows, numbers, cut)
         return self._last[2]
 
@@ -295,6 +295,14 @@ class Runner:
             with self.store._lock:
                 self.gradients += site._tally[0]
         return result
+
+
+def _renumbered(clusters: Ints) -> Ints:
+    """Clusters by their places among those that occur."""
+    occur = np.zeros(int(clusters.max(initial=-1)) + 1, np.int64)
+    occur[clusters] = 1
+    numbers: Ints = (np.cumsum(occur) - 1)[clusters]
+    return numbers
 
 
 def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:

@@ -6,36 +6,27 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.engines import replies, wire
-from coterie.engines.assemble import Adder, Gather, counts
-from coterie.engines.base import addressed, compact, grouped, measure, shared_out, unequal
+from coterie.engines.addresses import Address, Addresses, Grouping, Part
+from coterie.engines.assemble import Adder, Gather
+from coterie.engines.base import compact, measure, shared_out, unequal
 from coterie.engines.courier import Courier
 from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
-from coterie.federation import By, Check, Ints, Replies, Roster, Rows, Sums, To, Work, readonly, work_name
+from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work, work_name
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Secure
     from coterie.engines.secure_sum.relay import Hidden
-
-
-@dataclass(frozen=True)
-class Part:
-    """One site's share of a request: positions in the request, clients of the site (None: all), and clusters."""
-
-    site: int
-    at: Ints
-    local: Ints | None
-    present: Rows
 
 
 class Coordinator(ABC):
@@ -87,12 +78,7 @@ class Coordinator(ABC):
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
-        self._owner = np.empty(len(clients), np.int64)
-        self._local = np.empty(len(clients), np.int64)
-        for s, rows in enumerate(self.sites):
-            self._owner[rows], self._local[rows] = s, np.arange(len(rows))
-        self._everyone = readonly(np.arange(len(clients)))
-        self._all = [Part(s, rows, None, self._present(rows)) for s, rows in enumerate(self.sites) if len(rows)]
+        self._addresses = Addresses(clients, self.sites)
         if self._journal is not None and self._journal.base is not None:
             self._stand(self._journal.base["engine"])
 
@@ -118,16 +104,16 @@ class Coordinator(ABC):
     def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
         """A row for each request: see :meth:`coterie.federation.Federation.ask`."""
         with self.ledger.timed():
-            rows, parts = self._request(to, message)
-            request = {"kind": "ask", "work": work_name(work)}
-            key = self._key(request, rows, None, message)
+            address = self._address(to, message)
+            rows, request = address.rows, {"kind": "ask", "work": work_name(work)}
+            key = self._key(request, address, None, message)
             if (past := self._past("ask", key)) is not None:
                 return Replies(past["values"], rows, past["rows"], past["missing"])
-            answers = self._exchange(request, parts, message, check=check)
-            answered, missing = self._answered(len(rows), [p for p, _ in answers])
+            answers = self._exchange(request, address, message, check=check)
+            answered, missing = _answered(address, answers)
             gather = Gather(len(answered), unequal(message))
             for part, values in answers:
-                gather.add(np.searchsorted(answered, part.at), values)
+                gather.add(part.at if not len(missing) else np.searchsorted(answered, _numbers(address, part)), values)
             found = Replies(gather.result(), rows, answered, missing)
             self._record("ask", key, found)
             return found
@@ -135,26 +121,25 @@ class Coordinator(ABC):
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
         """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`."""
         with self.ledger.timed():
-            rows, parts = self._request(to, message)
-            labels, size = (None, None) if by is None else grouped(by, self.clients.clusters[rows], groups, self._k)
-            request = {"kind": "total", "work": work_name(work), "by": by if isinstance(by, str) else None}
-            key = self._key(request, rows, labels, message)
+            address = self._address(to, message)
+            rows, grouping = address.rows, Grouping(by, groups, address, self.clients)
+            request = {"kind": "total", "work": work_name(work), "by": grouping.by}
+            key = self._key(request, address, grouping.labels, message)
             if (past := self._past("total", key)) is not None:
-                count = counts(labels, size, past["rows"])
-                return Sums(past["values"], rows, past["rows"], past["missing"], count)
-            lists = unequal(message) and isinstance(by, str)
-            adder, hidden = Adder(size, lists), self._hidden(parts, labels, lists)
-            answers = self._exchange(request, parts, message, None if isinstance(by, str) else labels, hidden)
+                return Sums(past["values"], rows, past["rows"], past["missing"], grouping.count(past["rows"]))
+            lists = unequal(message) and grouping.by is not None
+            adder, hidden = Adder(grouping.size, lists), self._hidden(address, grouping, lists)
+            answers = self._exchange(request, address, message, grouping, hidden)
             for part, values in answers:
-                present: Rows = slice(0, 1) if labels is None else np.unique(labels[part.at])
-                wrap = labels is None
-                adder.add(present, {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()})
+                wrap = grouping.size is None
+                sums = {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()}
+                adder.add(compact(grouping.of(part)), sums)
             if hidden is not None:
                 adder.add(*hidden.sums)
-            answered, missing = self._answered(len(rows), [p for p, _ in answers])
-            sums = Sums(adder.result(), rows, answered, missing, counts(labels, size, answered))
-            self._record("total", key, sums)
-            return sums
+            answered, missing = _answered(address, answers)
+            total = Sums(adder.result(), rows, answered, missing, grouping.count(answered))
+            self._record("total", key, total)
+            return total
 
     def mark(self, tag: str) -> Ints:
         """Let every site keep its state under ``tag``; the clients that were not reached."""
@@ -207,29 +192,17 @@ class Coordinator(ABC):
     def _k(self) -> int:
         return self.clients.k
 
-    def _present(self, rows: Ints) -> Rows:
-        return compact(np.unique(self.clients.clusters[rows]))
-
-    def _request(self, to: To, message: Mapping[str, Any]) -> tuple[Ints, list[Part]]:
-        rows = addressed(to, self.clients)
-        measure(message, len(self.clients) if rows is None else len(rows), self._k)
-        if rows is None:
-            return self._everyone, self._all
-        owners = self._owner[rows]
-        order = np.argsort(owners, kind="stable")
-        edges = np.searchsorted(owners[order], np.arange(len(self.sites) + 1))
-        return rows, [
-            Part(s, at, self._local[rows[at]], self._present(rows[at]))
-            for s, at in enumerate(np.split(order, edges[1:-1]))
-            if len(at)
-        ]
+    def _address(self, to: To, message: Mapping[str, Any]) -> Address:
+        address = self._addresses.of(to)
+        measure(message, len(address.rows), self._k)
+        return address
 
     def _exchange(
         self,
         request: dict[str, Any],
-        parts: list[Part],
+        address: Address,
         message: Mapping[str, Any],
-        labels: Ints | None = None,
+        grouping: Grouping | None = None,
         hidden: Hidden | None = None,
         check: Check | None = None,
     ) -> list[tuple[Part, dict[str, Any]]]:
@@ -237,24 +210,24 @@ class Coordinator(ABC):
         started, before = time.perf_counter(), replace(self.ledger)
         exchange = [self._life, self.number + 1]
         requests: dict[int, dict[str, Any]] = {}
-        for part in parts:
+        parts = {part.site: part for part in address.parts}
+        for part in address.parts:
             own = requests[part.site] = {
                 **request,
                 **self._beside,
                 "exchange": exchange,
                 "counted": self._counted[part.site],
-                "rows": None if part.local is None else _small(part.local),
-                "message": shared_out(dict(message), part.at, part.present),
+                "rows": part.rows,
+                "message": shared_out(dict(message), part),
             }
-            if labels is not None:
-                own["by"] = _small(np.unique(labels[part.at], return_inverse=True)[1])
-        clusters = {part.site: self._clusters(part) for part in parts}
-        rows = {p.site: _rows(p, request, requests[p.site].get("by")) for p in parts}
+            if grouping is not None:
+                own["by"] = grouping.told(part)
+        rows = {s: part.n if grouping is None else grouping.rows(part) for s, part in parts.items()}
         self.number += 1
         try:
             if hidden is not None:
                 requests = hidden.requests(requests)
-            found = self._courier.collect(requests, clusters)
+            found = self._courier.collect(requests, parts)
             if hidden is not None:
                 hidden.take(found)
             else:
@@ -262,8 +235,8 @@ class Coordinator(ABC):
                 if not self._courier.policy.strict:
                     self._courier.judge(replies.not_numbers(found), found)
                 if check is not None:
-                    self._courier.judge(replies.unusable(found, {p.site: p.at for p in parts}, check), found)
-            self._courier.need(clusters, found)
+                    self._courier.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
+            self._courier.need(parts, found)
             if hidden is not None:
                 hidden.open(found)
         except BaseException:
@@ -273,36 +246,34 @@ class Coordinator(ABC):
             self._counted[site] = exchange
             self.ledger.gradient_calls += reply["gradients"]
         self._seen(request, parts, found, started, before)
-        return [(part, found[part.site]["values"]) for part in parts if part.site in found]
+        return [(part, found[s]["values"]) for s, part in parts.items() if s in found]
 
-    def _hidden(self, parts: list[Part], labels: Ints | None, lists: bool) -> Hidden | None:
+    def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> Hidden | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
         if self._relay is None:
             return None
-        nowhere = np.zeros(1, np.int64)
-        groups = {p.site: nowhere if labels is None else np.unique(labels[p.at]) for p in parts}
-        return self._relay.total(groups, lists, self._beside)
-
-    def _clusters(self, part: Part) -> Ints:
-        rows = self.sites[part.site]
-        return self.clients.clusters[rows if part.local is None else rows[part.local]]
+        return self._relay.total({p.site: grouping.of(p) for p in address.parts}, lists, self._beside)
 
     def _seen(
-        self, request: Mapping[str, Any], parts: list[Part], found: Mapping[int, Any], start: float, before: Ledger
+        self,
+        request: Mapping[str, Any],
+        parts: Mapping[int, Part],
+        found: Mapping[int, Any],
+        start: float,
+        before: Ledger,
     ) -> None:
         if self._watch is None:
             return
         down, up = self.ledger.bytes_down - before.bytes_down, self.ledger.bytes_up - before.bytes_up
-        answered = sum(len(p.at) for p in parts if p.site in found)
         self._watch(
             Exchanged(
                 number=self.number,
                 kind=request["kind"],
                 work=request["work"],
-                asked=tuple(self.names[p.site] for p in parts),
+                asked=tuple(self.names[s] for s in parts),
                 answered=tuple(self.names[s] for s in sorted(found)),
                 missing=dict(self._courier.troubles),
-                clients=(answered, sum(len(p.at) for p in parts)),
+                clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
                 down=down,
                 up=up,
                 seconds=time.perf_counter() - start,
@@ -320,11 +291,13 @@ class Coordinator(ABC):
             self._journal.add(kind, tag.encode(), {"unreached": unreached, "engine": self._standing()})
         return unreached
 
-    def _key(self, request: Mapping[str, Any], rows: Ints, labels: Ints | None, message: Mapping[str, Any]) -> bytes:
+    def _key(
+        self, request: Mapping[str, Any], address: Address, labels: Ints | None, message: Mapping[str, Any]
+    ) -> bytes:
         """What tells this exchange from another in the journal."""
         if self._journal is None:
             return b""
-        return wire.encode({**request, "to": rows, "labels": labels, "message": dict(message)})[-16:]
+        return wire.encode({**request, "to": address.to, "labels": labels, "message": dict(message)})[-16:]
 
     def _past(self, kind: str, key: bytes) -> dict[str, Any] | None:
         """What an exchange gave before this process was started; None if it has yet to happen."""
@@ -353,26 +326,21 @@ class Coordinator(ABC):
         self.ledger.load(engine["ledger"])
         self._courier.quarantined = dict(engine["quarantined"])
 
-    @staticmethod
-    def _answered(n: int, parts: list[Part]) -> tuple[Ints, Ints]:
-        mask = np.zeros(n, dtype=bool)
-        for part in parts:
-            mask[part.at] = True
-        return np.flatnonzero(mask), np.flatnonzero(~mask)
+
+def _answered(address: Address, answers: Sequence[tuple[Part, Any]]) -> tuple[Ints, Ints]:
+    """Positions of the requests that were answered, and of the others."""
+    n = len(address.rows)
+    if len(answers) == len(address.parts):
+        return np.arange(n), np.empty(0, np.int64)
+    mask = np.zeros(n, dtype=bool)
+    for part, _ in answers:
+        mask[part.at] = True
+    return np.flatnonzero(mask), np.flatnonzero(~mask)
 
 
-def _rows(part: Part, request: Mapping[str, Any], by: Ints | None) -> int | None:
-    """How many rows a site's reply must have; None: one sum, without an axis of rows."""
-    if request["kind"] == "ask":
-        return len(part.at)
-    if request["by"] == "cluster":
-        return part.present.stop - part.present.start if isinstance(part.present, slice) else len(part.present)
-    return None if by is None else int(by.max()) + 1
-
-
-def _small(numbers: Ints) -> Any:
-    """Whole numbers from 0 in the smallest type that holds them, for the wire."""
-    return numbers.astype(np.min_scalar_type(int(numbers.max()) if len(numbers) else 0))
+def _numbers(address: Address, part: Part) -> Ints:
+    """Positions of a site's clients in the request, one by one."""
+    return np.arange(len(address.rows))[part.at]
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

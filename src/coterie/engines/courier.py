@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from coterie.engines import replies, wire
+from coterie.engines.addresses import Part, tally
 from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
 from coterie.errors import CoterieError
-from coterie.federation import Ints
 
 Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
 _AWAY = "did not answer in time before, and is asked again later"
@@ -43,17 +41,17 @@ class Courier:
         self._send = send
         self._away: dict[int, float] = {}
 
-    def collect(self, requests: Mapping[int, Mapping[str, Any]], clusters: Mapping[int, Ints]) -> dict[int, Any]:
+    def collect(self, requests: Mapping[int, Mapping[str, Any]], parts: Mapping[int, Part]) -> dict[int, Any]:
         """The replies that can be read, by site.
 
         Parameters
         ----------
         requests : dict of int to dict
             What each site is asked.
-        clusters : dict of int to int64
-            Of each site's clients that are asked; empty where no quorum is needed.
+        parts : dict of int to Part
+            Who is asked at each site; empty where no quorum is needed.
         """
-        left = {s: wire.encode(request) for s, request in requests.items() if self._asks(s, clusters)}
+        left = {s: wire.encode(request) for s, request in requests.items() if self._asks(s, parts)}
         self.troubles = {self.names[s]: self.quarantined.get(self.names[s], _AWAY) for s in requests if s not in left}
         found: dict[int, Any] = {}
         strikes = dict.fromkeys(left, 0)
@@ -90,9 +88,9 @@ class Courier:
             self._hopeless(site, replies.Trouble("broken", text), 0)
             del found[site]
 
-    def need(self, asked: Mapping[int, Ints], found: Mapping[int, Any]) -> None:
-        """Raise BelowQuorum unless enough of the clients that were ``asked`` (their clusters, by site) answered."""
-        short = self.policy.shortage(_joined(asked, asked), _joined(asked, found))
+    def need(self, asked: Mapping[int, Part], found: Mapping[int, Any]) -> None:
+        """Raise BelowQuorum unless enough of the clients that were ``asked`` answered."""
+        short = self._short(asked, found)
         if short is not None:
             why = said(self.troubles)
             if self.late:
@@ -102,15 +100,21 @@ class Courier:
                 "what is in the way (min_group in site.toml)."
             )
 
-    def _asks(self, site: int, clusters: Mapping[int, Ints]) -> bool:
+    def _asks(self, site: int, parts: Mapping[int, Part]) -> bool:
         """Whether to ask a site: not if it is left out, nor yet if it was away lately and a quorum does without."""
         if self.names[site] in self.quarantined:
             return False
         now = time.monotonic()
-        here = [s for s in clusters if self._away.get(s, now) <= now]
-        if self._away.get(site, now) <= now or not clusters:
+        if self._away.get(site, now) <= now or not parts:
             return True
-        return self.policy.shortage(_joined(clusters, clusters), _joined(clusters, here)) is not None
+        return self._short(parts, [s for s in parts if self._away.get(s, now) <= now]) is not None
+
+    def _short(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:
+        """What is missing for a quorum where of all who were asked some ``sites`` answered; None if nothing is."""
+        if not self.policy.quorum:
+            return None
+        k = 1 + max((int(part.present[-1]) for part in asked.values()), default=-1)
+        return self.policy.shortage(tally(asked.values(), k), tally((asked[s] for s in sites if s in asked), k))
 
     def _hopeless(self, site: int, trouble: replies.Trouble, strikes: int) -> bool:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
@@ -133,7 +137,3 @@ def said(troubles: Mapping[str, str]) -> str:
     if len(reasons) == 1 < len(troubles):
         return next(iter(reasons)).rstrip(".")
     return "; ".join(f"{', '.join(names)}: {text.rstrip('.')}" for text, names in reasons.items())
-
-
-def _joined(clusters: Mapping[int, Ints], sites: Any) -> Ints:
-    return np.concatenate([np.empty(0, np.int64), *(clusters[s] for s in clusters if s in sites)])

@@ -14,7 +14,7 @@ from coterie.engines.assemble import Adder, Gather
 from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
-from coterie.engines.requests import covers, need_form
+from coterie.engines.requests import clients, covers, need_form
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Site, State, find_work
 
@@ -169,10 +169,10 @@ class Node:
 
     def _work(self, request: dict[str, Any], total: bool) -> bytes:
         work, message = find_work(request["work"]), request["message"]
-        rows = request["rows"]
+        rows = clients(request["rows"], self._run.site.clusters)
         cut = unequal(message)
         secure = self._checked(request) if total else None
-        plan = self._run.planned(None if rows is None else rows.astype(np.int64), cut, renumber=True)
+        plan = self._run.planned(rows, cut, renumber=True)
         if self._min_group:
             self._need_rows(plan, rows, request["by"] if total else np.arange(plan.n))
         if total:

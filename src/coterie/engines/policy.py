@@ -68,24 +68,27 @@ class Policy:
         if self.min_clients != "all" and not (_is(self.min_clients, int) and self.min_clients >= 0):
             raise CoterieError(f"min_clients must be a whole number or 'all', not {self.min_clients!r}.")
 
+    @property
+    def quorum(self) -> bool:
+        """Whether anybody must answer."""
+        return bool(self.min_clients or self.min_per_cluster)
+
     def shortage(self, asked: Ints, answered: Ints) -> str | None:
         """What is missing for a quorum, as the end of a sentence; None if nothing is.
 
         Parameters
         ----------
-        asked, answered : int64
-            The cluster of each client that was asked, and of each that answered.
+        asked, answered : (k,) int64
+            How many clients of each cluster were asked, and how many answered.
         """
-        least = len(asked) if self.min_clients == "all" else min(self.min_clients, len(asked))
-        if len(answered) < least:
-            return f"{len(answered):,} of {len(asked):,} clients answered, and min_clients asks for {least:,}"
-        if self.min_per_cluster and len(asked):
-            k = int(asked.max()) + 1
-            each, came = np.bincount(asked, minlength=k), np.bincount(answered, minlength=k)
-            short = np.flatnonzero(came < np.minimum(each, self.min_per_cluster))
-            if len(short):
-                c = int(short[0])
-                return f"{came[c]:,} of {each[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
+        every, came = int(asked.sum()), int(answered.sum())
+        least = every if self.min_clients == "all" else min(self.min_clients, every)
+        if came < least:
+            return f"{came:,} of {every:,} clients answered, and min_clients asks for {least:,}"
+        short = np.flatnonzero(answered < np.minimum(asked, self.min_per_cluster))
+        if len(short):
+            c = int(short[0])
+            return f"{answered[c]:,} of {asked[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
         return None
 
 

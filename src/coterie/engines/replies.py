@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -145,12 +145,12 @@ def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
     return wrong if 2 * len(wrong) < len(found) else {}
 
 
-def unusable(found: Mapping[int, Any], rows: Mapping[int, Ints], check: Check) -> dict[int, str]:
+def unusable(found: Mapping[int, Any], rows: Callable[[int], Ints], check: Check) -> dict[int, str]:
     """Sites whose replies to their ``rows`` do not pass the method's own ``check``."""
     wrong = {}
     for site, reply in found.items():
         try:
-            check(rows[site], reply["values"])
+            check(rows(site), reply["values"])
         except CoterieError as problem:
             wrong[site] = f"its answer cannot be used ({problem})"
     return wrong

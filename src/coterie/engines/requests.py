@@ -20,11 +20,30 @@ def need_form(request: Mapping[str, Any]) -> None:
     """
     rows, by = request["rows"], request.get("by")
     sound = all(_numbers(request[name]) for name in ("exchange", "counted"))
-    sound = sound and (rows is None or _whole(rows)) and (by is None or by == "cluster" if _text(by) else _whole(by))
+    masked = isinstance(rows, np.ndarray) and rows.dtype == bool and rows.ndim == 1
+    sound = sound and (rows is None or masked or _whole(rows))
+    sound = sound and (by is None or by == "cluster" if _text(by) else _whole(by))
     if sound and by is not None and not _text(by) and len(by):
-        sound = int(by.max()) < len(by) and (rows is None or len(rows) == len(by))
+        sound = int(by.max()) < len(by) and (rows is None or masked or len(rows) == len(by))
     if not sound:
         raise CoterieError("A request names exchanges, clients or groups as none does: use one version everywhere.")
+
+
+def clients(rows: Array | None, clusters: Ints) -> Ints | None:
+    """The client of each request, by its number at the site; None is all.
+
+    Parameters
+    ----------
+    rows : array, optional
+        What the request says: clients, or a mask over the site's clusters.
+    clusters : (m,) int64
+        Cluster of each client, sorted.
+    """
+    if rows is None or rows.dtype != bool:
+        return None if rows is None else rows.astype(np.int64)
+    if len(rows) != (int(clusters[-1]) + 1 if len(clusters) else 0):
+        raise CoterieError(f"A request names {len(rows)} clusters, and here are others: begin a new run.")
+    return np.flatnonzero(rows[clusters])
 
 
 def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:

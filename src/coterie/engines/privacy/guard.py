@@ -101,7 +101,7 @@ class Guard:
         if request["kind"] != "total" or request["work"] != _CLIPPED:
             raise CoterieError(f"This site gives private sums only, and was asked for {request['work']}.")
         message, rows = request["message"], request["rows"]
-        if rows is not None and len(np.unique(rows)) < len(rows):
+        if rows is not None and rows.dtype != bool and len(np.unique(rows)) < len(rows):
             raise CoterieError("A private sum was asked that counts a client of this site twice.")
         self._check(message)
         self._enough(request, message["noise"])
