@@ -163,6 +163,31 @@ def test_a_site_that_was_away_is_not_waited_for_until_its_time():
     assert len(ask(needed).missing) == 0, "a quorum that needs it asks it at once"
 
 
+def test_a_site_that_stays_away_holds_up_the_others_less_and_less():
+    waited = []
+
+    def dead(name, call, reply):
+        return None if name == "site 1" and call > 1 else reply
+
+    fed = remote(dead, Policy(strict=False, retries=0, deadline=3600.0, rejoin=100.0))
+    send = fed._transport.send
+    fed._transport.send = lambda messages, timeout: (waited.append((set(messages), timeout)), send(messages, timeout))[
+        1
+    ]
+    away = []
+    for _ in range(7):
+        assert len(ask(fed).missing) == 13
+        away.append(fed._courier._away[1] - time.monotonic())
+        fed._courier._away[1] = 0.0
+    alone = [timeout for names, timeout in waited if names == {"site 1"}]
+    assert len(alone) == 6 and max(alone) <= 100.0, "it is asked after the others, and not for the whole deadline"
+    np.testing.assert_allclose(away, [100.0, 200.0, 400.0, 800.0, 1600.0, 1600.0, 1600.0], atol=50.0)
+    fed._transport.fault = None
+    assert len(ask(fed).missing) == 0
+    waited.clear()
+    assert len(ask(fed).missing) == 0 and len(waited) == 1, "once it answered it is one of all again"
+
+
 def test_a_deadline_ends_an_exchange():
     def slow(name, call, reply):
         if name == "site 1" and call > 1:

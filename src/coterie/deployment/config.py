@@ -9,7 +9,7 @@ host = "127.0.0.1"          # where the coordinator listens
 port = 8002
 sites = ["basel", "bern"]
 seed = 0
-[policy]                    # deadline, retries, min_clients, min_per_cluster, refused, rejoin
+[policy]                    # deadline, retries, min_clients, min_per_cluster, strict, rejoin
 deadline = 60.0
 [secure]                    # secure sums, where asked for
 [privacy]                   # differential privacy, where asked for

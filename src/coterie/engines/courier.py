@@ -12,6 +12,8 @@ from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
 from coterie.errors import CoterieError
 
 Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
+MOST_PATIENCE = 4
+"""How often the time until a site is asked again doubles while it does not answer."""
 _AWAY = "did not answer in time before, and is asked again later"
 
 
@@ -39,7 +41,8 @@ class Courier:
         self.quarantined: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
         self._send = send
-        self._away: dict[int, float] = {}
+        self._away: dict[int, float] = {}  # when a site that did not answer is asked again
+        self._misses: dict[int, int] = {}  # how often it did not since it last did
 
     def collect(self, requests: Mapping[int, Mapping[str, Any]], parts: Mapping[int, Part]) -> dict[int, Any]:
         """The replies that can be read, by site.
@@ -54,8 +57,19 @@ class Courier:
         left = {s: wire.encode(request) for s, request in requests.items() if self._asks(s, parts)}
         self.troubles = {self.names[s]: self.quarantined.get(self.names[s], _AWAY) for s in requests if s not in left}
         found: dict[int, Any] = {}
-        strikes = dict.fromkeys(left, 0)
         end = time.monotonic() + self.policy.deadline
+        # A site that may be dead does not hold up those that are enough without it.
+        doubtful = {s: left.pop(s) for s in list(left) if s in self._misses and self._spared(parts)}
+        self._gather(requests, left, end, found)
+        if doubtful:
+            self._gather(requests, doubtful, min(end, time.monotonic() + self.policy.rejoin), found)
+        return dict(sorted(found.items()))
+
+    def _gather(
+        self, requests: Mapping[int, Mapping[str, Any]], left: dict[int, bytes], end: float, found: dict[int, Any]
+    ) -> None:
+        """Send the messages ``left`` until they are answered or ``end`` has come; replies go to ``found``."""
+        strikes = dict.fromkeys(left, 0)
         for attempt in range(self.policy.retries + 1):
             if attempt and left and self.policy.pause:
                 time.sleep(min(self.policy.pause, max(end - time.monotonic(), 0.0)))
@@ -73,9 +87,10 @@ class Courier:
                     if not self._hopeless(site, answer, strikes[site]):
                         continue
                 del left[site]
+                self._misses.pop(site, None)
         for site in left:
-            self._away[site] = time.monotonic() + self.policy.rejoin
-        return dict(sorted(found.items()))
+            misses = self._misses[site] = self._misses.get(site, 0) + 1
+            self._away[site] = time.monotonic() + self.policy.rejoin * 2 ** min(misses - 1, MOST_PATIENCE)
 
     @property
     def late(self) -> list[str]:
@@ -108,6 +123,11 @@ class Courier:
         if self._away.get(site, now) <= now or not parts:
             return True
         return self._short(parts, [s for s in parts if self._away.get(s, now) <= now]) is not None
+
+    def _spared(self, parts: Mapping[int, Part]) -> bool:
+        """Whether those that answered last time are enough, and others may come back later."""
+        sure = [s for s in parts if s not in self._misses]
+        return bool(sure) and self.policy.rejoin > 0.0 and self._short(parts, sure) is None
 
     def _short(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:
         """What is missing for a quorum where of all who were asked some ``sites`` answered; None if nothing is."""

@@ -44,7 +44,8 @@ class Policy:
         A site that refuses, whose work fails, or whose reply is broken ends the run with an error. Otherwise it is
         missing from this exchange (refused, failed) or left out of the run (broken), and named.
     rejoin : float, default 0
-        Seconds before a site that did not answer in time is asked again.
+        Seconds before a site that did not answer in time is asked again, twice as many each time that it does not (16
+        times at most). Where the others are a quorum it is asked after them, and waited for as long.
     """
 
     deadline: float = inf
