@@ -195,6 +195,8 @@ def test_each_sites_sum_has_all_of_the_noise_by_itself():
         (None, None, 0.99, False),
         (np.array([1, 3]), None, np.sqrt(2.0), True),
         (np.array([1, 3]), None, 1.0, False),
+        (np.array([True, False]), None, np.sqrt(2.0), True),  # clients of one cluster
+        (np.array([True, False]), None, 1.0, False),
         (None, "cluster", 1.0, False),
         (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 0.0, 0.0, 2.0])), True),
         (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 2.0, 2.0, 1.9])), False),
