@@ -17,11 +17,15 @@ from coterie.engines.base import roster
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.courier import Courier, said
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, shortened
 from coterie.federation import Array, Ints, Roster
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Secure
+
+
+NOTES = 20
+"""Notes on its data that are taken from a site at most."""
 
 
 class Transport(Protocol):
@@ -221,6 +225,8 @@ class Remote(Coordinator):
         versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
         other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
         courier.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        for t in told.values():
+            t["info"]["notes"] = [shortened(str(note)) for note in t["info"].get("notes", [])[:NOTES]]
         self.away = dict(courier.troubles)
         if courier.troubles and (policy.min_clients == "all" or not told):
             who, why = listed(courier.troubles), said(courier.troubles)
@@ -260,6 +266,8 @@ def _tells(answer: Mapping[str, Any]) -> bool:
     """Whether an answer says who is at a site."""
     levels, info, ids = answer.get("levels"), answer.get("info"), answer.get("ids")
     if not (isinstance(levels, list) and isinstance(info, dict) and isinstance(ids, np.ndarray) and ids.ndim == 1):
+        return False
+    if not isinstance(info.get("notes", []), list):
         return False
     others = [*(answer.get(name) for name in ("clusters", "weights", "counts", "labels")), *levels]
     return all(isinstance(a, np.ndarray) and a.shape == ids.shape for a in others)

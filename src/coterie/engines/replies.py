@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from coterie.engines import wire
-from coterie.errors import CoterieError
+from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Check, Ints, Ragged
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Tro
         return Trouble("broken", "its answer is no answer")
     for kind, text in (("garbled", "could not read the request"), ("failed", "work failed: "), ("refused", "")):
         if kind in reply:
-            said = str(reply[kind])[:2000]
+            said = shortened(str(reply[kind]), LONGEST)
             return Trouble("lost", text) if kind == "garbled" else Trouble(kind, f"{text}{said}")  # type: ignore[arg-type]
     if request["kind"] in ("ask", "total"):
         return reply if _answers(reply, request) else Trouble("broken", "its answer belongs to another request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from nvflare.collab import collab
 from coterie.engines import wire
 from coterie.engines.nvflare.outcome import LOCK, Outcome, sole
 from coterie.engines.nvflare.transport import CollabTransport
+from coterie.errors import CoterieError
+
+log = logging.getLogger(__name__)
 
 
 class Server(FLComponent):
@@ -89,8 +93,10 @@ class Site:
             self._held = sole(folder / "runs" / f"{self.run_id}.lock")
             self._held.__enter__()
             self._receive = self.receiver(folder)
-        except Exception as problem:
-            self._problem = f"{type(problem).__name__}: {problem}"
+        except Exception as problem:  # what is wrong with files would tell the coordinator where they are
+            log.exception("This site cannot take part in run %s.", self.run_id)
+            said = isinstance(problem, CoterieError)
+            self._problem = str(problem) if said else f"{type(problem).__name__} (the site's log says more)"
 
     def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
         """The site's end of the federation; a subclass makes it."""

@@ -74,6 +74,6 @@ def sole(path: Path, wait: float = _WAIT) -> Iterator[None]:
                 break
             except OSError:
                 if time.monotonic() > end:
-                    raise CoterieError(f"Another process holds {path}: end it, then run again.") from None
+                    raise CoterieError(f"Another process holds {path.name}: end it, then run again.") from None
                 time.sleep(0.1)
         yield
