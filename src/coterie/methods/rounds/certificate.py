@@ -27,9 +27,10 @@ def hold(site: Site, optimum: Floats | None = None) -> Reply:
 
 
 @work
-def apart(site: Site, counted: Floats) -> Reply:
-    """Squared distances of theta, and of 0, from the optimum."""
+def apart(site: Site, tied: bool) -> Reply:
+    """Squared distances of theta, and of 0, from the optimum; ``tied``: of clients with gamma > 0 only."""
     theta, best = site.state["theta"], site.state[AT]
+    counted = (site.state["gamma"] > 0.0) if tied else np.ones(len(site))
     return {"now": counted * np.sum((theta - best) ** 2, axis=1), "start": counted * np.sum(best**2, axis=1)}
 
 
@@ -56,8 +57,8 @@ def gap(fed: Federation, family: str, ties: Ties) -> float:
     Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not. NaN
     where no client counts.
     """
-    counted = np.ones(len(ties.gamma)) if family == "gaussian" else (ties.gamma > 0.0).astype(np.float64)
-    if not counted.any():
+    tied = family != "gaussian"
+    if tied and not (ties.gamma > 0.0).any():
         return float("nan")
-    s = complete(fed.total(apart, counted=PerRow(counted)))
+    s = complete(fed.total(apart, tied=tied))
     return float(np.sqrt(s["now"] / s["start"])) if s["start"] > 0.0 else float(np.sqrt(s["now"]))
