@@ -1,5 +1,9 @@
 """A coordinator that is killed at any moment: the same run again, with its journal, ends like one undisturbed."""
 
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pytest
 
@@ -139,3 +143,19 @@ def test_a_full_disk_is_said_and_leaves_whole_entries(tmp_path, monkeypatch):
             book.add("ask", b"key", {"values": {}})
     book.add("ask", b"key", {"values": {}})
     assert len(Journal(tmp_path)) == 2
+
+
+def test_two_processes_never_write_one_journal(tmp_path, monkeypatch):
+    code = "import sys; from coterie.engines.journal import Journal; book = Journal(sys.argv[1]); print(1, flush=True)"
+    command = [sys.executable, "-c", f"{code}; sys.stdin.read()", tmp_path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout.read(1) == b"1"
+            monkeypatch.setattr("coterie.engines.journal.WAIT", 0.2)
+            with pytest.raises(CoterieError, match="Another process goes on with the run"):
+                Journal(tmp_path)
+            monkeypatch.setattr("coterie.engines.journal.WAIT", 60.0)
+            threading.Timer(0.3, other.kill).start()
+            assert len(Journal(tmp_path)) == 0, "it is waited for"
+        finally:
+            other.kill()

@@ -14,6 +14,7 @@ from typing import Any
 
 from coterie.deployment.config import Config, Member
 from coterie.deployment.flower_keys import private
+from coterie.deployment.flower_serve import end_with_parent
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 
 MARK = "flower.json"
@@ -37,6 +38,7 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
     """The main function of a ServerApp that runs ``program(transport, folder, run)``, by default a run's own."""
 
     def main(grid: Any, context: Any) -> None:
+        end_with_parent()  # where the coordinator was killed, its run is started again, and one must go on alone
         run = str(context.run_config["run"])
         mark = folder() / "runs" / run / MARK
         state: dict[str, object] = {"job": context.run_id, "pid": os.getpid(), "state": "running"}

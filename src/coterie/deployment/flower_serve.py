@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,14 +98,20 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._tries, self._next, self._since = 0, 0.0, 0.0
 
+    def died(self) -> bool:
+        """Whether the process has ended by itself since it was started; then it starts again in a while."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        now = time.monotonic()
+        self._tries = 0 if now - self._since > _STEADY else self._tries + 1
+        pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
+        log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, self._said(), pause)
+        self._process, self._next = None, now + pause
+        return True
+
     def watch(self) -> None:
         """Start the process if it does not run and its time has come."""
         now = time.monotonic()
-        if self._process is not None and (code := self._process.poll()) is not None:
-            self._tries = 0 if now - self._since > _STEADY else self._tries + 1
-            pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
-            log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, self._said(), pause)
-            self._process, self._next = None, now + pause
         if self._process is None and now >= self._next:
             with self._path.open("ab") as out:
                 self._process = subprocess.Popen(  # noqa: S603
@@ -115,7 +121,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     env=environment(self._folder),
                     cwd=self._folder / FILES,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=end_with_parent,
                 )
             self._since = now
             log.info("%s runs as process %d", self.name, self._process.pid)
@@ -139,8 +145,13 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    def restart(self) -> None:
+        """End the process, and start it again when it is next watched."""
+        self.end()
+        self._process = None
 
-def _end_with_parent() -> None:
+
+def end_with_parent() -> None:
     """Ask the kernel to end this process with its parent, also where the parent was killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -159,8 +170,7 @@ def serve(kind: str, folder: Path) -> None:
     try:
         # The main thread starts the children, since the kernel ends them with the thread that did.
         while not stop.wait(0.1):
-            for child in part.children:
-                child.watch()
+            tend(part.children, part.as_one)
             if part.failed:
                 log.error("%s", part.failed)
                 raise SystemExit(1)
@@ -173,10 +183,20 @@ def serve(kind: str, folder: Path) -> None:
         log.info("ended")
 
 
+def tend(children: Sequence[Child], as_one: bool) -> None:
+    """Start again what has ended; where they live ``as_one``, together with the others."""
+    lost = [child for child in children if child.died()]
+    for child in children:
+        if as_one and lost and child not in lost:
+            child.restart()
+        child.watch()
+
+
 class SitePart:
     """A site's processes: the SuperNode, and the one that starts its client processes."""
 
     failed = ""
+    as_one = True  # a SuperNode waits for ever for the answer to what it has given to a starter that died
 
     def __init__(self, folder: Path) -> None:
         config, files, port = Config.read(folder), folder / FILES, free_port()
@@ -199,6 +219,8 @@ class SitePart:
 
 class Coordinator:
     """A coordinator's processes: the SuperLink on this machine alone, what starts programs, and the gate for sites."""
+
+    as_one = False
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._files, self._config = folder, folder / FILES, Config.read(folder)

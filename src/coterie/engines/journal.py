@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
+import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,8 @@ from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError
 
 _LENGTH = struct.Struct("<Q")
+WAIT = 60.0
+"""Seconds in which another process that writes the same journal must end."""
 
 
 class Journal:
@@ -30,12 +34,14 @@ class Journal:
     Raises
     ------
     CoterieError
-        For files that are damaged other than by an entry that was being written when the process died.
+        For files that are damaged other than by an entry that was being written when the process died, and where
+        another process goes on with the same run.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        weakref.finalize(self, os.close, _alone(self.folder))
         self.base: dict[str, Any] | None = None
         if (self.folder / "base").exists():
             self.base = checkpoint.read(self.folder / "base")
@@ -116,3 +122,26 @@ class Journal:
             with self._path.open("r+b") as file:
                 file.truncate(at)
         return entries
+
+
+def _alone(folder: Path) -> int:
+    """Hold the journal against other processes, as an open file.
+
+    A coordinator whose engine was killed may live on and count another exchange, while the run that was started again
+    goes on from what it has read.
+    """
+    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, lockf
+    except ImportError:  # Windows
+        return file
+    end = time.monotonic() + WAIT
+    while True:
+        try:
+            lockf(file, LOCK_EX | LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() > end:
+                os.close(file)
+                raise CoterieError(f"Another process goes on with the run of {folder}: end it first.") from None
+            time.sleep(0.1)
