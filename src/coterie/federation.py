@@ -188,6 +188,16 @@ class State(Mapping[str, Array]):
         mask = source.written(name) if isinstance(source, State) else source.get(WRITTEN + name)
         return np.ones(self._size, dtype=bool) if mask is None else mask[self._rows]
 
+    def __contains__(self, name: object) -> bool:
+        """Whether every client has written ``name``."""
+        source = self._source
+        if name in self.new:
+            return True
+        if isinstance(source, State):
+            return bool(self.written(str(name)).all())
+        mask = source.get(f"{WRITTEN}{name}")
+        return name in source and (mask is None or bool(mask[self._rows].all()))
+
     def _raw(self, name: str) -> Array:
         if name in self.new:
             return self.new[name]
@@ -196,9 +206,9 @@ class State(Mapping[str, Array]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The state ``name``, with the rows of ``default`` (m, ...) for clients that never wrote it."""
-        written = self.written(name)
-        if written.all():
+        if name in self:
             return readonly(self._raw(name))
+        written = self.written(name)
         if default is None or not written.any():
             return default
         values: Array = np.array(self._raw(name))
@@ -206,7 +216,7 @@ class State(Mapping[str, Array]):
         return readonly(values)
 
     def __getitem__(self, name: str) -> Array:
-        if not self.written(name).all():
+        if name not in self:
             raise KeyError(f"{name}: some clients never wrote it, use state.get(name, default)")
         return readonly(self._raw(name))
 
