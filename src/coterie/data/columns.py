@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.expansion import COLUMNS
 from coterie.data.labels import encode, label_text
 from coterie.errors import CoterieError, listed, nearest
 
@@ -27,8 +28,6 @@ Kind = Literal["number", "category"]
 
 LEVELS = 1000
 """Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
-COLUMNS = 2000
-"""Most columns of a design matrix."""
 
 _OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")

@@ -12,6 +12,8 @@ from typing import Any
 
 from coterie.errors import CoterieError, shortened
 
+COLUMNS = 2000
+"""Most columns of a design matrix."""
 WORK = 3_000_000
 """Most factors that are looked at on the way from a formula to its terms; a million take about a second."""
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from coterie.data.columns import COLUMNS
-from coterie.data.expansion import formulaic_terms
+from coterie.data.expansion import COLUMNS, formulaic_terms
 from coterie.data.expressions import Use
 from coterie.errors import CoterieError, nearest, shortened
 

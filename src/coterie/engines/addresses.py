@@ -1,8 +1,8 @@
-"""Who is asked: the address of a request, cut to the sites that hold the clients."""
+"""Who is asked what: the address of a request and its message, cut to the sites that hold the clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from coterie.engines.assemble import counts
-from coterie.engines.base import addressed, compact, grouped
-from coterie.federation import By, Clusters, Ints, Roster, Rows, To, readonly
+from coterie.engines.base import addressed, compact, grouped, pick
+from coterie.federation import By, Clusters, Ints, PerCluster, PerRow, Roster, Rows, To, readonly
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,25 @@ class Grouping:
 def _places(chosen: Any, clients: Ints) -> Rows:
     """Where some clients stand among those that are ``chosen`` of all, a mask."""
     return compact((np.cumsum(chosen) - 1)[clients[chosen[clients]]])
+
+
+def shared_out(value: Any, part: Part) -> Any:
+    """A message value with ``PerRow`` and ``PerCluster`` cut to one site's requests, still wrapped."""
+    if isinstance(value, PerRow):
+        return PerRow(_cut(value.value, part.at))
+    if isinstance(value, PerCluster):
+        return PerCluster(_cut(value.value, part.clusters))
+    if isinstance(value, Mapping):
+        return {name: shared_out(v, part) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [shared_out(v, part) for v in value]
+    return value
+
+
+def _cut(value: Any, rows: Rows) -> Any:
+    if isinstance(value, list):
+        return value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
+    return pick(value, rows)
 
 
 def small(numbers: Ints) -> Any:

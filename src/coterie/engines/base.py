@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,6 @@ import numpy.typing as npt
 from coterie.engines.wire import lengths
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
-
-if TYPE_CHECKING:
-    from coterie.engines.addresses import Part
 
 _PLAIN = (bool, int, float, str, bytes, np.generic)
 
@@ -172,9 +169,9 @@ def localise(value: Any, rows: Rows, present: Rows) -> Any:
     if isinstance(value, Ragged):
         return value.take(slice(None))
     if isinstance(value, PerRow):
-        return _pick(value.value, rows)
+        return pick(value.value, rows)
     if isinstance(value, PerCluster):
-        return _pick(value.value, present)
+        return pick(value.value, present)
     if isinstance(value, Mapping):
         return {name: localise(v, rows, present) for name, v in value.items()}
     if isinstance(value, list | tuple):
@@ -182,34 +179,16 @@ def localise(value: Any, rows: Rows, present: Rows) -> Any:
     return value
 
 
-def _pick(value: Any, rows: Rows) -> Any:
+def pick(value: Any, rows: Rows) -> Any:
+    """Rows of an array (read-only), a Ragged or a dict of them; the one row of a list of unequal arrays."""
     if isinstance(value, np.ndarray):
         return readonly(value[rows])
     if isinstance(value, Ragged):
         return value.take(rows)
     if isinstance(value, dict):
-        return {name: _pick(v, rows) for name, v in value.items()}
+        return {name: pick(v, rows) for name, v in value.items()}
     (one,) = value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
     return readonly(one)[None]
-
-
-def shared_out(value: Any, part: Part) -> Any:
-    """A message value with ``PerRow`` and ``PerCluster`` cut to one site's requests, still wrapped."""
-    if isinstance(value, PerRow):
-        return PerRow(_cut(value.value, part.at))
-    if isinstance(value, PerCluster):
-        return PerCluster(_cut(value.value, part.clusters))
-    if isinstance(value, Mapping):
-        return {name: shared_out(v, part) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [shared_out(v, part) for v in value]
-    return value
-
-
-def _cut(value: Any, rows: Rows) -> Any:
-    if isinstance(value, list):
-        return value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
-    return _pick(value, rows)
 
 
 def unequal(value: Any) -> bool:

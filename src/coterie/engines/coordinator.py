@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import replies, wire
-from coterie.engines.addresses import Address, Addresses, Grouping, Part
+from coterie.engines.addresses import Address, Addresses, Grouping, Part, shared_out
 from coterie.engines.assemble import Adder, Gather
-from coterie.engines.base import compact, measure, shared_out, unequal
+from coterie.engines.base import compact, measure, unequal
 from coterie.engines.courier import Courier
 from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger
