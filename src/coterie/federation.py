@@ -44,9 +44,8 @@ def work(function: W) -> W:
     """
     if "<" in function.__qualname__:
         raise CoterieError(f"Work {function.__qualname__!r} must be defined at the top level of a module.")
-    name = f"{function.__module__}:{function.__qualname__}"
+    name = function.work_name = f"{function.__module__}:{function.__qualname__}"  # type: ignore[attr-defined]
     _WORK[name] = function
-    function.work_name = name  # type: ignore[attr-defined]
     return function
 
 
@@ -64,8 +63,7 @@ def find_work(name: str) -> Work:
     A module of this package is imported when needed; any other module must have been imported by the site's owner, so
     no message can make a site import code.
     """
-    module = name.partition(":")[0]
-    if module.split(".")[0] == "coterie":
+    if (module := name.partition(":")[0]).split(".")[0] == "coterie":
         with suppress(ModuleNotFoundError):
             import_module(module)
     if name not in _WORK:
@@ -182,27 +180,22 @@ class State(Mapping[str, Array]):
     def written(self, name: str) -> npt.NDArray[np.bool_]:
         """Which clients have ever written ``name``, (m,) bool."""
         source = self._source
-        nested = isinstance(source, State)
-        if name in self.new or (not nested and name not in source):
+        if name in self.new or not (isinstance(source, State) or name in source):
             return np.full(self._size, name in self.new)
         mask = source.written(name) if isinstance(source, State) else source.get(WRITTEN + name)
         return np.ones(self._size, dtype=bool) if mask is None else mask[self._rows]
 
     def __contains__(self, name: object) -> bool:
         """Whether every client has written ``name``."""
-        source = self._source
-        if name in self.new:
-            return True
-        if isinstance(source, State):
-            return bool(self.written(str(name)).all())
-        mask = source.get(f"{WRITTEN}{name}")
-        return name in source and (mask is None or bool(mask[self._rows].all()))
+        if name in self.new or isinstance(self._source, State):
+            return name in self.new or bool(self.written(str(name)).all())
+        mask = self._source.get(f"{WRITTEN}{name}")
+        return name in self._source and (mask is None or bool(mask[self._rows].all()))
 
     def _raw(self, name: str) -> Array:
         if name in self.new:
             return self.new[name]
-        source = self._source
-        return (source._raw(name) if isinstance(source, State) else source[name])[self._rows]
+        return (self._source._raw(name) if isinstance(self._source, State) else self._source[name])[self._rows]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The state ``name``, with the rows of ``default`` (m, ...) for clients that never wrote it."""
@@ -231,8 +224,7 @@ class State(Mapping[str, Array]):
         self.new[name] = array
 
     def __iter__(self) -> Iterator[str]:
-        names = dict.fromkeys([*self._source, *self.new])
-        return (n for n in names if not n.startswith(WRITTEN) and n in self)
+        return (n for n in dict.fromkeys([*self._source, *self.new]) if not n.startswith(WRITTEN) and n in self)
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -261,8 +253,7 @@ class Site:
         self, objective: Any, clusters: Ints, weights: Array, ids: npt.NDArray[np.uint64], state: State, seed: int = 0
     ) -> None:
         self.objective, self.clusters, self.weights, self.ids = objective, clusters, weights, ids
-        self.state, self.seed = state, seed
-        self._tally = [0]
+        self.state, self.seed, self._tally = state, seed, [0]
 
     def __len__(self) -> int:
         return len(self.ids)
