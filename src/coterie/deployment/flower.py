@@ -152,29 +152,42 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     """
     folder = folder.resolve()
     mark = folder / "runs" / run_id / MARK
-    mark.unlink(missing_ok=True)
     _need_running(folder)
     end = time.monotonic() + timeout
-    job = flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{run_id}"')["run-id"]
+    job = _begin(folder, run_id, mark)
     looked = time.monotonic()
     while True:
         time.sleep(0.1)
         state, now = _read(mark), time.monotonic()
+        if str(state.get("job")) != job or "pid" not in state:
+            state = {}  # another job's program, which has yet to end
         if state.get("state") == "finished":
             return
         if state.get("state") == "failed":
             raise CoterieError(str(state["error"]))
         if now > end:
             with suppress(CoterieError):
-                flwr(folder, "stop", str(job))
+                flwr(folder, "stop", job)
             raise CoterieError(f"Run {run_id} did not end within {timeout:g} s: run it again to go on.")
         if now - looked > _LOOK:
             looked = now
             _need_running(folder)
             if not state:
-                _need_pending(folder, run_id, str(job))
+                _need_pending(folder, run_id, job)
             if state and not alive(int(state["pid"])) and _read(mark) == state:
                 raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
+
+
+def _begin(folder: Path, run_id: str, mark: Path) -> str:
+    """Start the job of a run; a SuperLink that was killed may have an earlier one yet to go on with, which ends."""
+    if (before := _read(mark).get("job")) is not None:
+        with suppress(CoterieError):
+            flwr(folder, "stop", str(before))
+    mark.unlink(missing_ok=True)
+    job = str(flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{run_id}"')["run-id"])
+    if not mark.exists():
+        keys.private(mark, json.dumps({"job": job}).encode())
+    return job
 
 
 def status(folder: Path) -> dict[str, Any]:
