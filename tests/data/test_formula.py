@@ -65,9 +65,11 @@ def test_a_formula_without_end_is_refused_in_one_short_sentence(formula, why):
         ("I(" + "+".join(["a"] * 150) + ")", 2),
         ("poly(a, 3) + bs(b, df=9)", 3),
         ("I((a > 1) * b) + I((a == 'x') * c) + np.where(a > 0, a, 0)", 4),
+        ("bs(a, df=4, lower_bound=-150, upper_bound=150) + cc(b, knots=[91, 182, 273], upper_bound=366)", 3),
+        ("scale(a, center=170, scale=1000)", 2),
         ("0 + a", 1),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_honest_formulas_are_read(right, terms):
     assert len(formulaic_terms(right, right)) == terms
@@ -77,6 +79,7 @@ def test_honest_formulas_are_read(right, terms):
 def test_a_basis_counts_as_many_columns_as_it_has():
     parsed = parse("y ~ poly(a, 90):poly(b, 80) + x", ["y", "a", "b", "x"])
     assert parsed.widths == (1, 1, 7200)
+    assert parse("y ~ bs(a, df=4, upper_bound=90) + scale(b, center=90)").widths == (1, 4, 1)
     with pytest.raises(CoterieError, match="makes about 7,202 columns"):
         limit_columns(parsed, {})
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from coterie.errors import CoterieError, nearest, shortened
 
-STATEFUL = frozenset({"center", "scale", "standardize", "poly", "bs", "cc", "cr", "cs"})
+BASES = frozenset({"poly", "bs", "cc", "cr", "cs"})
+STATEFUL = frozenset({"center", "scale", "standardize"}) | BASES
 STATELESS = frozenset({"I", "log", "log2", "log10", "exp", "exp2", "exp10", "sqrt", "abs"})
 NUMPY = frozenset(
     {"log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "cbrt", "abs", "square", "sin", "cos", "tan", "tanh"}
@@ -23,6 +24,7 @@ DEPTH = 200
 """Most steps from the whole of an expression to its innermost part: a sum of 200 columns inside ``I()`` has as many."""
 DEGREE = 100
 """Largest whole number that a term with a basis of its own, such as ``poly(x, 3)``, may be given, and most knots."""
+_BOUNDS = ("lower_bound", "upper_bound")  # of a basis: values of the column
 
 _ALLOWED = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Constant, ast.Name, ast.Call, ast.keyword),
@@ -106,7 +108,8 @@ class Use:
             )
         if function in STATEFUL:
             self.stateful = True
-            width = max(map(_width, [*node.args, *(k.value for k in node.keywords)]), default=1)
+            sizes = [*node.args[1:4], *(k.value for k in node.keywords if k.arg not in _BOUNDS)]
+            width = max(map(_width, sizes), default=1) if function in BASES else 1
             if width > DEGREE:
                 raise CoterieError(f"'{shortened(expression)}' may have {DEGREE} columns or knots, not {width:,}.")
             self.width *= width
