@@ -198,21 +198,34 @@ def test_each_sites_sum_has_all_of_the_noise_by_itself():
         (np.array([True, False]), None, np.sqrt(2.0), True),  # clients of one cluster
         (np.array([True, False]), None, 1.0, False),
         (None, "cluster", 1.0, False),
-        (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 0.0, 0.0, 2.0])), True),
+        (None, np.array([0, 0, 0, 1]), PerRow(np.array([1.2, 1.2, 1.2, 2.0])), True),
         (None, np.array([0, 0, 0, 1]), PerRow(np.array([2.0, 2.0, 2.0, 1.9])), False),
+        (None, None, PerRow(np.array([2.0, 0.0, 0.0, 2.0])), False),  # whose finer bits would shine through
+        (None, None, PerRow(np.array([1.0, 1.0, 1.0, 1e9])), False),
         (None, None, -5.0, False),
         (None, None, np.nan, False),
     ],
 )
 def test_own_noise_is_counted_in_every_group_that_is_asked(rows, by, noise, fine):
+    answer, guard = told(rows, by, noise)
+    assert (answer == b"passed") == fine and (guard.spent > 0.0) == fine
+    assert fine or "own clients is less than 2" in wire.decode(answer)["refused"]
+
+
+def test_noise_that_does_not_go_with_its_clients_is_refused():
+    rows = np.array([0, 2, 1, 3])  # work gets them in their own order, and what is not PerRow as it was sent
+    answer, guard = told(rows, np.array([0, 0, 0, 1]), np.array([1.2, 1.2, 1.2, 2.0]))
+    assert "does not say which client adds it" in wire.decode(answer)["refused"] and guard.spent == 0.0
+
+
+def told(rows, by, noise):
+    """What a careful site's guard answers to a sum, and the guard."""
     _, guards = careful()
     how = {"form": "names", "bound": {"v": 1.0}, "noise": noise, "sampling": 1.0, "seed": None}
     request = {"kind": "total", "work": clipped.work_name, "by": by, "exchange": [1, 1], "counted": [0, 0]}
     request |= {"rows": rows, "message": {"inner": tell.work_name, "message": {}, **how}}
     guards[0]._receive, real = lambda data: real(data) if b"about" in data else b"passed", guards[0]._receive
-    answer = guards[0](wire.encode(request))
-    assert (answer == b"passed") == fine and (guards[0].spent > 0.0) == fine
-    assert fine or "own clients is less than 2" in wire.decode(answer)["refused"]
+    return guards[0](wire.encode(request)), guards[0]
 
 
 def test_hide_is_one_of_two():

@@ -146,8 +146,13 @@ class Guard:
             return
         who, by = self._clusters(request), request["by"]
         labels = who if isinstance(by, str) else np.zeros_like(who) if by is None else np.asarray(by, dtype=np.int64)
-        variance = np.bincount(labels, np.broadcast_to(np.square(noise), who.shape))[np.unique(labels)]
-        if not (np.all(noise >= 0.0) and np.all(np.sqrt(variance) >= self.noise * (1.0 - 1e-9))):
+        if noise.ndim and not isinstance(asked, PerRow):
+            raise CoterieError("A sum was asked with noise that does not say which client adds it.")
+        each = np.broadcast_to(noise, who.shape)
+        # Noise lies on a grid of its own size: finer bits of who adds less than the others would shine through theirs.
+        _, first, at, size = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+        enough = each * np.sqrt(size)[at] >= self.noise * (1.0 - 1e-9)
+        if not np.all(enough & (each == each[first][at])):
             raise CoterieError(
                 f"A sum was asked in which the noise of this site's own clients is less than {self.noise:.3g}: let "
                 "Private add it with hide='site'."
