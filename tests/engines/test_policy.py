@@ -188,6 +188,35 @@ def test_a_site_that_stays_away_holds_up_the_others_less_and_less():
     assert len(ask(fed).missing) == 0 and len(waited) == 1, "once it answered it is one of all again"
 
 
+def test_a_site_that_is_back_is_asked_where_another_has_left_too_little_time_and_too_few():
+    def fault(name, call, reply):
+        if (name, call) == ("site 2", 3):
+            time.sleep(0.3)
+            return None
+        return silent_from(2, 2)(name, call, reply)
+
+    fed = remote(fault, Policy(strict=False, retries=0, rejoin=3600.0))
+    ask(fed)
+    fed._courier._away[1] = 0.0
+    fed._courier.policy = Policy(strict=False, retries=0, rejoin=3600.0, deadline=0.2, min_clients=10)
+    assert len(ask(fed).missing) == 7 and list(fed.troubles) == ["site 2"]
+
+
+def test_sites_that_are_left_out_are_not_counted_on():
+    fed = remote(silent_from(2, 2), Policy(strict=False, retries=0, rejoin=3600.0, min_clients=10))
+    assert len(ask(fed).missing) == 13
+    fed._courier.quarantined["site 2"] = "it was broken"
+    assert len(ask(fed).missing) == 7, "a quorum needs the site that was away"
+
+
+def test_a_site_that_was_away_once_and_refuses_now_is_not_called_late():
+    fed = remote(silent_from(2, 2), Policy(strict=False, retries=0))
+    ask(fed)
+    assert fed._courier.late == ["site 1"]
+    fed.ask(fails_at_site_1)
+    assert list(fed.troubles) == ["site 1"] and not fed._courier.late
+
+
 def test_a_deadline_ends_an_exchange():
     def slow(name, call, reply):
         if name == "site 1" and call > 1:

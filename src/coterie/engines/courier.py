@@ -62,13 +62,17 @@ class Courier:
         doubtful = {s: left.pop(s) for s in list(left) if s in self._misses and self._spared(parts)}
         self._gather(requests, left, end, found)
         if doubtful:
-            self._gather(requests, doubtful, min(end, time.monotonic() + self.policy.rejoin), found)
+            self.troubles |= {self.names[s]: _AWAY for s in doubtful}
+            last = time.monotonic() + self.policy.rejoin
+            self._gather(requests, doubtful, min(end, last) if self._short(parts, found) is None else last, found)
         return dict(sorted(found.items()))
 
     def _gather(
         self, requests: Mapping[int, Mapping[str, Any]], left: dict[int, bytes], end: float, found: dict[int, Any]
     ) -> None:
         """Send the messages ``left`` until they are answered or ``end`` has come; replies go to ``found``."""
+        if end <= time.monotonic():
+            return
         strikes = dict.fromkeys(left, 0)
         for attempt in range(self.policy.retries + 1):
             if attempt and left and self.policy.pause:
@@ -88,6 +92,7 @@ class Courier:
                         continue
                 del left[site]
                 self._misses.pop(site, None)
+                self._away.pop(site, None)
         for site in left:
             misses = self._misses[site] = self._misses.get(site, 0) + 1
             self._away[site] = time.monotonic() + self.policy.rejoin * 2 ** min(misses - 1, MOST_PATIENCE)
@@ -122,12 +127,17 @@ class Courier:
         now = time.monotonic()
         if self._away.get(site, now) <= now or not parts:
             return True
-        return self._short(parts, [s for s in parts if self._away.get(s, now) <= now]) is not None
+        here = [s for s in self._open(parts) if self._away.get(s, now) <= now]
+        return self._short(parts, here) is not None
 
     def _spared(self, parts: Mapping[int, Part]) -> bool:
         """Whether those that answered last time are enough, and others may come back later."""
-        sure = [s for s in parts if s not in self._misses]
+        sure = [s for s in self._open(parts) if s not in self._misses]
         return bool(sure) and self.policy.rejoin > 0.0 and self._short(parts, sure) is None
+
+    def _open(self, parts: Iterable[int]) -> list[int]:
+        """The sites that are not left out."""
+        return [s for s in parts if self.names[s] not in self.quarantined]
 
     def _short(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:
         """What is missing for a quorum where of all who were asked some ``sites`` answered; None if nothing is."""
