@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deployment import outgoing
+from coterie.deployment import host, outgoing
 from coterie.deployment.config import SITE, Member
 from coterie.deployment.host import Host
 from coterie.engines import checkpoint, wire
@@ -97,7 +97,7 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     build(tmp_path)
     site = home(tmp_path, "bern")
     (site / "federation.toml").unlink()
-    said = wire.decode(outgoing.receiver(site)(b""))
+    said = wire.decode(host.receiver(site)(b""))
     assert said["refused"].startswith("The site cannot take part") and no_path(said, tmp_path)
     (site / SITE).write_text("name = 3")
     with pytest.raises(CoterieError, match=r"'site.toml'") as problem:

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.split import split_rows
-from coterie.deployment.tasks import Holding
 from coterie.engines.remote import Remote
-from coterie.errors import CoterieError
-from coterie.federation import Ints, PerRow, Site, work
+from coterie.federation import PerRow, Site, work
 from coterie.methods import local, pooled
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
-from coterie.objectives.glm import GLM
 from coterie.results.compare import Evidence, Splits
-from coterie.results.metrics import client_losses, client_sums, objective
+from coterie.results.metrics import client_losses, client_sums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,51 +33,6 @@ if TYPE_CHECKING:
 BASELINES = ("local", "pooled")
 Fit = Callable[[Remote], Fitted]
 Hold = Callable[[Mapping[str, Any]], Remote]
-
-
-@dataclass(frozen=True)
-class Parted(GLM):
-    """The clients' training rows.
-
-    Attributes
-    ----------
-    held : GLM
-        The same clients' rows that are held out.
-    """
-
-    held: GLM = field(kw_only=True)
-
-    @property
-    def covers(self) -> Ints:
-        """Rows of every client that a sum tells of: the difference from the sum of all rows tells of those held out."""
-        return np.minimum(self.counts, self.held.counts)
-
-    def take(self, rows: slice | Ints) -> Parted:
-        """The same rows seen as other clients."""
-        return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
-
-
-def parted(found: Holding, hold: Any) -> Holding:
-    """What a site holds, with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
-
-    Parameters
-    ----------
-    found : Holding
-        Of a table.
-    hold : dict
-        ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
-    """
-    kinds = {"seed": int, "repeat": int, "fraction": float}
-    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
-        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
-    o, n = found.objective, len(found.ids)
-    clients = Clients(
-        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), found.labels, "", found.ids, (),
-        np.zeros(n, np.int64), np.arange(len(o.y)),
-    )  # fmt: skip
-    test = split_rows(clients, **hold)
-    train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
-    return replace(found, objective=Parted(**vars(train), held=held))
 
 
 @work

@@ -240,3 +240,12 @@ def _alone(path: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_UN)  # a process that work has forked may hold the file open
         os.close(file)
+
+
+def receiver(folder: Path) -> Callable[[bytes], bytes]:
+    """What answers at the site of a folder; where the folder is wrong, it answers that."""
+    try:
+        return Host(folder).receive
+    except (CoterieError, OSError) as problem:
+        reply = outgoing.cleaned(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
+        return lambda _: reply

@@ -24,6 +24,6 @@ class Member(Site):
 
     def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
         """The host of the site's data."""
-        from coterie.deployment import outgoing
+        from coterie.deployment import host
 
-        return outgoing.receiver(folder)
+        return host.receiver(folder)

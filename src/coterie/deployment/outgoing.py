@@ -53,17 +53,6 @@ def without_paths(text: str, folder: Path) -> str:
     return shortened(_ANY.sub(PATH, text), LONGEST)
 
 
-def receiver(folder: Path) -> Callable[[bytes], bytes]:
-    """What answers at the site of a folder; where the folder is wrong, it answers that."""
-    from coterie.deployment.host import Host
-
-    try:
-        return Host(folder).receive
-    except (CoterieError, OSError) as problem:
-        reply = cleaned(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
-        return lambda _: reply
-
-
 def safe(function: Callable[[], Any], folder: Path) -> Any:
     """What a function returns; its CoterieError without paths, since an engine sends the text on."""
     try:

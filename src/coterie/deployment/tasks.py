@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +75,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
         "hold"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site is
         the client. The schema is what the coordinator holds; without it the site's own. ``hold`` names a split: see
-        :func:`coterie.deployment.held_out.parted`. A factory is called as ``function(path of
+        :func:`coterie.deployment.parted.parted`. A factory is called as ``function(path of
         the data, site=name, **options)`` and returns an objective, labels of its clients and, if there are any, of
         their clusters.
     data : str
@@ -95,9 +95,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if strange := task.keys() - _TABLE.keys():
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
     if (hold := task.pop("hold")) is not None:
-        from coterie.deployment.held_out import parted
+        from coterie.deployment.parted import parted
 
-        return parted(prepare(folder, member, task | {"kind": kind}, data), hold)
+        found = prepare(folder, member, task | {"kind": kind}, data)
+        return replace(found, objective=parted(found.objective, found.labels, found.ids, hold))
     own = Schema.read(folder / SCHEMA)
     agreed = own if task["schema"] is None else Schema.of(task["schema"], "The schema of the run")
     from coterie import __version__
