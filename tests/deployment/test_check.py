@@ -111,13 +111,13 @@ def test_levels_of_rows_are_found_where_the_schema_is_another_sites(tmp_path):
 
 def test_a_level_that_few_rows_have_is_not_named(tmp_path):
     frames = tables()
-    frames["bern"].loc[:2, "pain"] = 99
+    frames["bern"].loc[:2, "pain"] = 987654321
     united = build(tmp_path, frames)
     known = Schema(united.columns | {"pain": replace(united.columns["pain"], levels=("1", "2", "3", "4"))})
     known.write(home(tmp_path, "bern") / "schema.toml")
     report = asked(tmp_path)
     assert report.sites["bern"][0].startswith("'pain' has 1 level of fewer than 5 rows that the owner has not named")
-    assert "99" not in str(wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"}))))
+    assert "987654321" not in str(wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"}))))
 
 
 def test_what_is_wrong_with_a_table_is_said_without_its_values(tmp_path):
