@@ -179,18 +179,20 @@ class State(Mapping[str, Array]):
 
     def written(self, name: str) -> npt.NDArray[np.bool_]:
         """Which clients have ever written ``name``, (m,) bool."""
-        source = self._source
-        if name in self.new or not (isinstance(source, State) or name in source):
+        if name in self.new or not self._known(name):
             return np.full(self._size, name in self.new)
-        mask = source.written(name) if isinstance(source, State) else source.get(WRITTEN + name)
+        mask = self._source.written(name) if isinstance(self._source, State) else self._source.get(WRITTEN + name)
         return np.ones(self._size, dtype=bool) if mask is None else mask[self._rows]
 
     def __contains__(self, name: object) -> bool:
         """Whether every client has written ``name``."""
         if name in self.new or isinstance(self._source, State):
-            return name in self.new or bool(self.written(str(name)).all())
+            return name in self.new or (self._known(name) and bool(self.written(str(name)).all()))
         mask = self._source.get(f"{WRITTEN}{name}")
         return name in self._source and (mask is None or bool(mask[self._rows].all()))
+
+    def _known(self, name: object) -> bool:
+        return name in self.new or (s._known(name) if isinstance(s := self._source, State) else name in s)
 
     def _raw(self, name: str) -> Array:
         if name in self.new:
@@ -201,8 +203,7 @@ class State(Mapping[str, Array]):
         """The state ``name``, with the rows of ``default`` (m, ...) for clients that never wrote it."""
         if name in self:
             return readonly(self._raw(name))
-        written = self.written(name)
-        if default is None or not written.any():
+        if default is None or not (written := self.written(name)).any():
             return default
         values: Array = np.array(self._raw(name))
         values[~written] = np.broadcast_to(default, values.shape)[~written]

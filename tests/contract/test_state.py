@@ -68,6 +68,18 @@ def test_state_stays_and_is_replaced_by_assignment(fed):
     np.testing.assert_array_equal(fed.ask(read, to=[5, 1, 1])["u"], second[[5, 1, 1]])
 
 
+@work
+def of_nobody(site):
+    nobody = site.take(np.zeros(len(site), dtype=bool))
+    values = nobody.state.get("never", np.zeros((0, 2)))
+    return {"rows": np.full(len(site), len(values)), "there": np.full(len(site), "never" in nobody.state)}
+
+
+def test_a_view_of_no_clients_has_what_was_written_and_defaults_for_the_rest(fed):
+    replies = fed.ask(of_nobody)
+    assert not replies["rows"].any() and not replies["there"].any()
+
+
 def test_a_part_of_the_clients_writes_its_own_rows(fed):
     fed.ask(write, to=[7, 2], u=PerRow(np.array([7.0, 2.0])))
     expected = np.full(M, 5.0)
