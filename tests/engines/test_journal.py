@@ -159,3 +159,13 @@ def test_two_processes_never_write_one_journal(tmp_path, monkeypatch):
             assert len(Journal(tmp_path)) == 0, "it is waited for"
         finally:
             other.kill()
+
+
+def test_a_journal_is_held_while_any_of_a_process_is_open(tmp_path):
+    code = "import sys; from coterie.engines import journal; journal.WAIT = 0.0; journal.Journal(sys.argv[1])"
+    command = [sys.executable, "-c", code, tmp_path]
+    first, again = Journal(tmp_path), Journal(tmp_path)
+    del again
+    assert b"Another process goes on" in subprocess.run(command, capture_output=True, timeout=60).stderr
+    del first
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0

@@ -41,7 +41,7 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        weakref.finalize(self, os.close, _alone(self.folder))
+        self._held = _alone(self.folder / "lock")
         self.base: dict[str, Any] | None = None
         if (self.folder / "base").exists():
             self.base = checkpoint.read(self.folder / "base")
@@ -124,13 +124,34 @@ class Journal:
         return entries
 
 
-def _alone(folder: Path) -> int:
-    """Hold the journal against other processes, as an open file.
+class _Held:
+    """A lock that this process holds until all its journals of a folder are gone."""
+
+    def __init__(self, file: int) -> None:
+        weakref.finalize(self, os.close, file)
+
+
+_HELD: weakref.WeakValueDictionary[tuple[int, int, int], _Held] = weakref.WeakValueDictionary()
+
+
+def _alone(path: Path) -> _Held:
+    """Hold a journal against other processes.
 
     A coordinator whose engine was killed may live on and count another exchange, while the run that was started again
-    goes on from what it has read.
+    goes on from what it has read. A process that closes a file loses all its locks on it, so it opens each but once.
     """
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    if not path.exists():
+        path.touch(mode=0o600)
+    number = path.stat()
+    key = os.getpid(), number.st_dev, number.st_ino  # a process that is forked off has no locks
+    if (held := _HELD.get(key)) is None:
+        held = _HELD[key] = _Held(_locked(path))
+    return held
+
+
+def _locked(path: Path) -> int:
+    """An open file that no other process has locked."""
+    file = os.open(path, os.O_RDWR)
     try:
         from fcntl import LOCK_EX, LOCK_NB, lockf
     except ImportError:  # Windows
@@ -143,5 +164,5 @@ def _alone(folder: Path) -> int:
         except OSError:
             if time.monotonic() > end:
                 os.close(file)
-                raise CoterieError(f"Another process goes on with the run of {folder}: end it first.") from None
+                raise CoterieError(f"Another process goes on with the run of {path.parent}: end it first.") from None
             time.sleep(0.1)
