@@ -47,7 +47,9 @@ def environment(folder: Path) -> dict[str, str]:
     """Environment of all Flower processes of a coordinator or site: nothing is reported, checked or installed."""
     home = folder / FILES / "home"
     home.mkdir(parents=True, exist_ok=True)
-    return os.environ | {
+    # A client's process lives for one message: it would compile anew all that it imports, which takes seconds.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return own | {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -5,7 +5,12 @@ import time
 
 import pytest
 
-from coterie.deployment.flower_serve import FILES, Child, tend
+from coterie.deployment.flower_serve import FILES, Child, environment, tend
+
+
+def test_processes_of_one_message_keep_what_they_compile(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment(tmp_path)
 
 
 @pytest.mark.parametrize("as_one", [True, False])
