@@ -312,14 +312,13 @@ class Roster:
 class Replies(Mapping[str, Any]):
     """One row for each request that was answered: ``replies[name]`` is an array or a :class:`Ragged`, read-only.
 
-    An exchange nobody answers has no names.
-
     Attributes
     ----------
     to : (requests,) int64
         The client of each request.
     rows, missing : int64
-        Positions in ``to`` that were answered (aligned with the arrays) and that were not.
+        Positions in ``to`` that were answered (aligned with the arrays) and that were not. An exchange nobody answers
+        has no names.
     """
 
     __slots__ = ("_values", "missing", "rows", "to")
