@@ -31,7 +31,7 @@ federation-demo:
 
 hospitals: $(VENV)/.federation
 	$(BIN)/python examples/hospitals.py --engine nvflare
-	$(BIN)/python examples/hospitals.py --engine flower --steps 10
+	$(BIN)/python examples/hospitals.py --engine flower --steps 10 --looks 2
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal

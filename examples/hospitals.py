@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=["nvflare", "flower"], default="nvflare")
     parser.add_argument("--folder", type=Path, default=Path("build/hospitals"))
     parser.add_argument("--steps", type=int, default=STEPS, help="of Async-L2GD; 0 leaves it out")
+    parser.add_argument("--looks", type=int, default=50, help="how often Async-L2GD stops to measure its gap")
     parser.add_argument("--splits", type=int, help="for the evidence of the exact fit; by default 1 over NVFlare")
     given = parser.parse_args()
     splits = given.splits if given.splits is not None else int(given.engine == "nvflare")
@@ -59,7 +60,7 @@ def main() -> int:
                 "--option", "covariance=isotropic", "--option", f"splits={splits}")  # fmt: skip
         sound = exact(folder, table, started, splits)
         if given.steps:
-            sound &= rounds(folder, table, given.steps)
+            sound &= rounds(folder, table, {"steps": given.steps, "looks": given.looks})
         command("federation", "status", folder)
         command("federation", "log", folder / "sites" / sites[0], "--last", "3")
     finally:
@@ -94,14 +95,14 @@ def evidence(there: FitResult, here: FitResult) -> bool:
     return gap < 1e-10
 
 
-def rounds(folder: Path, table: pd.DataFrame, steps: int) -> bool:
+def rounds(folder: Path, table: pd.DataFrame, options: dict[str, int]) -> bool:
     """Async-L2GD over the sites against that in one process."""
-    options = {"steps": steps, "seed": 0}
-    asked = ["--option", f"steps={steps}", "--option", "gamma=1.0", "--seed", "0"]
+    asked = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    asked += ["--option", "gamma=1.0", "--seed", "0"]
     seconds = command("federation", "run", folder, "--program", "async-l2gd", *MODEL, *asked, "--name", "rounds")
     there = coterie.load(folder / "coordinator" / "runs" / "rounds" / "result")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
-                       missing="drop", gamma=1.0, rounds=options)  # fmt: skip
+                       missing="drop", gamma=1.0, rounds={"seed": 0, **options})  # fmt: skip
     print(f"\nAsync-L2GD: {there.ledger['exchanges']} exchanges in {seconds:.1f} s.")
     return agree(there, here)
 

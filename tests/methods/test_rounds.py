@@ -78,6 +78,18 @@ def test_from_a_table_to_the_optimum(family, method):
 
 
 @BOTH
+def test_looks_are_as_many_as_asked_and_one_exchange_each(accelerated):
+    glm, clusters = table(rows=(5, 12))
+    options = {"gamma": 2.0, "alpha": 0.4, "steps": 400, "eta": None if accelerated else 1e-3}
+    few, _ = run(glm, clusters, accelerated, looks=2, **options)
+    many, _ = run(glm, clusters, accelerated, looks=40, **options)
+    few, steps = few.info["rounds"], [t for t, *_ in few.info["rounds"]["trace"]]
+    assert steps == [1, 200, 400]
+    assert few["gap"] == pytest.approx(many.info["rounds"]["gap"], rel=1e-9)
+    assert len(many.info["rounds"]["trace"]) > 40
+
+
+@BOTH
 @pytest.mark.parametrize("form", ["equal", "own", "some alone", "clusters apart", "no clusters"])
 def test_near_the_optimum_for_every_shape_of_the_ties(form, accelerated):
     glm, clusters = table(rows=(5, 12))

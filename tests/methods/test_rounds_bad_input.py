@@ -60,6 +60,7 @@ BAD = [
     ("steps", {"steps": 0}, {}, ["steps of rounds must be a whole number from 1 to 1,000,000,000, not 0"]),
     ("steps are true", {"steps": True}, {}, ["a whole number from 1 to 1,000,000,000, not True"]),
     ("seed", {"seed": "x"}, {}, ["seed of rounds must be a whole number from 0 to 1,000,000,000, not 'x'"]),
+    ("looks", {"looks": 0}, {}, ["looks of rounds must be a whole number from 1 to 1,000,000,000, not 0"]),
     ("no seed", {"seed": None}, {}, ["seed of rounds must be a whole number", "not None"]),
     ("endless", {"steps": 10**30}, {}, ["steps of rounds must be a whole number from 1 to 1,000,000,000"]),
     ("more rows than there are", {"batch": 10**6}, {}, ["batch of rounds is 1,000,000, and no client has more than"]),

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.complete import complete
 from coterie.methods.rounds.anchors import Anchors
-from coterie.methods.rounds.at_home import MARK, Reply, State, diverged, shape
+from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw
 from coterie.methods.rounds.heads import Network, central
 from coterie.numerics import keyed
@@ -91,8 +91,8 @@ class AsyncAL2SGD:
         Of the coins; rows are drawn by the engine's.
     batch : int
         Rows of a local step, drawn with replacement: the paper's is 1; 0 takes all.
-    vote, network
-        Who draws the global coin and computes the network's average: see ``rounds.peers``.
+    vote, network, look
+        Who draws the global coin, computes the network's average (``rounds.peers``), and is "seen" after a step.
     """
 
     ties: Ties
@@ -105,6 +105,7 @@ class AsyncAL2SGD:
     batch: int = 1
     vote: Vote | None = None
     network: Network = field(default=central)
+    look: Look = field(default_factory=Look)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
@@ -125,13 +126,13 @@ class AsyncAL2SGD:
             steps = np.arange(t, t + len(globally))
             moves = keyed.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last = heads.iterate(t, globally, locally, moves)
-        status = f"diverged by step {last}" if diverged(fed, heads.u, heads.own) else "running"
-        return state | heads.state() | {"t": state["t"] + n, "status": status}
+        heard = heads.state() | stop(fed, self.look, last, heads.u, heads.own)
+        return state | {"t": state["t"] + n, **heard}
 
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
         """The states after ``stops`` (rising) iterations, from ``state`` on; none after a divergence."""
         state = state or self.init(fed)
-        for stop in stops:
-            if state["status"] == "running" and stop > state["t"]:
-                state = self.step(fed, state, stop - state["t"])
+        for t in stops:
+            if state["status"] == "running" and t > state["t"]:
+                state = self.step(fed, state, t - state["t"])
                 yield state

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
 from coterie.methods.complete import complete
-from coterie.methods.rounds.at_home import MARK, Reply, State, diverged, shape, start
+from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, start, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
 from coterie.methods.rounds.counts import before, communications
 from coterie.methods.rounds.heads import Heads, Network, central
@@ -61,8 +61,8 @@ class AsyncL2GD:
         Rows of a local step, drawn with replacement; 0 takes all.
     closed, together : bool
         Take runs of steps on quadratics in closed form; run compiled where all clients are in this process.
-    vote, network
-        Who draws the global coin and computes the network's average: see ``rounds.peers``.
+    vote, network, look
+        Who draws the global coin, computes the network's average (``rounds.peers``), and is "seen" after a step.
     """
 
     ties: Ties
@@ -76,6 +76,7 @@ class AsyncL2GD:
     together: bool = True
     vote: Vote | None = None
     network: Network = field(default=central)
+    look: Look = field(default_factory=Look)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
@@ -105,9 +106,8 @@ class AsyncL2GD:
                 iterate_all(fed, self, at, eta, p, globally, locally)
             else:
                 last = self._exchanged(fed, heads, at, eta, p, globally, locally)
-        status = f"diverged by step {last}" if diverged(fed, heads.mean) else "running"
-        heard = {"mean": heads.mean, "weight": heads.weight}
-        return state | {"t": t + n, "status": status, "between": between, "within": within, **heard}
+        heard = {"mean": heads.mean, "weight": heads.weight} | stop(fed, self.look, last, heads.mean)
+        return state | {"t": t + n, "between": between, "within": within, **heard}
 
     def _exchanged(
         self, fed: Federation, heads: Heads, t: int, eta: float, p: Floats, globally: Bools, locally: Bools
@@ -143,7 +143,7 @@ class AsyncL2GD:
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
         """The states after ``stops`` (rising) iterations, from ``state`` on; none after a divergence."""
         state = state or self.init(fed)
-        for stop in stops:
-            if state["status"] == "running" and stop > state["t"]:
-                state = self.step(fed, state, stop - state["t"])
+        for t in stops:
+            if state["status"] == "running" and t > state["t"]:
+                state = self.step(fed, state, t - state["t"])
                 yield state

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, Site, work
+from coterie.federation import Federation, Site, Work, work
 from coterie.numerics.kernels import Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.spectrum import ranks, spectrum
@@ -42,10 +43,28 @@ def far(site: Site) -> Reply:
     return {"far": 1.0 - np.isfinite(theta).all(axis=1)}
 
 
-def diverged(fed: Federation, *averages: Floats) -> bool:
-    """Whether some client's parameters, or averages, are not finite; then all return to where they were at the mark."""
-    sums, sound = fed.total(far), all(np.isfinite(mean).all() for mean in averages)
+@dataclass(frozen=True)
+class Look:
+    """What clients tell where a run stops.
+
+    Attributes
+    ----------
+    work : callable
+        Its rows hold "far", whether parameters are no longer finite, and are finite themselves.
+    message : dict
+    """
+
+    work: Work = far
+    message: dict[str, Any] = field(default_factory=dict)
+
+
+def stop(fed: Federation, look: Look, last: int, *averages: Floats) -> State:
+    """What is known when step ``last`` ends a stretch: the sums of a look, and whether parameters or averages diverged.
+
+    Where they did, all clients are back at the mark before it, and were seen there.
+    """
+    sums, sound = fed.total(look.work, **look.message), all(np.isfinite(mean).all() for mean in averages)
     if sound and (not sums or float(sums["far"]) == 0.0):
-        return False
+        return {"status": "running", "seen": dict(sums)}
     fed.restore(MARK)
-    return True
+    return {"status": f"diverged by step {last}", "seen": dict(fed.total(look.work, **look.message))}

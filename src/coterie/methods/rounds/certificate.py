@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.given_strengths import given
+from coterie.methods.rounds.at_home import Look
 from coterie.numerics.kernels import Floats
 from coterie.relations.ties import Ties
 
@@ -30,8 +31,12 @@ def hold(site: Site, optimum: Floats | None = None) -> Reply:
 def apart(site: Site, tied: bool) -> Reply:
     """Squared distances of theta, and of 0, from the optimum; ``tied``: of clients with gamma > 0 only."""
     theta, best = site.state["theta"], site.state[AT]
-    counted = (site.state["gamma"] > 0.0) if tied else np.ones(len(site))
-    return {"now": counted * np.sum((theta - best) ** 2, axis=1), "start": counted * np.sum(best**2, axis=1)}
+    counted = 1.0 * (site.state["gamma"] > 0.0) if tied else np.ones(len(site))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.sum((theta - best) ** 2, axis=1)
+    near = np.isfinite(square)
+    now, begun = counted * np.where(near, square, 0.0), counted * np.sum(best**2, axis=1)
+    return {"far": 1.0 - near, "now": now, "start": begun, "counted": counted}
 
 
 def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
@@ -51,14 +56,20 @@ def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
     return exact
 
 
-def gap(fed: Federation, family: str, ties: Ties) -> float:
-    """``|theta - optimum| / |optimum|``, the distance over that of the start, all clients stacked.
+def look(family: str) -> Look:
+    """What :func:`gap` is told by clients.
 
-    Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not. NaN
-    where no client counts.
+    Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not.
     """
-    tied = family != "gaussian"
-    if tied and not (ties.gamma > 0.0).any():
+    return Look(apart, {"tied": family != "gaussian"})
+
+
+def gap(seen: Mapping[str, Any]) -> float:
+    """``|theta - optimum| / |optimum|``, the distance over that of the start, all clients stacked; from sums of a look.
+
+    Where the optimum is 0 it is the distance itself; NaN where no client counts, or none answered.
+    """
+    if not seen or not seen["counted"]:
         return float("nan")
-    s = complete(fed.total(apart, tied=tied))
-    return float(np.sqrt(s["now"] / s["start"])) if s["start"] > 0.0 else float(np.sqrt(s["now"]))
+    now, start = float(seen["now"]), float(seen["start"])
+    return float(np.sqrt(now / start)) if start > 0.0 else float(np.sqrt(now))

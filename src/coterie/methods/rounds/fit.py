@@ -17,7 +17,7 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
-from coterie.methods.rounds.certificate import certify, gap
+from coterie.methods.rounds.certificate import certify, gap, look
 from coterie.methods.rounds.counts import expected
 from coterie.methods.rounds.options import Options
 from coterie.methods.rounds.peers import traffic
@@ -66,9 +66,9 @@ def fit(
     plan = (accelerate if accelerated else descend)(fed, ties, options)
     trace: list[tuple[int, float, int, int]] = []
     state: dict[str, Any] = {}
-    for state in plan.method.run(fed, plan.stops):
+    for state in replace(plan.method, look=look(problem.family)).run(fed, plan.stops):
         between = state["between"] + state.get("refreshes", 0)
-        trace.append((state["t"], gap(fed, problem.family, ties), int(between), int(state["within"].sum())))
+        trace.append((state["t"], gap(state["seen"]), int(between), int(state["within"].sum())))
     theta = complete(fed.ask(reveal))["theta"]
     own, network = _averages(ties, theta)
     if not ties.alpha @ ties.Gamma > 0.0:

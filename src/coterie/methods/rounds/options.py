@@ -49,6 +49,9 @@ class Options:
         How peers average.
     ties : {"tails", "heads"}, default "tails"
         How a tied vote of peers falls.
+    looks : int, default 50
+        Stops on the way, and as many closer at the beginning: for the trace, for a smaller step size where it
+        decreases, and to return to from a divergence. Each costs two exchanges.
     seed : int, default 0
         Of coins and rows.
     """
@@ -66,6 +69,7 @@ class Options:
     coordinator: str = "central"
     network: str = "all-to-all"
     ties: str = "tails"
+    looks: int = 50
     seed: int = 0
 
     @classmethod
@@ -88,10 +92,10 @@ class Options:
         ):
             if (value := getattr(self, name)) not in values:
                 raise CoterieError(f"{name} of rounds must be {' or '.join(values)}, not {value!r}.")
-        for name, least in (("steps", 1), ("batch", 0), ("seed", 0)):
+        for name, least in (("steps", 1), ("batch", 0), ("looks", 1), ("seed", 0)):
             value = getattr(self, name)
             whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not (whole and least <= value <= LARGEST) and not (value is None and name != "seed"):
+            if not (whole and least <= value <= LARGEST) and not (value is None and name in ("steps", "batch")):
                 raise CoterieError(
                     f"{name} of rounds must be a whole number from {least} to {LARGEST:,}, not {value!r}."
                 )

@@ -27,7 +27,6 @@ MOST = 100_000
 """Steps that are chosen at most."""
 UNKNOWN = 10_000
 """Steps where F is flat in some direction, so that no theory says how many."""
-STOPS = 50
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(bound(T) / at.start)) if mu > 0.0 and at.start > 0.0 else float("inf")
-    return Plan(method, looks(T, STOPS), about)
+    return Plan(method, looks(T, min(options.looks, T)), about)
 
 
 def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
@@ -82,7 +81,7 @@ def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
-    return Plan(method, looks(T, STOPS), about)
+    return Plan(method, looks(T, min(options.looks, T)), about)
 
 
 def some(values: Floats) -> Any:

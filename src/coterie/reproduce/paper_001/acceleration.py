@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fitted import Problem
-from coterie.methods.rounds.certificate import AT, certify, gap
+from coterie.methods.rounds.certificate import AT, certify, gap, look
 from coterie.methods.rounds.curvature import ask_constants, mu_F
 from coterie.methods.rounds.l2gd_rates import ball
 from coterie.methods.rounds.optimum import optimum
@@ -91,12 +91,12 @@ def setting(seed: int = 0) -> Setting:
     return shrunk(brentq(lambda s: np.log(shrunk(s).kappa / KAPPA), -8.0, 0.0, xtol=1e-6))
 
 
-def trace(here: Setting, fed: InProcess, plan: Plan, stops: list[int]) -> Curve:
+def trace(fed: InProcess, plan: Plan, stops: list[int]) -> Curve:
     """Follow a plan; communications are those between clusters, with refreshes, and those of the busiest cluster."""
     rows = []
-    for s in plan.method.run(fed, stops):
+    for s in replace(plan.method, look=look("gaussian")).run(fed, stops):
         spoken = s["between"] + s.get("refreshes", 0) + np.max(s["within"])
-        rows.append((s["t"], gap(fed, "gaussian", here.ties), spoken))
+        rows.append((s["t"], gap(s["seen"]), spoken))
     t, gaps, spoken = np.array(rows, dtype=np.float64).T
     return Curve(t, gaps, spoken, plan.about)
 
@@ -111,7 +111,7 @@ def constant(here: Setting, seed: int, T: int) -> Curve:
     fed = here.fed(seed)
     plan = descend(fed, here.ties, Options(steps=T, seed=seed))
     method: Any = replace(plan.method, eta=plan.about["eta"])
-    return trace(here, fed, Plan(method, [], plan.about), stops_of(T))
+    return trace(fed, Plan(method, [], plan.about), stops_of(T))
 
 
 def tuned(here: Setting, seed: int, T: int) -> Curve:
@@ -122,7 +122,7 @@ def tuned(here: Setting, seed: int, T: int) -> Curve:
         plan = descend(fed, here.ties, Options(steps=T, seed=seed))
         eta = partial(_decreasing, most=plan.about["eta"], rate=factor / plan.about["mu"])
         method: Any = replace(plan.method, eta=eta)  # type: ignore[arg-type]
-        curve = trace(here, fed, Plan(method, [], plan.about), stops_of(T, 800))
+        curve = trace(fed, Plan(method, [], plan.about), stops_of(T, 800))
         curves.append(replace(curve, about=plan.about | {"factor": factor}))
     return min(curves, key=lambda c: (np.nan_to_num(c.first(1e-4), nan=np.inf), c.gaps[-1]))
 
@@ -134,7 +134,7 @@ def _decreasing(t: int, most: float, rate: float) -> float:
 def accelerated(here: Setting, seed: int, T: int, paper: bool) -> Curve:
     """Algorithm 2, with the steps that Theorem 4.3 prints or those that its proof admits."""
     fed = here.fed(seed)
-    return trace(here, fed, accelerate(fed, here.ties, Options(steps=T, seed=seed, paper=paper)), stops_of(T))
+    return trace(fed, accelerate(fed, here.ties, Options(steps=T, seed=seed, paper=paper)), stops_of(T))
 
 
 TITLES = {

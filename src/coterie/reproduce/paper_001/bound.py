@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.rounds import l2gd_rates as rates
-from coterie.methods.rounds.certificate import AT, certify, gap
+from coterie.methods.rounds.certificate import AT, certify, gap, look
 from coterie.methods.rounds.curvature import ask_constants, mu_F
 from coterie.methods.rounds.l2gd_theory import Choice, choose
 from coterie.methods.rounds.optimum import optimum
@@ -116,9 +116,9 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     squares = np.ones((len(seeds), len(t)))
     for seed in seeds:
         settings.tell(f"{title}: run {seed + 1} of {len(seeds)}")
-        method = AsyncL2GD(ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed)
-        for i, _ in enumerate(method.run(fed, t[1:].tolist())):
-            squares[seed, i + 1] = gap(fed, "gaussian", ties) ** 2
+        method = AsyncL2GD(ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, look=look("gaussian"))
+        for i, state in enumerate(method.run(fed, t[1:].tolist())):
+            squares[seed, i + 1] = gap(state["seen"]) ** 2
     ball = rates.ball(chosen.eta, mu, sigma2) / at.start
     return Bounded(title, chosen, mu, sigma2, ball, t, squares, bound, sharper)
 
