@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.deployment import folders, programs
+from coterie.deployment import folders, run
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import Host
 from coterie.deployment.preview import Here
@@ -44,7 +44,7 @@ class Engine:
 
     def run(self, folder, run_id, timeout):
         sites = folder.parent / "sites"
-        programs.run(Here({name: Host(sites / name).receive for name in NAMES}), folder, run_id)
+        run.run(Here({name: Host(sites / name).receive for name in NAMES}), folder, run_id)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from coterie.deployment import folders, programs
+from coterie.deployment import folders, run
 from coterie.deployment.host import Host
 from coterie.deployment.preview import Here
 from tests.cli.harness import coterie
@@ -19,7 +19,7 @@ class Hospitals(Engine):
 
     def run(self, folder, run_id, timeout):
         homes = sorted((folder.parent / "sites").iterdir())
-        programs.run(Here({home.name: Host(home).receive for home in homes}), folder, run_id)
+        run.run(Here({home.name: Host(home).receive for home in homes}), folder, run_id)
 
 
 def test_every_command_of_the_example_works(tmp_path, monkeypatch, capsys):

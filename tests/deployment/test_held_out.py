@@ -12,7 +12,7 @@ from coterie.deployment.config import Config
 from coterie.deployment.host import Host
 from coterie.deployment.logs import read_status
 from coterie.deployment.preview import preview
-from coterie.deployment.programs import run
+from coterie.deployment.run import run
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.remote import Remote

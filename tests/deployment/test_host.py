@@ -333,7 +333,7 @@ def test_what_left_is_written_for_the_owner(tmp_path):
 
 def test_secure_sums_hide_what_a_site_sends(tmp_path):
     pytest.importorskip("cryptography")
-    from coterie.deployment import programs, secrecy
+    from coterie.deployment import run, secrecy
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")
@@ -345,7 +345,7 @@ def test_secure_sums_hide_what_a_site_sends(tmp_path):
         plain.total(rows_here)
     folder = tmp_path / "coordinator"
     toml.write(folder / "runs" / "s" / "run.toml", {"program": "pooled", "task": {"formula": FORMULA}})
-    programs.run(transport(tmp_path), folder, "s")
+    run.run(transport(tmp_path), folder, "s")
     assert logs.read_status(folder / "runs" / "s")["state"] == "finished"
     assert united.columns["pain"].levels == ("1", "2", "3", "4")
 

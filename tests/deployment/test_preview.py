@@ -8,7 +8,7 @@ import pytest
 
 from coterie.deployment.config import Config, Member
 from coterie.deployment.preview import preview
-from coterie.deployment.programs import run
+from coterie.deployment.run import run
 from tests.deployment.sites import FORMULA, build, home, tables
 
 EXACT = {"program": "hierarchical", "task": {"formula": FORMULA}, "options": {"covariance": "isotropic"}}

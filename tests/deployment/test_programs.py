@@ -11,7 +11,7 @@ import pytest
 import coterie
 from coterie.deployment.config import Config, Member
 from coterie.deployment.logs import read_status
-from coterie.deployment.programs import run
+from coterie.deployment.run import run
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError

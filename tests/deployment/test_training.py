@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie.deployment.config import Config, Member
-from coterie.deployment.programs import run
+from coterie.deployment.run import run
 from coterie.engines import InProcess
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment import flower
+from coterie.deployment.flower import operations as flower
 from coterie.errors import CoterieError
 from tests.engines.flower.deployed import deployed
 
@@ -25,11 +25,11 @@ VICTIMS = {  # what the command of the process says, and where it runs
     "superlink": ("flower-superlink", "coordinator"),
     "program": ("flwr-serverapp", "coordinator"),
     "starter of programs": ("flower-superexec", "coordinator"),
-    "coordinator": ("flower_serve coordinator", "coordinator"),
+    "coordinator": ("flower.serve coordinator", "coordinator"),
     "supernode": ("flower-supernode", "sites/a"),
     "client": ("flwr-clientapp", "sites/a"),
     "starter of clients": ("flower-superexec", "sites/b"),
-    "site": ("flower_serve site", "sites/b"),
+    "site": ("flower.serve site", "sites/b"),
 }
 
 

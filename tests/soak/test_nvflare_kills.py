@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment.programs import PATIENT
+from coterie.deployment.run import PATIENT
 from coterie.engines.nvflare import kit, processes
 from tests.engines.nvflare.deployed import deployed
 

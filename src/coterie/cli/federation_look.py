@@ -76,7 +76,7 @@ def preview(
     given = {k: v for k, v in locals().items() if k not in ("folder", "min_group", "as_json")}
     from coterie.deployment import folders
     from coterie.deployment.preview import preview as look
-    from coterie.deployment.programs import run as run_program
+    from coterie.deployment.run import run as run_program
 
     home = folders.site(folder)
     with status("Running the program on this site's own rows ..."):

@@ -96,15 +96,16 @@ def run(
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
     given = {k: v for k, v in locals().items() if k not in ("folder", "name", "timeout", "as_json")}
-    from coterie.deployment import folders, programs
+    from coterie.deployment import folders
     from coterie.deployment.config import Config
+    from coterie.deployment.run import verified
 
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)
     described = o.described(given)
     run_id = name or _number(home, program)
     with folders.begun(home, run_id, described) as there:
-        programs.verified(home, described)
+        verified(home, described)
         try:
             _follow(engine, home, run_id, timeout, as_json)
         except KeyboardInterrupt:

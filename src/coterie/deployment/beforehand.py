@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.deployment import tasks
 from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.program import CHECK, Program
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
-from coterie.methods.registry import METHODS
 from coterie.methods.training import TRAINERS, trainer
-
-if TYPE_CHECKING:
-    from coterie.deployment.programs import Program
-
-CHECK = "check"
 
 
 def verify(folder: Path, program: Program, config: Config) -> None:
@@ -40,7 +35,7 @@ def verify(folder: Path, program: Program, config: Config) -> None:
         return
     if "factory" not in program.task:
         _table(folder, program)
-    if is_fit(program):
+    if program.fits:
         from coterie.deployment.fits import settled
 
         if config.privacy:
@@ -53,11 +48,6 @@ def verify(folder: Path, program: Program, config: Config) -> None:
         training(program, seed)
     else:
         function(folder, program)
-
-
-def is_fit(program: Program) -> bool:
-    """Whether a program is a method of ``coterie fit`` on tables."""
-    return program.program in METHODS and "factory" not in program.task
 
 
 def schema_of(folder: Path) -> Schema:

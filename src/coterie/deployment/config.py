@@ -29,7 +29,7 @@ from coterie.deployment import toml
 from coterie.errors import CoterieError, nearest
 
 ENGINES = ("flower", "nvflare")
-FEDERATION, SITE, SCHEMA = "federation.toml", "site.toml", "schema.toml"
+FEDERATION, SITE, SCHEMA, RUN = "federation.toml", "site.toml", "schema.toml", "run.toml"
 MIN_GROUP = 5
 """Rows that a sum, or a client's reply, must cover to leave a site."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.deployment import identified
 from coterie.deployment.held_out import Hold, compared
+from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
 from coterie.deployment.tasks import design_of
 from coterie.engines.remote import Remote
@@ -26,7 +27,6 @@ from coterie.results.strengths import aligned
 
 if TYPE_CHECKING:
     from coterie.data.design import Design
-    from coterie.deployment.programs import Program
 
 _OPTIONS = (
     "splits", "test_fraction", "shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha",

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment import secrecy, toml
-from coterie.deployment.config import FEDERATION, MIN_GROUP, SCHEMA, SITE, Config, Member, check_name
+from coterie.deployment.config import FEDERATION, MIN_GROUP, RUN, SCHEMA, SITE, Config, Member, check_name
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed, nearest
 
-COORDINATOR, SITES, RUNS, RUN = "coordinator", "sites", "runs", "run.toml"
+COORDINATOR, SITES, RUNS = "coordinator", "sites", "runs"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 
 
 def engine(name: str) -> Any:
-    """``coterie.deployment.<name>``; a CoterieError names the extra where the engine is not installed."""
+    """``coterie.deployment.<name>.operations``; a CoterieError names the extra where the engine is not installed."""
     package = _PACKAGES[name]
     if find_spec(package) is None:
         raise CoterieError(
             f"The engine '{name}' needs {package}, which is not installed: pip install 'coterie[{name}]'."
         )
-    return import_module(f"coterie.deployment.{name}")
+    return import_module(f"coterie.deployment.{name}.operations")
 
 
 def coordinator(folder: str | Path) -> Path:

@@ -98,7 +98,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     program : dict
         What ``run.toml`` says.
     run : callable
-        ``run(transport, folder, run_id)``: :func:`coterie.deployment.programs.run`.
+        ``run(transport, folder, run_id)``: :func:`coterie.deployment.run.run`.
     min_group : int, optional
         Rows that a number must cover; by default what ``site.toml`` says.
 

@@ -1,24 +1,10 @@
-"""What a coordinator does in a run: a method by name, a program of its owner's, or a check, over any transport.
-
-``runs/<id>/run.toml``:
-
-```toml
-program = "hierarchical"     # a method of `coterie fit`, one of `coterie train`, "module:function", or "check"
-seed = 0                     # by default the federation's
-[task]                       # what the sites prepare; see coterie.deployment.tasks
-formula = "disease ~ age + sex"
-family = "binomial"
-missing = "drop"
-[options]                    # of the program
-covariance = "isotropic"
-```
-"""
+"""What a coordinator does in a run, over any transport; :mod:`coterie.deployment.program` says which runs there are."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -26,75 +12,21 @@ from typing import Any
 import numpy as np
 
 from coterie.deployment import beforehand, check, secrecy, toml
-from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
+from coterie.deployment.program import CHECK, Program
 from coterie.deployment.schema import Schema
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
-from coterie.errors import CoterieError, nearest
-from coterie.methods.registry import METHODS
+from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
 
-RUN, RESULT, JOURNAL = "run.toml", "result", "journal"
+RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
     "deadline": 240.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
 }  # fmt: skip
 """Policy of a deployed run where nothing else is said: a site has four minutes to come back, none may be missing."""
-_NETWORKED = "similarity-network"
-
-
-@dataclass(frozen=True)
-class Program:
-    """What ``run.toml`` says.
-
-    Attributes
-    ----------
-    program : str
-    task : dict
-        "factory" and "options", or what a table's task takes.
-    options : dict
-        Of the program.
-    seed : int or None
-        The federation's where None.
-    """
-
-    program: str
-    task: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.program, str) or not (self.program in names() or ":" in self.program):
-            known = nearest(self.program, names()) or f" There are {', '.join(names())}, or module:function."
-            raise CoterieError(f"There is no program {self.program!r}.{known}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise CoterieError(f"The seed must be a whole number from 0, not {self.seed!r}.")
-        if self.program in METHODS and "formula" not in self.task:
-            raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
-        if self.program in TRAINERS and "factory" not in self.task and self.program not in METHODS:
-            raise CoterieError(
-                f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
-                "(--objective module:function)."
-            )
-
-    @classmethod
-    def read(cls, path: Path) -> Program:
-        """From ``run.toml``; a CoterieError says what is wrong with it."""
-        return toml.into(cls, path, "the program of a run", ("program",))
-
-    def asked(self, schema: Schema | None) -> dict[str, Any]:
-        """The task as it is sent to the sites."""
-        if "factory" in self.task:
-            options = self.task.get("options", {})
-            return {"kind": "factory", "name": self.task["factory"], "options": options}
-        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain()}
-
-
-def names() -> list[str]:
-    """Programs by name."""
-    fits = [name for name in METHODS if name != _NETWORKED]
-    return [*fits, *(t for t in TRAINERS if t not in METHODS and not TRAINERS[t].together), "check"]
 
 
 def run(transport: Transport, folder: str | Path, run_id: str) -> None:
@@ -120,7 +52,7 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     log = RunLog(home, tuple(transport.sites))
     try:
         program, config = Program.read(home / RUN), Config.read(folder)
-        if program.program == "check":
+        if program.program == CHECK:
             check.program(transport, folder, run_id, bool(program.options.get("unite")))
         else:
             _run(transport, folder, home, program, config, log)
@@ -184,7 +116,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
 
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
-    if beforehand.is_fit(program):
+    if program.fits:
         from coterie.deployment.fits import fit
 
         schema = beforehand.schema_of(folder)

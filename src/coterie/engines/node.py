@@ -14,7 +14,7 @@ from coterie.engines.assemble import Adder, Gather
 from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
-from coterie.engines.requests import clients, covers, need_form
+from coterie.engines.requests import Refusal, clients, covers, need_form
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Site, State, find_work
 
@@ -256,7 +256,3 @@ class Node:
         self._store.replace(sets.pop("state"))
         self._store.staged.update(sets.pop("staged"))
         self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}
-
-
-class Refusal(CoterieError):
-    """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""

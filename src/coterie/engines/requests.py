@@ -11,6 +11,10 @@ from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
 
 
+class Refusal(CoterieError):
+    """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""
+
+
 def need_form(request: Mapping[str, Any]) -> None:
     """Raise a CoterieError for an exchange ("ask" or "total") that is addressed as no coordinator addresses one.
 

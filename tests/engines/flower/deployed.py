@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.deployment import flower
 from coterie.deployment.config import Config, Member
-from coterie.deployment.flower_serve import free_port
+from coterie.deployment.flower import operations as flower
+from coterie.deployment.flower.serve import free_port
 from coterie.engines import InProcess
 from tests.engines.flower import quadratics
 

@@ -57,7 +57,7 @@ def node(name, sites, folder):
 
 def end(context):
     from coterie.deployment.config import Config, Member
-    from coterie.deployment.flower_app import folder
+    from coterie.deployment.flower.app import folder
 
     name = Member.read(folder()).name
     return name, node(name, Config.read(folder()).sites, folder() / "runs" / str(context.run_config["run"])).receive
@@ -80,7 +80,7 @@ def client():
 
 
 def server():
-    from coterie.deployment.flower_app import coordinator
+    from coterie.deployment.flower.app import coordinator
     from coterie.engines.flower import server_app
 
     return server_app(coordinator(program))

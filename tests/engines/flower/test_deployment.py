@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment import flower
+from coterie.deployment.flower import operations as flower
 from coterie.errors import CoterieError
 from tests.engines.flower.deployed import deployed
 

@@ -17,8 +17,9 @@ import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coterie.deployment import flower_gate, flower_keys
-from coterie.deployment.flower_gate import Gate, server
+from coterie.deployment.flower import gate as module
+from coterie.deployment.flower import keys
+from coterie.deployment.flower.gate import Gate, server
 
 KEY = ec.generate_private_key(ec.SECP384R1())
 PEM = KEY.public_key().public_bytes(
@@ -170,24 +171,24 @@ def test_calls_are_signed_as_flower_does(tmp_path):
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    flower_keys.node_key(tmp_path / "a.key", tmp_path / "nodes" / "a.pub")
+    keys.node_key(tmp_path / "a.key", tmp_path / "nodes" / "a.pub")
     key = serialization.load_ssh_private_key((tmp_path / "a.key").read_bytes(), None)
     headers = {
         FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())),
         FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, b"now")),
         TIMESTAMP_HEADER: b"now",
     }
-    keys = flower_gate._public(tmp_path / "nodes")
-    assert flower_gate._signed({name.encode(): value for name, value in headers.items()}, keys)
+    public = module._public(tmp_path / "nodes")
+    assert module._signed({name.encode(): value for name, value in headers.items()}, public)
 
 
 @contextmanager
 def opened(folder, monkeypatch, behind):
     """A gate at a real port; (port, TLS context of a caller)."""
-    monkeypatch.setattr(flower_gate, "PATIENCE", 2.0)
-    monkeypatch.setattr(flower_gate, "WAITING", 100)
-    flower_keys.authority(folder, "test", 1.0)
-    flower_keys.certificate(folder, folder / "server", "127.0.0.1", 1.0)
+    monkeypatch.setattr(module, "PATIENCE", 2.0)
+    monkeypatch.setattr(module, "WAITING", 100)
+    keys.authority(folder, "test", 1.0)
+    keys.certificate(folder, folder / "server", "127.0.0.1", 1.0)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -257,7 +258,7 @@ def test_strangers_that_are_slow_many_or_huge_do_not_stop_the_sites(tmp_path, mo
 
 
 def test_a_sites_call_that_stops_half_way_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(flower_gate, "PAUSE", 0.5)
+    monkeypatch.setattr(module, "PAUSE", 0.5)
 
     async def behind(request):
         await request.aread()

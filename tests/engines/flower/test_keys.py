@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.deployment import flower, flower_keys
 from coterie.deployment.config import Config, Member
+from coterie.deployment.flower import keys
+from coterie.deployment.flower import operations as flower
 from coterie.errors import CoterieError
 
 
@@ -66,7 +67,7 @@ def test_another_authority_and_an_ended_certificate_are_refused(tmp_path):
     server = tmp_path / "one" / "coordinator" / "flower" / "server"
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
         handshake(server, tmp_path / "other" / "sites" / "a" / "flower" / "ca.crt", "127.0.0.1")
-    flower_keys.certificate(tmp_path / "one" / "authority", server, "127.0.0.1", days=-1.0)
+    keys.certificate(tmp_path / "one" / "authority", server, "127.0.0.1", days=-1.0)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         handshake(server, tmp_path / "one" / "authority" / "ca.crt", "127.0.0.1")
 

@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment import flower, flower_keys
-from coterie.deployment.flower_serve import environment, free_port, program
+from coterie.deployment.flower import keys
+from coterie.deployment.flower import operations as flower
+from coterie.deployment.flower.serve import environment, free_port, program
 from coterie.errors import CoterieError
 from tests.engines.flower.deployed import deployed
 
@@ -60,12 +61,12 @@ def bare(here, name, *options):
 
 
 def other_ca(files):
-    flower_keys.authority(files / "other", "other", 365.0)
+    keys.authority(files / "other", "other", 365.0)
     shutil.copy(files / "other" / "ca.crt", files / "ca.crt")
 
 
 def other_key(files):
-    flower_keys.node_key(files / "node.key", files / "node.pub")
+    keys.node_key(files / "node.key", files / "node.pub")
 
 
 def test_strangers_are_refused_and_the_run_is_unharmed(tmp_path):
@@ -101,7 +102,7 @@ def test_nobody_can_give_orders_through_the_gate(tmp_path):
             f'[superlink]\ndefault = "x"\n[superlink.x]\naddress = "127.0.0.1:{here.config.port}"\n'
             f'root-certificates = "{ca}"\n'
         )
-        flower_keys.node_key(tmp_path / "mine.key", tmp_path / "mine.pub")
+        keys.node_key(tmp_path / "mine.key", tmp_path / "mine.pub")
         for order in (["supernode", "register", str(tmp_path / "mine.pub")], ["supernode", "list"], ["list"]):
             done = subprocess.run(
                 [program("flwr"), *order, "--format", "json"],
@@ -118,12 +119,12 @@ def test_nobody_can_give_orders_through_the_gate(tmp_path):
 def test_a_certificate_that_has_ended_is_refused_by_the_sites(tmp_path, monkeypatch):
     with deployed(tmp_path) as here:
         files = here.coordinator / "flower"
-        flower_keys.certificate(tmp_path / "authority", files / "server", "127.0.0.1", days=-1.0)
+        keys.certificate(tmp_path / "authority", files / "server", "127.0.0.1", days=-1.0)
         with pytest.raises(CoterieError, match="ended on"):
             flower.start_coordinator(here.coordinator)
         here.processes.append(flower.start_site(here.site("a")))
         # The gate alone, as the SuperLink's own tools refuse the certificate too.
-        from coterie.deployment.flower_gate import Gate, server
+        from coterie.deployment.flower.gate import Gate, server
 
         gate = server(
             Gate("https://127.0.0.1:1", files / "ca.crt", files / "nodes"),

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from coterie.deployment.flower_serve import FILES, Child, environment, tend
+from coterie.deployment.flower.serve import FILES, Child, environment, tend
 
 
 def test_processes_of_one_message_keep_what_they_compile(tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.deployment import nvflare
 from coterie.deployment.config import Config
+from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines import InProcess, checkpoint
 from coterie.engines.nvflare import kit, processes
 

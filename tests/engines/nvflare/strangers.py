@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from coterie.deployment import nvflare
+from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.nvflare import kit
 
 

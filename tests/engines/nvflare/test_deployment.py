@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import nvflare
+from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.nvflare import kit, processes, refusals
 from coterie.errors import CoterieError
 from tests.engines.nvflare import strangers

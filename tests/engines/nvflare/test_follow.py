@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import logs, nvflare
+from coterie.deployment import logs
 from coterie.deployment.config import Config
+from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.nvflare import operator
 from coterie.engines.nvflare.outcome import LOCK, Outcome, sole
 from coterie.engines.nvflare.transport import JobEndedError

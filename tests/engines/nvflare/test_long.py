@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import logs, nvflare
-from coterie.deployment.programs import PATIENT
+from coterie.deployment import logs
+from coterie.deployment.nvflare import operations as nvflare
+from coterie.deployment.run import PATIENT
 from coterie.engines.nvflare import kit, processes, refusals
 from coterie.engines.policy import BelowQuorum
 from tests.contract.cases import CASES

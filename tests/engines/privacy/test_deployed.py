@@ -6,7 +6,7 @@ pytest.importorskip("dp_accounting")
 
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import Host
-from coterie.deployment.programs import run
+from coterie.deployment.run import run
 from coterie.errors import CoterieError
 from tests.deployment.hospitals import begin, transport
 from tests.deployment.test_training import FACTORY, OPTIONS, SITES, TASK, found

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment.config import Config, Member
-from coterie.deployment.flower_keys import private
-from coterie.deployment.flower_serve import end_with_parent
+from coterie.deployment.flower.keys import private
+from coterie.deployment.flower.serve import end_with_parent
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 
 MARK = "flower.json"
@@ -58,7 +58,7 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
 
 
 def _run(transport: FlowerTransport, folder: Path, run: str) -> None:
-    from coterie.deployment.programs import run as run_program
+    from coterie.deployment.run import run as run_program
 
     run_program(transport, folder, run)
 

@@ -1,7 +1,7 @@
 """A federation over Flower: folders with certificates and keys, processes, runs.
 
-A coordinator is a SuperLink behind a gate (:mod:`coterie.deployment.flower_gate`); a site is a SuperNode with a key of
-its own. Both are kept alive by one supervising process each (:mod:`coterie.deployment.flower_serve`), which these
+A coordinator is a SuperLink behind a gate (:mod:`coterie.deployment.flower.gate`); a site is a SuperNode with a key of
+its own. Both are kept alive by one supervising process each (:mod:`coterie.deployment.flower.serve`), which these
 functions start and end by its number. Logs are in ``flower/`` within each folder: ``log.txt`` says what started, ended
 or was refused, the other ``.txt`` files are what Flower's own processes print.
 """
@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment import flower_keys as keys
 from coterie.deployment.config import Config, Member
-from coterie.deployment.flower_serve import (
+from coterie.deployment.flower import keys
+from coterie.deployment.flower.serve import (
     FILES,
     LOG,
     PID,
@@ -56,7 +56,7 @@ clientapp = "client:app"
 [tool.flwr.app.config]
 run = ""
 """
-_PART = "from coterie.deployment.flower_app import {0}\n\napp = {0}()\n"
+_PART = "from coterie.deployment.flower.app import {0}\n\napp = {0}()\n"
 MARK = "flower.json"
 _START = 90.0  # seconds for a coordinator to come up
 _LOOK = 3.0  # seconds between looks whether processes live
@@ -236,7 +236,7 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
         raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
     if (before := _pid(folder)) is not None:
         _end_rest(folder, before)
-    command = [sys.executable, "-m", "coterie.deployment.flower_serve", kind, str(folder)]
+    command = [sys.executable, "-m", "coterie.deployment.flower.serve", kind, str(folder)]
     with (folder / FILES / "supervisor.txt").open("ab") as out:
         process = subprocess.Popen(  # noqa: S603
             command,

@@ -1,6 +1,7 @@
 """What a Flower coordinator or site runs: its processes, started again when they are killed, until it is told to stop.
 
-Run as ``python -m coterie.deployment.flower_serve coordinator|site FOLDER``; :mod:`coterie.deployment.flower` does so.
+Run as ``python -m coterie.deployment.flower.serve coordinator|site FOLDER``;
+:mod:`coterie.deployment.flower.operations` does so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment.config import SITE, Config
-from coterie.deployment.flower_keys import private
+from coterie.deployment.flower.keys import private
 from coterie.errors import CoterieError
 
 FILES = "flower"
@@ -247,7 +248,7 @@ class Coordinator:
 
     def _open(self) -> None:
         """When the SuperLink is up: register the sites' keys, then open the gate."""
-        from coterie.deployment.flower_gate import Gate, server
+        from coterie.deployment.flower.gate import Gate, server
 
         try:
             address = f"https://{HERE}:{self._port}"

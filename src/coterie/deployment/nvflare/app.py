@@ -14,7 +14,7 @@ class Coordinator(Server):
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
         """The run's program, to its end."""
-        from coterie.deployment.programs import run
+        from coterie.deployment.run import run
 
         run(transport, folder, run_id)
 

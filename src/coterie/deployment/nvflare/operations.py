@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.deployment import toml
-from coterie.deployment.config import Config
+from coterie.deployment.config import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.engines.nvflare import kit, processes
 from coterie.engines.nvflare.operator import AwayError, Operator
@@ -148,7 +148,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     CoterieError
         If no coordinator runs, the program failed, or the time is over.
     """
-    from coterie.deployment.nvflare_app import Coordinator, Member
+    from coterie.deployment.nvflare.app import Coordinator, Member
 
     try:
         carry_out(folder, run_id, timeout, Coordinator, Member, needs_all(folder, run_id))
@@ -159,7 +159,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
 
 def needs_all(folder: Path, run_id: str) -> bool:
     """Whether a run can do without no site: one that is not in a job cannot come to it later."""
-    from coterie.deployment.programs import RUN, policy
+    from coterie.deployment.run import policy
 
     checks = toml.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == "check"
     return not checks and policy(Config.read(folder).policy).min_clients == "all"

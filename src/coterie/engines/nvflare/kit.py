@@ -21,7 +21,7 @@ from coterie.errors import CoterieError
 
 SERVER, ADMIN = "coordinator", "operator@coterie.local"
 WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
-CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare_app."]
+CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.app."]
 """The only classes a job may name: no job can bring code of its own to a member."""
 
 _LIVENESS = 60  # seconds without a heartbeat until NVFlare takes a site for gone

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.node import Refusal
+from coterie.engines.requests import Refusal
 from coterie.engines.secure_sum import fixed_point, masks, shamir
 from coterie.engines.secure_sum.layout import pack, where
 from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, thinnest

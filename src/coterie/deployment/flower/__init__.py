@@ -1,0 +1,1 @@
+"""A deployed federation over Flower."""
