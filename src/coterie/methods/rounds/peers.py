@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import special
 
 from coterie.errors import CoterieError
 from coterie.methods.rounds.heads import Network, central
@@ -49,14 +49,11 @@ class Majority:
 
     @cached_property
     def q(self) -> float:
-        """The clusters' own probability of heads, with which the majority has p0: it exists for every k and p0."""
-        if self.p0 in (0.0, 1.0):
-            return self.p0
+        """The clusters' own probability of heads, with which the majority has p0: it exists for every k and p0.
 
-        def excess(q: float) -> float:
-            return float(stats.binom.sf(self.needed - 1, self.k, q)) - self.p0
-
-        return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-15, rtol=1e-14))
+        ``P(Binomial(k, q) >= needed)`` is the incomplete beta function ``I_q(needed, k - needed + 1)``.
+        """
+        return float(special.betaincinv(self.needed, self.k - self.needed + 1, self.p0))
 
     def votes(self, seed: int, steps: Ints) -> Bools:
         """Every cluster's fresh coin at each step, (n, k)."""
