@@ -225,7 +225,10 @@ class State(Mapping[str, Array]):
         self.new[name] = array
 
     def __iter__(self) -> Iterator[str]:
-        return (n for n in dict.fromkeys([*self._source, *self.new]) if not n.startswith(WRITTEN) and n in self)
+        source, names = self._source, list(self.new)
+        while isinstance(source, State):
+            source, names = source._source, [*source.new, *names]
+        return (n for n in dict.fromkeys([*source, *names]) if not n.startswith(WRITTEN) and n in self)
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -260,10 +263,9 @@ class Site:
         return len(self.ids)
 
     def take(self, rows: npt.ArrayLike | slice) -> Site:
-        """A view of some clients: indices in any order, a mask or a slice; no data row is copied.
+        """A view of some clients: indices in any order, with repeats, a mask or a slice; no data row is copied.
 
-        Repeats are allowed. State can be read, not written. ``clusters`` keep their numbers, so that messages are
-        indexed as before.
+        State can be read, not written. ``clusters`` keep their numbers: messages are indexed as before.
         """
         index = rows if isinstance(rows, slice) else np.asarray(rows)
         if isinstance(index, np.ndarray):
@@ -317,8 +319,7 @@ class Replies(Mapping[str, Any]):
     to : (requests,) int64
         The client of each request.
     rows, missing : int64
-        Positions in ``to`` that were answered (aligned with the arrays) and that were not. An exchange nobody answers
-        has no names.
+        Positions in ``to`` that were answered, as the arrays are, and not. Where nobody answers there are no names.
     """
 
     __slots__ = ("_values", "missing", "rows", "to")

@@ -80,6 +80,18 @@ def test_a_view_of_no_clients_has_what_was_written_and_defaults_for_the_rest(fed
     assert not replies["rows"].any() and not replies["there"].any()
 
 
+@work
+def names_of_writers(site):
+    some = site.take(site.state.written("u")).take(slice(None))
+    return {"names": np.full(len(site), list(some.state) == ["u"]), "count": np.full(len(site), len(some.state))}
+
+
+def test_a_view_of_those_who_wrote_a_name_lists_it(fed):
+    fed.ask(write, to=[7, 2], u=PerRow(np.array([7.0, 2.0])))
+    replies = fed.ask(names_of_writers, to=[2, 5, 7])
+    assert replies["names"].all() and (replies["count"] == 1).all()
+
+
 def test_a_part_of_the_clients_writes_its_own_rows(fed):
     fed.ask(write, to=[7, 2], u=PerRow(np.array([7.0, 2.0])))
     expected = np.full(M, 5.0)
