@@ -29,6 +29,7 @@ from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
 from coterie.methods.ifca import IFCA
+from coterie.methods.l2gd import L2GD
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.rounds.l2gd_theory import fractions
 from coterie.methods.scaffold import Scaffold
@@ -77,6 +78,7 @@ AT_HOME = [
     at_home("fedavg-statistics", FedAvg(**ROWS), normalised=True),
     at_home("ditto", Ditto(lam=0.7, s=2, **ROWS)),
     at_home("pfedme", PFedMe(lam=2.0, alpha=0.1, K=2, **ROWS)),
+    at_home("l2gd", L2GD(lam=0.7, alpha=0.4, tau=3, **ROWS)),
     at_home("ifca", IFCA(k=2, tau=3, **ROWS)),
     at_home("fedprox", FedProx(mu=0.7, **ROWS)),
     at_home("scaffold", Scaffold(**ROWS)),

@@ -10,6 +10,7 @@ from coterie.methods.apfl import APFL
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
+from coterie.methods.l2gd import L2GD
 from coterie.methods.scaffold import Scaffold
 from tests.contract.baseline_cases import baseline, classes, envelopes, optimum
 from tests.contract.cases import Problem, grouped, quadratic
@@ -41,6 +42,11 @@ MORE_BASELINES = [
     baseline("scaffold-part", Scaffold(eta=0.05, E=4, C=0.5, option=1, eta_g=0.9), quadratic),
     baseline("scaffold-rows", Scaffold(eta=0.1, **ROWS), classes, random=True),
     baseline("scaffold-personal", Scaffold(eta=0.1, personal=("1",), **ROWS), grouped, random=True),
+    baseline("l2gd", L2GD(eta=0.1, lam=0.8, tau=3, alpha=0.4), quadratic),
+    baseline("l2gd-rows", L2GD(eta=0.1, lam=0.8, tau=3, B=2, C=0.5), classes, random=True),
+    baseline("l2gd-clusters", L2GD(eta=0.1, lam=0.8, tau=3, alpha=0.4, B=2, C=0.5), grouped, random=True),
+    baseline("l2gd-coded", L2GD(eta=0.1, lam=0.8, tau=3, alpha=0.4, up="qsgd:6", down="tv:4"), classes, random=True),
+    baseline("l2gd-personal", L2GD(eta=0.1, lam=0.8, tau=3, personal=("1",), B=2, C=0.5), grouped, random=True),
     baseline("apfl", APFL(eta=0.2, alpha=0.7, E=2), quadratic),
     baseline("apfl-rows", APFL(eta=0.1, adaptive=True, **ROWS), classes, random=True),
     baseline("fedper", FedPer(eta=0.35, personal=("2",)), quadratic, rounds=30, optimum=common),

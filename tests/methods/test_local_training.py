@@ -12,6 +12,7 @@ from coterie.errors import CoterieError
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
+from coterie.methods.l2gd import L2GD
 from coterie.methods.local_training.at_home import BROKEN, FAR, GOOD
 from coterie.methods.local_training.who import participants
 from coterie.methods.pfedme import PFedMe
@@ -26,6 +27,7 @@ METHODS = [
     Ditto(eta=0.2, lam=0.5, s=2),
     PFedMe(eta=0.5, lam=2.0, alpha=0.2),
     IFCA(eta=0.2, k=2, spread=2.0),
+    L2GD(eta=0.2, lam=0.5, tau=3, seed=1),
 ]
 every = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 
@@ -141,7 +143,7 @@ def test_who_does_not_answer_counts_for_nothing(method):
     np.testing.assert_allclose(state["w"], expected["w"], rtol=1e-12)
     models = method.models(fed, state)
     np.testing.assert_allclose(models[here], method.models(alone, expected), rtol=1e-12)
-    shared = state["w"][0] if isinstance(method, IFCA) else state["w"]
+    shared = state["w"][0] if isinstance(method, IFCA | L2GD) else state["w"]
     np.testing.assert_array_equal(models[[1, 6]], np.tile(shared, (2, 1)))
 
 

@@ -14,6 +14,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
 from coterie.methods.fedprox import FedProx
 from coterie.methods.ifca import IFCA
+from coterie.methods.l2gd import L2GD
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.deep import Deep
@@ -30,6 +31,7 @@ METHODS = [
     Ditto(lam=0.5, s=3, **ROWS),
     PFedMe(lam=2.0, alpha=0.1, K=3, R=2, **ROWS),
     IFCA(k=2, tau=3, **ROWS),
+    L2GD(lam=1.0, tau=4, **ROWS),
 ]
 
 

@@ -97,14 +97,10 @@ class Trainer:
             raise CoterieError(f"The method {self.name}: {e}") from e
 
 
-def _listed(*trainers: Trainer) -> dict[str, Trainer]:
-    return {t.name: t for t in trainers}
-
-
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
 _PASSES = STEPS | {"E": 1}
 _GROUPED = _PASSES | {"own": "averaged", "weigh": "rows"}
-TRAINERS = _listed(
+_EVERY = (
     Trainer("local", "fedavg:FedAvg", "every client alone", fixed={"personal": EVERYTHING}),
     Trainer("pooled", "fedavg:FedAvg", "one client that holds all rows", together=True),
     Trainer("fedavg", "fedavg:FedAvg", "one model, the average of clients' own steps"),
@@ -114,6 +110,7 @@ TRAINERS = _listed(
     Trainer("scaffold", "scaffold:Scaffold", "clients' steps corrected for their drift"),
     Trainer("ditto", "ditto:Ditto", "own models pulled to the average", STEPS | {"lam": 0.1, "s": 5}),
     Trainer("pfedme", "pfedme:PFedMe", "own models in Moreau envelopes", STEPS | {"lam": 5.0, "alpha": 0.05, "R": 5}),
+    Trainer("l2gd", "l2gd:L2GD", "own models pulled to their mean where a coin falls so", STEPS | {"lam": 0.1}),
     Trainer("apfl", "apfl:APFL", "own models mixed with the average"),
     Trainer("fedper", "fedper:FedPer", "own last layers", layout="personal"),
     Trainer("fedrep", "fedrep:FedRep", "own last layers, trained first", layout="personal"),
@@ -122,6 +119,7 @@ TRAINERS = _listed(
     Trainer("cfl", "cfl:CFL", "groups split where their updates disagree", STEPS | {"eps1": 0.4, "eps2": 1.6}),
     Trainer("found-groups", "found_groups:FoundGroups", "groups found by updates, then a model for each", _GROUPED),
     Trainer("group-sgd", "group_sgd:GroupSGD", "known groups, some layers shared", _GROUPED, True, "shared"),
+    Trainer("cluster-l2gd", "l2gd:L2GD", "the same for known groups", STEPS | {"lam": 0.1, "alpha": 0.3}, True),
     Trainer("group-models", "group_sgd:GroupSGD", "a model for each known group", _GROUPED, True, fixed={"shared": ()}),
     Trainer(
         "group-penalty",
@@ -132,6 +130,7 @@ TRAINERS = _listed(
         "personal",
     ),
 )
+TRAINERS = {t.name: t for t in _EVERY}
 
 
 def trainer(name: str) -> Trainer:

@@ -1,0 +1,113 @@
+"""Hanzely, Richtárik (2020), Federated learning of a mixture of global and local models: L2GD; with known clusters.
+
+Clients' own models minimise, with p_i the share of client i's rows, ``theta_j`` and ``theta`` the means in its cluster
+and over all,
+
+    ``sum_i p_i (f_i(theta_i) + lam/2 ((1 - alpha) |theta_i - theta_j|^2 + alpha |theta_i - theta|^2))``,
+
+which is (2.1) of Lyu, Hanzely, Kolar (2022); alpha = 1 knows no clusters and is L2GD. At every step one coin decides
+between a communication and a local gradient step (there, section 6). A round is a communication and the local steps
+until the next. In ``async_l2gd`` clusters communicate at different times, and theory chooses the parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.codecs import by_name
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.groups.at_home import received
+from coterie.methods.groups.exchange import addressed, averaged
+from coterie.methods.local_training.at_home import Reply, finite, personal, sent, train, weight
+from coterie.methods.local_training.options import need
+from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.rounds import LocalTraining, State, models
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats, Ints
+
+
+@work
+def update(
+    site: Site, w: Floats, clusters: bool, link: Link, pull: float, eta: float, steps: int, done: int, B: int
+) -> Reply:
+    """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
+    towards = received(site, w, clusters, link)
+    theta = site.state.get("theta", towards)
+    many = np.ones(len(site), dtype=np.int64)
+    new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps * many, done * many, B)
+    good = finite(new)
+    site.state["theta"] = np.where(good[:, None], new, theta)
+    return sent(site, new, weight(site), good, link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2GD(LocalTraining):
+    """One coin for all; the papers' step size is ``eta (1 - p)`` with p = 1 / (1 + tau) the probability of a round.
+
+    Attributes
+    ----------
+    lam : float
+        Strength of the ties: 0 makes clients local. A communication pulls by ``eta tau lam``, which is at most 1.
+    alpha : float, default 1
+        Share of the tie that is to all clients, the rest being to those of the client's cluster.
+    tau : float, default 10
+        Local steps in a round, in the mean: their number is drawn, the same for all clients.
+    """
+
+    lam: float
+    alpha: float = 1.0
+    tau: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need("lam", self.lam, 0.0)
+        need("alpha", self.alpha, 0.0, 1.0)
+        need("tau", self.tau, 0.0, above=True)
+        if not (by_name(self.up).unbiased or self.up.startswith("float")):
+            raise CoterieError(
+                f"Clients' models stay apart, and up = '{self.up}' would lose the same part of them in every round: "
+                "take a codec without bias, such as qsgd:4, or float16."
+            )
+        if not callable(self.eta):
+            self.pull(self.eta)
+
+    def pull(self, eta: float) -> float:
+        """By how much a communication pulls, ``eta (1 - p) lam / p``; a CoterieError where it would overshoot."""
+        size = eta * self.tau * self.lam
+        if size > 1.0:
+            raise CoterieError(
+                f"A communication would pull by eta tau lam = {size:g}, beyond the mean: take a smaller one of them."
+            )
+        return size
+
+    def drawn(self, t: int) -> int:
+        """Local steps of round t: how often the coin falls on them before the next communication."""
+        u = keyed.uniform(self.seed, "local steps", np.zeros(1, dtype=np.int64), t, 1)[0, 0]
+        return int(np.log1p(-u) // np.log(self.tau / (1.0 + self.tau)))
+
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first round: all clients have the same model."""
+        state, k = super().init(fed, w), fed.clients.k
+        return state | {"w": np.tile(state["w"], (k, 1)), "share": np.full(k, 1.0 / k), "steps": 0}
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Clients are pulled to what their means made, and step on; clusters unheard keep their mean and weight."""
+        eta, steps, means, share = self.rate(state["t"]), self.drawn(state["t"]), state["w"], state["share"]
+        towards = list(((1.0 - self.alpha) * means + self.alpha * (share @ means)).astype(means.dtype))
+        coded = (self.up, self.down) != ("none", "none")
+        message = addressed(fed, fed.clients.clusters, towards, to, coded)
+        how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
+        sums = fed.total(update, to=to, link=self.link, **message, **how)
+        parts, moves = averaged(sums, towards)
+        heard = parts > 0.0
+        new = np.where(heard[:, None], np.stack(towards) + np.stack(moves), means).astype(means.dtype)
+        kept = np.where(heard, parts * share[heard].sum(), share)
+        return sums, {"w": new, "share": kept / kept.sum(), "steps": state["steps"] + steps}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's own model (m, d); the mean for those that never took part."""
+        mean = (state["share"] @ state["w"]).astype(state["w"].dtype)
+        return models(fed, state | {"w": mean}, personal, w=mean, link=self.link)

@@ -1,0 +1,147 @@
+"""L2GD: against a loop over clients, the asynchronous algorithm with the same coins, its limits, and bad input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.l2gd import L2GD
+from coterie.objectives.quadratic import Quadratic
+from coterie.relations.ties import Ties
+from tests.methods.rounds import theta_of
+from tests.reference import more_baselines_loop as loop
+from tests.reference.test_local_training_twin import (
+    IDS,
+    KINDS,
+    ROUNDS,
+    SEED,
+    WEIGHTS,
+    M,
+    by_rows,
+    chosen,
+    close,
+    gradients,
+    objective,
+)
+
+CLUSTERS = np.array([0, 0, 0, 1, 1, 2])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 0.0])
+@pytest.mark.parametrize(("kind", "B", "C"), KINDS)
+def test_it_is_the_loop_over_clients(kind, B, C, alpha):
+    o = objective(kind)
+    w = np.random.default_rng(1).normal(size=o.dim)
+    method = L2GD(eta=0.1, lam=0.9, alpha=alpha, tau=3.0, B=B, C=C, seed=9)
+    fed = InProcess(o, CLUSTERS, weights=WEIGHTS, ids=IDS, seed=SEED)
+    (state,) = method.run(fed, [ROUNDS], method.init(fed, w))
+    counts = [method.drawn(t) for t in range(ROUNDS)]
+    assert len(set(counts)) > 1 and state["steps"] == sum(counts)
+    who = chosen(C, 9)
+    means, own = loop.l2gd(gradients(o, B), by_rows(o), w, 0.1, who, counts, 0.9, alpha, CLUSTERS, 3.0)
+    np.testing.assert_allclose(state["w"], means, **close)
+    models = method.models(fed, state)
+    took = sorted(own)
+    np.testing.assert_allclose(models[took], [own[i] for i in took], **close)
+    assert len(took) == len(set(np.concatenate(who)))
+
+
+@dataclass(frozen=True)
+class Given:
+    """Coins that are known."""
+
+    heads: tuple[int, ...]
+
+    def draw(self, seed, steps):
+        return np.isin(steps, self.heads)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.4])
+def test_with_one_coin_it_is_the_asynchronous_algorithm(alpha):
+    """Lyu, Hanzely, Kolar (2022), section 6: no rounds within clusters, p0 = 1 / (1 + tau)."""
+    rng = np.random.default_rng(0)
+    root, m, tau, lam, eta = rng.normal(size=(M, 3, 3)), M, 4.0, 0.6, 0.05
+    o = Quadratic(root @ root.transpose(0, 2, 1) + np.eye(3), rng.normal(size=(m, 3)))
+    fed, other = InProcess(o, CLUSTERS), InProcess(o, CLUSTERS)
+    method = L2GD(eta=eta, lam=lam, alpha=alpha, tau=tau, seed=3)
+    (state,) = method.run(fed, [12])
+    counts = np.array([method.drawn(t) for t in range(12)])
+    heads = np.cumsum(counts + 1)[:-1] - 1  # the first communication, of equal models, is none
+    p0 = 1.0 / (1.0 + tau)
+    ties = Ties.of(CLUSTERS, 3, lam, None, alpha)
+    there = AsyncL2GD(ties, eta * (1.0 - p0), p0, np.zeros(3), np.ones(3), vote=Given(tuple(heads)), closed=False)
+    (_,) = there.run(other, [int(counts.sum() + len(heads))])
+    np.testing.assert_allclose(method.models(fed, state), theta_of(other), rtol=1e-10, atol=1e-12)
+
+
+def test_a_whole_pull_is_fedavg_and_no_tie_is_local():
+    o = objective("glm")
+    steps = L2GD(eta=0.1, lam=0.5, tau=20.0, seed=2)
+    fed, plain = InProcess(o, weights=WEIGHTS, seed=SEED), InProcess(o, weights=WEIGHTS, seed=SEED)
+    (state,) = steps.run(fed, [1])
+    average = FedAvg(eta=0.1, E=steps.drawn(0))
+    (other,) = average.run(plain, [1])
+    np.testing.assert_allclose(state["w"][0], other["w"], rtol=1e-12)
+    *_, state = steps.run(fed, [2], state)
+    again = FedAvg(eta=0.1, E=steps.drawn(1))
+    *_, other = again.run(plain, [2], other)
+    np.testing.assert_allclose(state["w"][0], other["w"], rtol=1e-12)
+    alone = replace(steps, lam=0.0)
+    fed = InProcess(o, weights=WEIGHTS, seed=SEED)
+    (state,) = alone.run(fed, [5])
+    n, theta = state["steps"], np.zeros((M, o.dim))
+    for i, gradient in enumerate(gradients(o, 0)):
+        for s in range(n):
+            theta[i] -= 0.1 * gradient(theta[i], s)
+    np.testing.assert_allclose(alone.models(fed, state), theta, **close)
+
+
+def test_it_comes_near_the_optimum_of_its_objective():
+    """A stationary point of the objective, to the noise that coins leave at this step size."""
+    rng = np.random.default_rng(4)
+    A, b = np.eye(2) * rng.uniform(1.0, 2.0, (M, 1, 1)), rng.normal(size=(M, 2))
+    lam, alpha = 1.5, 0.3
+    P = (1 - alpha) * (CLUSTERS[:, None] == CLUSTERS) / np.bincount(CLUSTERS)[CLUSTERS][:, None] + alpha / M
+    H = np.zeros((M, 2, M, 2))
+    for i in range(M):
+        H[i, :, i, :] += A[i]
+    H += lam * np.einsum("ij,ab->iajb", np.eye(M) - P, np.eye(2))
+    best = np.linalg.solve(H.reshape(2 * M, 2 * M), b.ravel()).reshape(M, 2)
+    fed = InProcess(Quadratic(A, b), CLUSTERS)
+    method = L2GD(eta=0.002, lam=lam, alpha=alpha, tau=2.0)
+    (state,) = method.run(fed, [4000])
+    assert np.abs(method.models(fed, state) - best).max() < 0.02 * np.abs(best).max()
+
+
+def test_local_steps_are_geometric():
+    method = L2GD(eta=0.1, lam=0.1, tau=4.0)
+    counts = np.array([method.drawn(t) for t in range(4000)])
+    assert counts.mean() == pytest.approx(4.0, abs=4 * np.sqrt(20 / 4000))  # variance tau (1 + tau)
+    assert (counts == 0).mean() == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 4000))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lam": -1.0}, "lam must be a number of at least 0"),
+        ({"lam": 1.0, "alpha": 1.5}, "alpha must be a number of at least 0 and at most 1"),
+        ({"lam": 1.0, "tau": 0.0}, "tau must be a number above 0"),
+        ({"lam": 1.0, "up": "topk:0.5"}, "would lose the same part of them in every round"),
+        ({"lam": 2.0}, "would pull by eta tau lam = 2, beyond the mean"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, words):
+    with pytest.raises(CoterieError, match=words):
+        L2GD(eta=0.1, **options)
+
+
+def test_a_step_size_that_grows_too_large_is_refused_when_it_comes():
+    method = L2GD(eta=lambda t: 0.01 * 10**t, lam=0.5, tau=10.0)
+    with pytest.raises(CoterieError, match="beyond the mean"):
+        list(method.run(InProcess(objective("quadratic")), [5]))
