@@ -287,7 +287,7 @@ class Runner:
         site._tally[0] = 0
         local = {k: localise(v, block.at, block.present) for k, v in message.items()} if message else message
         reply = work(site, **local)
-        result = finish(i, checked(reply, len(site), work_name(work)) if reply != {} else {})
+        result = finish(i, checked(reply, len(site), work_name(work)))
         for name, value in state.new.items():
             self.store.write(name, block.rows, value, plan.whole)
         state.new.clear()
@@ -339,3 +339,7 @@ def summed(segments: list[Segments]) -> Callable[[int, dict[str, Any]], Added]:
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="coterie")
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool and none of its threads: work would wait for ever
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from coterie.deployment import toml
 from coterie.deployment.config import RUN, Config
-from coterie.deployment.logs import AGAIN, RunLog
+from coterie.deployment.logs import AGAIN, RunLog, read_status
 from coterie.engines.nvflare import kit, processes
 from coterie.engines.nvflare.operator import AwayError, Operator
 from coterie.engines.nvflare.outcome import LOCK, Outcome, held
@@ -192,8 +192,8 @@ def carry_out(
                 raise CoterieError(f"Run {run_id!r} did not end within {timeout:g} s: run it again to go on.")
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
-            size = _size(path / "journal")
-            idle, seen = (0 if size > seen else idle + 1), size
+            number = _exchanges(path)
+            idle, seen = (0 if number > seen else idle + 1), number
             why = outcome.message or "A process of its job has died."
             if idle >= _RESTARTS:
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
@@ -282,8 +282,12 @@ def _persist(question: Callable[[], T], end: float) -> T:
             time.sleep(_LOOK)
 
 
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def _exchanges(run: Path) -> int:
+    """Exchanges that a run has counted, over all its jobs."""
+    try:
+        return int(read_status(run).get("exchange", 0))
+    except CoterieError:
+        return 0
 
 
 def _listens(config: Config) -> bool:

@@ -70,7 +70,7 @@ class Plan:
         import pyarrow.dataset as ds
 
         where = Path(asked.path)
-        if not where.exists():
+        if "://" not in asked.path and not where.exists():
             raise CoterieError(f"There is no folder '{asked.path}'.")
         with readable(where):
             data = ds.dataset(asked.path, format="parquet", partitioning="hive")

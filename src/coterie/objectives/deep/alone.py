@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -184,3 +185,7 @@ def _seeded(of: Architecture, key: int, step: int) -> Iterator[None]:
 @lru_cache(maxsize=2)
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "coterie-torch", initializer=torch.set_num_threads, initargs=(1,))
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool and none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
