@@ -6,7 +6,6 @@ term, which is here. Every gradient is ``h_i``, the whole one at the anchor x, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ from coterie.methods.rounds.anchors import Anchors
 from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw
 from coterie.methods.rounds.heads import Network, central
+from coterie.methods.stepwise import Striding
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
@@ -77,7 +77,7 @@ def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class AsyncAL2SGD:
+class AsyncAL2SGD(Striding):
     """Algorithm 2 with the paper's symbols; ``rounds.al2sgd_theory`` chooses them.
 
     Attributes
@@ -128,11 +128,3 @@ class AsyncAL2SGD:
             last = heads.iterate(t, globally, locally, moves)
         heard = heads.state() | stop(fed, self.look, last, heads.u, heads.own)
         return state | {"t": state["t"] + n, **heard}
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) iterations, from ``state`` on; none after a divergence."""
-        state = state or self.init(fed)
-        for t in stops:
-            if state["status"] == "running" and t > state["t"]:
-                state = self.step(fed, state, t - state["t"])
-                yield state

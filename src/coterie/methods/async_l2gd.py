@@ -6,7 +6,7 @@ cluster for itself) and a local gradient step. With p_j = 0 and tau_j = 1 this i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
 from coterie.methods.rounds.counts import before, communications
 from coterie.methods.rounds.heads import Heads, Network, central
 from coterie.methods.rounds.together import TOGETHER, iterate_all
+from coterie.methods.stepwise import Striding
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.pull import pull, weigh
@@ -44,7 +45,7 @@ def run(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints
 
 
 @dataclass(frozen=True)
-class AsyncL2GD:
+class AsyncL2GD(Striding):
     """Algorithm 1 with the paper's symbols; ``rounds.l2gd_theory`` chooses them.
 
     Attributes
@@ -139,11 +140,3 @@ class AsyncL2GD:
             if not np.isfinite(heads.mean).all():
                 return s.last
         return t + len(globally)
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) iterations, from ``state`` on; none after a divergence."""
-        state = state or self.init(fed)
-        for t in stops:
-            if state["status"] == "running" and t > state["t"]:
-                state = self.step(fed, state, t - state["t"])
-                yield state

@@ -38,6 +38,26 @@ class Stepwise(ABC):
             yield state
 
 
+class Striding(ABC):
+    """A method that takes the steps up to the next stop at once, as ``step(fed, state, n)``."""
+
+    @abstractmethod
+    def init(self, fed: Federation) -> State:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(self, fed: Federation, state: State, n: int) -> State:
+        """n steps; a status other than "running" ends the run."""
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence."""
+        state = state or self.init(fed)
+        for t in stops:
+            if state["status"] == "running" and t > state["t"]:
+                state = self.step(fed, state, t - state["t"])
+                yield state
+
+
 def looks(T: int, n: int = LOOKS) -> list[int]:
     """Steps at which a run of T is looked at: n of them evenly, and as many closer at the beginning."""
     even, early = np.linspace(0, T, n + 1), np.geomspace(1, T, n)
