@@ -23,7 +23,7 @@ METHODS = [name for name in FILES if name.startswith("methods/") and not name.en
 
 # Each room imports only itself and rooms to its left.
 ROOMS = (
-    *("errors", "numerics", "data", "relations", "objectives", "federation", "codecs", "methods", "engines"),
+    *("errors", "files", "numerics", "data", "relations", "objectives", "federation", "codecs", "methods", "engines"),
     *("results", "report", "deployment", "api", "estimators", "reproduce", "cli"),
 )
 

@@ -227,7 +227,7 @@ class State(Mapping[str, Array]):
     def __iter__(self) -> Iterator[str]:
         source, names = self._source, list(self.new)
         while isinstance(source, State):
-            source, names = source._source, [*source.new, *names]
+            names, source = [*source.new, *names], source._source
         return (n for n in dict.fromkeys([*source, *names]) if not n.startswith(WRITTEN) and n in self)
 
     def __len__(self) -> int:

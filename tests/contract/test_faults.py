@@ -230,22 +230,60 @@ def test_a_fault_while_writing_leaves_the_last_checkpoint(tmp_path, monkeypatch)
     for _ in range(3):  # marks at the sites must not eat the one that the file relies on
         fed.ask(add, x=1.0)
         with monkeypatch.context() as patch, pytest.raises(OSError, match="dead"):
-            patch.setattr(os, "fsync", failing_in(tmp_path / "c.partial"))
+            patch.setattr(os, "fsync", failing_in(tmp_path))
             checkpoint.save(tmp_path / "c", fed, {"t": 2})
+        assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["c"]
     again = federation(folder=tmp_path / "sites")
     assert checkpoint.load(tmp_path / "c", again) == {"t": 1}
     np.testing.assert_array_equal(again.ask(read)["u"], 1.0)
 
 
-def failing_in(path):
+def failing_in(folder):
+    """As fsync, of any file but one of a checkpoint that is being written in the folder."""
     real = os.fsync
 
     def fsync(descriptor):
-        if path.exists() and os.path.sameopenfile(descriptor, os.open(path, os.O_RDONLY)):
+        number = os.fstat(descriptor).st_ino
+        if any(p.stat().st_ino == number for p in folder.glob(".c.*.part")):
             raise OSError("dead")
         real(descriptor)
 
     return fsync
+
+
+@pytest.mark.parametrize("damage", ["head", "middle", "cut", "version", "empty"])
+def test_a_damaged_checkpoint_does_not_end_a_new_run(damage, tmp_path):
+    file, sites = tmp_path / "c", tmp_path / "sites"
+    checkpoint.save(file, federation(folder=tmp_path / "others"), {"t": 1})
+    data = bytearray(file.read_bytes())
+    data[{"head": 0, "version": 4}.get(damage, 60)] ^= 1
+    file.write_bytes({"cut": data[:30], "empty": b""}.get(damage, data))
+    fed = federation(folder=sites)
+    for t in (1, 2, 3):
+        fed.ask(add, x=1.0)
+        checkpoint.save(file, fed, {"t": t})
+        again = federation(folder=sites)
+        assert checkpoint.load(file, again) == {"t": t}
+        np.testing.assert_array_equal(again.ask(read)["u"], float(t))
+        fed = again
+
+
+def test_a_save_reads_the_beginning_of_the_last_checkpoint_alone_and_uses_the_other_mark(tmp_path, monkeypatch):
+    fed, read = federation(folder=tmp_path / "sites"), checkpoint.read
+    monkeypatch.setattr(checkpoint, "read", lambda path: pytest.fail("read whole"))
+    marks = []
+    for _ in range(4):
+        fed.ask(add, x=1.0)
+        checkpoint.save(tmp_path / "c", fed, {"x": np.zeros(1000)})
+        marks.append(read(tmp_path / "c")["engine"]["tag"])
+    assert marks == ["c.0", "c.1", "c.0", "c.1"]
+
+
+def test_what_a_run_left_that_was_killed_while_it_saved_goes_with_the_next_save(tmp_path):
+    (tmp_path / ".c.0a1b2c3d.part").write_bytes(b"cotr")
+    (tmp_path / ".other.0a1b2c3d.part").write_bytes(b"cotr")
+    checkpoint.save(tmp_path / "c", local(), {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".other.0a1b2c3d.part", "c"]
 
 
 @pytest.mark.parametrize(
@@ -278,10 +316,3 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path):
     checkpoint.save(tmp_path / "d", federation(), {})
     with pytest.raises(CoterieError, match="another engine"):
         checkpoint.load(tmp_path / "d", fed)
-
-
-def test_a_file_reaches_the_disk_before_it_gets_its_name_and_its_name_after(tmp_path, monkeypatch):
-    events = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: events.append(sorted(p.name for p in tmp_path.iterdir())))
-    checkpoint.write(tmp_path / "a", [b"1"])
-    assert events == [["a.partial"], ["a"]]

@@ -15,6 +15,7 @@ import pytest
 
 from coterie.data.reading import prepare
 from coterie.deployment import cache, logs, tasks, toml
+from coterie.deployment import host as host_module
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import LOCK, Host
 from coterie.deployment.preview import Here
@@ -276,6 +277,22 @@ def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
         Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
 
 
+def test_a_run_that_was_opened_after_a_full_disk_outlives_its_process(tmp_path, monkeypatch):
+    build(tmp_path)
+    host, write = hosts(tmp_path)["bern"], checkpoint.write
+
+    def full(path, parts):
+        if path.name == "opened":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, parts)
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    assert say(host, **opened(tmp_path)) == {"failed": "no space left on device"}
+    monkeypatch.setattr(checkpoint, "write", write)
+    assert say(host, **opened(tmp_path))["done"] == "open"
+    assert say(hosts(tmp_path)["bern"], kind="about", run="r")["counts"].tolist() == [40]
+
+
 def test_a_site_of_another_version_is_left_out_and_named(tmp_path, monkeypatch):
     build(tmp_path)
     everyone = hosts(tmp_path)
@@ -366,6 +383,35 @@ def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
         Host(home(tmp_path, "bern"))
 
 
+def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
+    pytest.importorskip("dp_accounting")
+    from coterie.engines.privacy import Private
+
+    build(tmp_path)
+    privacy = {"clip": {"rows": 50.0}, "noise": 1.0, "epsilon": 50.0}
+    Member("bern", "data.csv", privacy=privacy, total=("coterie.methods.*",)).write(home(tmp_path, "bern"))
+    everyone = hosts(tmp_path)
+    fed = Remote(Here({n: h.receive for n, h in everyone.items()}), run="r", task=task(tmp_path))
+    with pytest.raises(CoterieError, match=r"The owner does not let answers to .*clipped leave by total"):
+        Private(fed, clip={"rows": 50.0}, noise=1.0, hide="site").total(rows_here)
+    assert everyone["bern"]._guard.spent == 0.0
+
+
+@pytest.mark.parametrize("privacy", [{}, {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}], ids=["plain", "guarded"])
+def test_a_message_is_read_once(privacy, tmp_path, monkeypatch):
+    if privacy:
+        pytest.importorskip("dp_accounting")
+    build(tmp_path)
+    Member("bern", "data.csv", privacy=privacy).write(home(tmp_path, "bern"))
+    host, decode, read = hosts(tmp_path)["bern"], wire.decode, []
+    say(host, **opened(tmp_path))
+    sums = {"kind": "total", "work": rows_here.work_name, "by": None, "rows": None, "message": {}, "run": "r"}
+    message = wire.encode(sums | {"exchange": [1, 1], "counted": [0, 0]})
+    monkeypatch.setattr(wire, "decode", lambda data, *more: (read.append(data), decode(data, *more))[1])
+    host.receive(message)
+    assert read.count(message) == 1
+
+
 def test_two_processes_of_a_site_answer_one_after_the_other_and_know_of_each_other(tmp_path):
     build(tmp_path)
     first, second = (hosts(tmp_path, ["bern"])["bern"] for _ in range(2))
@@ -392,6 +438,17 @@ def test_a_process_of_a_site_waits_for_another_that_is_answering(tmp_path):
         assert not done.wait(0.3)
     assert done.wait(60.0)
     waiting.join()
+
+
+def test_a_process_that_waits_too_long_lets_the_coordinator_ask_again(tmp_path, monkeypatch):
+    build(tmp_path)
+    monkeypatch.setattr(host_module, "WAIT", 0.1)
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False, retries=1))
+    with (home(tmp_path, "bern") / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
+        assert fed.troubles == {"bern": "another process of site 'bern' is answering"}
+    assert not fed.quarantined
 
 
 def test_the_state_of_a_run_is_for_its_owner_alone(tmp_path):

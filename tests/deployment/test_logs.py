@@ -35,7 +35,13 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
     logs.append(path, {"n": 1})
     before = path.read_bytes()
     write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:4]))
+
+    def full(file, data):
+        if path.stat().st_size == len(before):
+            return write(file, data[:4])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):
         logs.append(path, {"n": 2})
     assert path.read_bytes() == before

@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
+from coterie.deployment import logs, toml
 from coterie.deployment.config import Config, Member
-from coterie.deployment.preview import preview
+from coterie.deployment.host import BOOK, Host
+from coterie.deployment.preview import Here, preview
 from coterie.deployment.run import run
-from tests.deployment.sites import FORMULA, build, home, tables
+from tests.deployment.sites import FORMULA, build, home, say, tables, task
 
 EXACT = {"program": "hierarchical", "task": {"formula": FORMULA}, "options": {"covariance": "isotropic"}}
 
@@ -79,3 +81,67 @@ def test_training_at_home_is_shown_by_its_updates(tmp_path, monkeypatch):
     found = preview(own, program, run)
     assert found.ended == ""
     assert any(item.answers >= 3 and item.covers in (25, 60) for item in found.leaving)
+
+
+VIEW = "coterie.deployment.identified:view"
+RULES = {
+    "works that may leave as sums": {"total": ("coterie.methods.*",)},
+    "a guard": {"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}},
+    "rows of a group": {"min_group": 41},
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_the_site_refuses_is_refused_in_a_preview_with_the_same_words(rule, tmp_path):
+    if "privacy" in rule:
+        pytest.importorskip("dp_accounting")
+    build(tmp_path)
+    own = home(tmp_path, "basel")
+    Member("basel", "data.csv", **rule).write(own)
+    before = sorted(own.iterdir())
+    found = look(tmp_path)
+    assert sorted(own.iterdir()) == before
+    (sums,) = [item for item in found.leaving if item.kind == "total"]
+    host = Host(own)
+    say(host, kind="open", run="r", task=task(tmp_path), seed=0)
+    exchange = {"exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None, "message": {"p": 5}}
+    assert sums.refused == [say(host, kind="total", run="r", work=VIEW, **exchange)["refused"]]
+    assert sums.answers == 0 and sums.refused[0].removeprefix("Site 'basel': ").rstrip(".") in found.ended
+
+
+def test_a_preview_shows_what_a_site_then_sends(tmp_path):
+    build(tmp_path)
+    own, program = home(tmp_path, "basel"), EXACT | {"task": {"formula": "score ~ age"}}
+    shown = {(item.kind, item.work): item.values for item in look(tmp_path, program).leaving if item.kind != "open"}
+    toml.write(tmp_path / "coordinator" / "runs" / "r" / "run.toml", program)
+    run(Here({f.name: Host(f).receive for f in (tmp_path / "sites").iterdir()}), tmp_path / "coordinator", "r")
+    sent = [line for line in logs.read(own / "log.jsonl") if line["kind"] != "open"]
+    assert shown == {(line["kind"], line["work"]): line["values"] for line in sent}
+
+
+NOISY = {"clip": 1.0, "noise": 2.0}
+
+
+def test_a_preview_of_private_sums_spends_nothing_of_what_is_left(tmp_path, monkeypatch):
+    pytest.importorskip("dp_accounting")
+    from coterie.engines.privacy import Event, epsilon
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    own = tmp_path / "basel"
+    own.mkdir()
+    (own / "private_of_basel.py").write_text(FACTORY)
+    Config("toy", "nvflare", sites=("basel", "bern"), privacy=NOISY | {"hide": "site"}).write(own)
+    budget = epsilon({Event(2.0): 4}, 1e-5)
+    Member("basel", allow=("private_of_basel:make",), privacy=NOISY | {"epsilon": budget}).write(own)
+    options = {"rounds": 3, "eta": 0.1, "B": 10}
+    program = {"program": "fedavg", "task": {"factory": "private_of_basel:make", "options": {"classes": 3}}}
+    for _ in range(2):  # looking costs nothing
+        assert preview(own, program | {"options": options}, run).ended == ""
+        assert not (own / BOOK).exists()
+    Host(own)._guard._write({Event(2.0): 2}, b"")
+    book = (own / BOOK).read_bytes()
+    found = preview(own, program | {"options": options}, run)
+    (sums,) = [item for item in found.leaving if item.work.endswith(":clipped")]
+    assert sums.answers == 2 and "privacy budget is spent" in sums.refused[0]
+    assert "privacy budget is spent" in found.ended
+    assert (own / BOOK).read_bytes() == book

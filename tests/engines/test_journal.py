@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from coterie.engines.journal import Journal
+from coterie.engines.loopback import Loopback
 from coterie.engines.remote import Remote
+from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import work
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, quadratic
 from tests.engines.sites import transport
 
 PARTS = [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]]
@@ -145,6 +147,130 @@ def test_a_full_disk_is_said_and_leaves_whole_entries(tmp_path, monkeypatch):
     assert len(Journal(tmp_path)) == 2
 
 
+def test_a_disk_that_was_really_full_leaves_whole_entries_also_to_a_process_that_goes_on(tmp_path):
+    code = f"""if True:
+        import os, resource, signal
+        import numpy as np
+        from coterie.engines.journal import Journal
+        from coterie.errors import CoterieError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        book, entry = Journal({str(tmp_path)!r}), {{"values": {{"x": np.zeros(100)}}}}
+        book.add("ask", b"1", entry)
+        size, (soft, hard) = os.path.getsize(book._path), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500, hard))
+        try:
+            book.add("ask", b"2", entry)
+        except CoterieError as problem:
+            print(problem)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        book.add("ask", b"2", entry)
+        book.add("ask", b"3", entry)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "entries-0 cannot be written: File too large." in done.stdout
+    book = Journal(tmp_path)
+    assert [book.next("ask", key) is not None for key in (b"1", b"2", b"3")] == [True, True, True]
+    assert len(book) == 0
+
+
+def test_a_state_that_cannot_be_kept_leaves_the_entries(tmp_path, monkeypatch):
+    book = Journal(tmp_path)
+    book.add("ask", b"key", {"values": {}})
+    with monkeypatch.context() as patch, pytest.raises(CoterieError, match="base cannot be written: No space left"):
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        book.keep({"t": 1}, {})
+    book.add("ask", b"key", {"values": {}})
+    assert len(Journal(tmp_path)) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["entries-0", "lock"]
+
+
+def full(*_):
+    raise CoterieError("entries cannot be written: No space left on device.")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("kind", ["ask", "total"])
+def test_what_could_not_be_written_was_not_counted(kind, secure, tmp_path, monkeypatch):
+    if secure:
+        pytest.importorskip("cryptography")
+    events = []
+    places = {"folder": tmp_path / "sites", "journal": tmp_path / "journal", "watch": events.append}
+
+    def begin():
+        return Loopback(quadratic(12).objective, sites=3, secure=Secure() if secure else None, **places)
+
+    fed = begin()
+    first = getattr(fed, kind)(add, x=1.0)["u"]
+    before = fed.number, list(fed._counted), fed.ledger.gradient_calls
+    with monkeypatch.context() as patch, pytest.raises(CoterieError, match="No space left"):
+        patch.setattr(Journal, "add", full)
+        getattr(fed, kind)(add, x=1.0)
+    assert (fed.number, fed._counted, fed.ledger.gradient_calls) == before
+    assert [event.number for event in events] == [1]
+    np.testing.assert_allclose(getattr(fed, kind)(add, x=1.0)["u"], 2 * first)
+    np.testing.assert_allclose(getattr(fed, kind)(add, x=1.0)["u"], 3 * first)
+    assert [event.number for event in events] == [1, 2, 3]
+    number, ledger = fed.number, fed.ledger.as_dict()
+    if secure:
+        return  # the sites of this process hold their keys
+    again = begin()
+    for n in (1, 2, 3):
+        np.testing.assert_allclose(getattr(again, kind)(add, x=1.0)["u"], n * first)
+    assert again.number == number and len(events) == 3
+    assert {**again.ledger.as_dict(), "seconds": 0} == {**ledger, "seconds": 0}
+    np.testing.assert_allclose(getattr(again, kind)(add, x=1.0)["u"], 4 * first)
+
+
+def test_another_process_counts_what_could_not_be_written(tmp_path, monkeypatch):
+    def begin():
+        return Loopback(quadratic(12).objective, sites=3, journal=tmp_path / "journal", folder=tmp_path / "sites")
+
+    fed = begin()
+    fed.ask(add, x=1.0)
+    with monkeypatch.context() as patch, pytest.raises(CoterieError, match="No space left"):
+        patch.setattr(Journal, "add", full)
+        fed.ask(add, x=1.0)
+    again = begin()
+    assert [again.ask(add, x=1.0)["u"][0] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_who_watches_and_fails_does_not_undo_what_was_counted(tmp_path):
+    def watch(event):
+        raise Killed
+
+    fed = Loopback(quadratic(12).objective, sites=3, journal=tmp_path / "journal", watch=watch)
+    with pytest.raises(Killed):
+        fed.ask(add, x=1.0)
+    assert fed.number == 1
+    again = Loopback(quadratic(12).objective, sites=3, journal=tmp_path / "journal")
+    assert len(again._journal) == 1
+    np.testing.assert_array_equal(again.ask(add, x=1.0)["u"], 1.0)
+    assert again.number == 1
+
+
+def test_a_restore_that_could_not_be_written_is_as_if_it_never_was(tmp_path, monkeypatch):
+    fed = Loopback(quadratic(12).objective, sites=3, journal=tmp_path / "journal", folder=tmp_path / "sites")
+    fed.ask(add, x=1.0)
+    fed.mark("here")
+    fed.ask(add, x=1.0)
+    before = fed._life, fed.number, list(fed._counted)
+    with monkeypatch.context() as patch, pytest.raises(CoterieError, match="No space left"):
+        patch.setattr(Journal, "add", full)
+        fed.restore("here")
+    assert (fed._life, fed.number, fed._counted) == before
+    fed.restore("here")
+    np.testing.assert_array_equal(fed.ask(add, x=1.0)["u"], 2.0)
+
+
+def test_people_that_do_not_fit_together_may_be_put_right_under_the_same_name(tmp_path):
+    problem = CASES[0].problem()
+    twice = [PARTS[0], [*PARTS[1], PARTS[0][0]], PARTS[2]]
+    with pytest.raises(CoterieError, match="a client has one site"):
+        Remote(transport(problem, twice), journal=tmp_path / "journal")
+    fed = Remote(transport(problem, PARTS), journal=tmp_path / "journal")
+    np.testing.assert_array_equal(fed.ask(add, x=1.0)["u"], 1.0)
+
+
 def test_two_processes_never_write_one_journal(tmp_path, monkeypatch):
     code = "import sys; from coterie.engines.journal import Journal; book = Journal(sys.argv[1]); print(1, flush=True)"
     command = [sys.executable, "-c", f"{code}; sys.stdin.read()", tmp_path]
@@ -169,3 +295,9 @@ def test_a_journal_is_held_while_any_of_a_process_is_open(tmp_path):
     assert b"Another process goes on" in subprocess.run(command, capture_output=True, timeout=60).stderr
     del first
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_a_disk_that_cannot_lock_is_said_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.lockf", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    with pytest.raises(CoterieError, match="cannot be locked: No locks available"):
+        Journal(tmp_path)

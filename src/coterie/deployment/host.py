@@ -6,12 +6,10 @@ has them in milliseconds. The node of a run keeps its state in ``runs/<id>``.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -25,15 +23,20 @@ from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
+from coterie.engines.requests import Answer, answered, failed
 from coterie.errors import CoterieError, NoRows
+from coterie.files import locked
 
-Watch = Callable[[dict[str, Any], bytes, float, Node | None], None]
+Watch = Callable[[Any, bytes, float, Node | None], None]
+Prepare = Callable[[Path, Member, Mapping[str, Any], str], tasks.Holding]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
 BOOK = "privacy.book"
 """What was spent of a site's privacy budget, by all runs together."""
 LOCK = "lock"
 """Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
+WAIT = 60.0
+"""Seconds in which it must let go; after them the coordinator is told to ask again."""
 
 
 class Host:
@@ -45,6 +48,12 @@ class Host:
         The site's: ``site.toml``, ``federation.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
     watch : callable, optional
         ``watch(request, reply, seconds, node)`` after each answer, for a log; by default the site's own ``log.jsonl``.
+    member, config : optional
+        Instead of the folder's ``site.toml`` and ``federation.toml``.
+    drawer : path, optional
+        A folder that is soon thrown away, for all that would be kept in the site's; runs are in memory then.
+    prepare : callable
+        As :func:`coterie.deployment.tasks.prepare`.
 
     Raises
     ------
@@ -52,56 +61,78 @@ class Host:
         If there is no such folder, or its ``site.toml`` or ``federation.toml`` is missing or wrong.
     """
 
-    def __init__(self, folder: str | Path, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        watch: Watch | None = None,
+        *,
+        member: Member | None = None,
+        config: Config | None = None,
+        drawer: Path | None = None,
+        prepare: Prepare = tasks.prepare,
+    ) -> None:
         self.folder = Path(folder)
-        self.member, self.config = Member.read(self.folder), Config.read(self.folder)
+        self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
-        self._watch: Watch = SiteLog(self.folder / "log.jsonl") if watch is None else watch
+        self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
+        self._watch: Watch = SiteLog(self._keep / "log.jsonl") if watch is None else watch
         self._runs: dict[str, Node] = {}
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
-        self._receive = self._guarded()
+        self._guard = self._guarded()
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message: of the kinds check and open, or one that the node of its run answers."""
+        return answered(data, self._alone)
+
+    def _alone(self, request: Any, key: bytes) -> bytes:
+        """Answer and log while no other process of the site does; without a lock where files cannot be locked."""
         start = time.perf_counter()
-        try:
-            request = wire.decode(data)
-        except CoterieError as problem:
-            return wire.encode({"garbled": str(problem)})
-        with self._lock, _alone(self.folder / LOCK):
-            run = str(request.get("run")) if isinstance(request, dict) else ""
+        with self._lock, ExitStack() as held:
+            busy = f"another process of site '{self.member.name}' is answering"
+            try:
+                with suppress(OSError):
+                    held.enter_context(locked(self._keep / LOCK, WAIT, busy))
+            except CoterieError as problem:
+                return wire.encode({"busy": str(problem)})
+            run = request["run"] if isinstance(request, dict) and isinstance(request.get("run"), str) else ""
             if run in self._runs and self._stamp(run) != self._stamps.get(run):
                 del self._runs[run]  # another process of this site has answered since
-            reply = self._receive(data)
+            reply = self._safe(request, key)
             if (node := self._runs.get(run)) is not None:
                 self._stamps[run] = self._stamp(run)
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
         return outgoing.cleaned(reply, self.folder)
 
-    def _guarded(self) -> Callable[[bytes], bytes]:
+    def _guarded(self) -> Answer:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
         if not self.member.privacy:
-            return self._safe
+            return self._answer
         from coterie.engines.privacy import Guard
 
         where = f"[privacy] of '{self.folder / SITE}'"
-        return toml.made(where, Guard, self.member.privacy, self._safe, book=self.folder / BOOK)
+        return toml.made(where, Guard, self.member.privacy, self._answer, book=self._keep / BOOK)
 
-    def _safe(self, data: bytes) -> bytes:
+    def _safe(self, request: Any, key: bytes) -> bytes:
         try:
-            return self._answer(wire.decode(data), data[-16:])
+            return self._allowed(request, key)
         except CoterieError as problem:
             return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
         except OSError as problem:
             return wire.encode({"failed": f"{(problem.strerror or str(problem)).lower()}"})
         except Exception as problem:
-            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
+            return failed(problem)
 
-    def _answer(self, request: Any, key: bytes) -> bytes:
+    def _allowed(self, request: Any, key: bytes) -> bytes:
+        """Answer what the owner's rules let leave; they come before the guard, which charges what it lets through."""
         if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
+        if request["kind"] in ("ask", "total"):
+            self.member.need(request["kind"], request.get("work"))
+        return self._guard(request, key)
+
+    def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
             return wire.encode({"done": "check"} | self.check(request))
         run = request.get("run")
@@ -109,8 +140,6 @@ class Host:
             raise CoterieError(f"{run!r} is no name of a run.")
         if request["kind"] == "open":
             return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
-        if request["kind"] in ("ask", "total"):
-            self.member.need(request["kind"], request.get("work"))
         if run not in self._runs:
             self._runs[run] = self._again(run)
         return self._runs[run].answer(request, key)
@@ -161,8 +190,10 @@ class Host:
             if before["data"] != data:
                 raise CoterieError(f"The data of run '{run}' have changed since: give the new run another name.")
         if run not in self._runs:
-            self._runs[run] = self._node(run, task, seed, data)
+            node = self._node(run, task, seed, data)
+            # The file first: a run that is not in it would end with this process.
             checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._stat(task)}))
+            self._runs[run] = node
         return self._runs[run].about() | {"done": "open"}
 
     def _again(self, run: str) -> Node:
@@ -183,7 +214,7 @@ class Host:
             if ":" not in module:
                 tasks.imported(self.folder, module)
         try:
-            held = tasks.prepare(self.folder, self.member, task, data)
+            held = self._prepare(self.folder, self.member, task, data)
         except NoRows as problem:
             reason = str(problem)
             held = tasks.nothing(task, f"{reason[0].lower()}{reason[1:]}")
@@ -191,8 +222,9 @@ class Host:
         info["min_group"] = self.member.min_group
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
-            folder=self._path(run).parent, labels=held.labels, levels=list(held.levels.values()), info=info,
-            min_group=self.member.min_group, party=secrecy.party(self.folder, self.config, self.member.name, run),
+            folder=self._path(run).parent if self._durable else None, labels=held.labels,
+            levels=list(held.levels.values()), info=info, min_group=self.member.min_group,
+            party=secrecy.party(self.folder, self.config, self.member.name, run),
         )  # fmt: skip
 
     def _stamp(self, run: str) -> tuple[int, ...]:
@@ -204,7 +236,7 @@ class Host:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def _path(self, run: str) -> Path:
-        return self.folder / "runs" / run / "opened"
+        return self._keep / "runs" / run / "opened"
 
     def _stat(self, task: Mapping[str, Any]) -> list[int]:
         """What changes when the data file does, without reading it; a factory looks after its own data."""
@@ -222,24 +254,6 @@ class Host:
             while part := file.read(_CHUNK):
                 digest.update(part)
         return digest.hexdigest()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the file; without a lock where files cannot be locked."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)  # a process that work has forked may hold the file open
-        os.close(file)
 
 
 def receiver(folder: Path) -> Callable[[bytes], bytes]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.engines import wire
 from coterie.engines.node import Node
-from coterie.engines.requests import clients, covers
+from coterie.engines.requests import clients, covers, numbers
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged
 
@@ -28,10 +28,11 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     """
     request = request if isinstance(request, dict) else {}
     found: dict[str, Any] = {"run": None, "kind": "?"}
-    found |= {name: shortened(str(request[name])) for name in ("run", "kind", "work") if name in request}
+    texts = {name: request.get(name) for name in ("run", "kind", "work")}
+    found |= {name: shortened(text) for name, text in texts.items() if isinstance(text, str)}
     if "work" in found:
         found["work"] = found["work"].removeprefix("coterie.")
-    if isinstance(exchange := request.get("exchange"), list) and exchange and isinstance(exchange[-1], int):
+    if numbers(exchange := request.get("exchange")):
         found["exchange"] = exchange[-1]
     try:
         answer = wire.decode(reply)

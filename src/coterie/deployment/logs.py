@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import files
 from coterie.deployment.leaving import described
 from coterie.engines import checkpoint
 from coterie.errors import CoterieError
@@ -44,14 +45,7 @@ def append(path: Path, entry: Mapping[str, Any]) -> None:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
             line = b"\n" + line
-        try:
-            written = os.write(file, line)
-        except OSError:
-            os.ftruncate(file, size)
-            raise
-        if written < len(line):
-            os.ftruncate(file, size)
-            raise OSError(28, "No space left on device", str(path))
+        files.append(file, line)
     finally:
         os.close(file)
 

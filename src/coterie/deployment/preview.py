@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.deployment import tasks
+from coterie.deployment import tasks, toml
 from coterie.deployment.config import SCHEMA, Config, Member
+from coterie.deployment.host import BOOK, Host
 from coterie.deployment.leaving import described
 from coterie.deployment.tasks import Holding
-from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
 
@@ -107,101 +106,60 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     CoterieError
         For what is wrong with the site's folder.
     """
-    from coterie.deployment import toml
-
     member, config = Member.read(folder), Config.read(folder)
     config.need_site(member.name)
-    member = member if min_group is None else replace(member, min_group=min_group)
-    names = [name for name in config.sites if name != member.name][:STAND_INS]
+    masked, member = bool(config.secure), member if min_group is None else replace(member, min_group=min_group)
+    others = [name for name in config.sites if name != member.name][:STAND_INS]
+    config = replace(config, sites=(member.name, *others), policy={}, secure={})
     seen: dict[tuple[str, str], Leaving] = {}
-    receivers = {name: Stand(folder, member, name).receive for name in names}
-    receivers[member.name] = Stand(folder, member, member.name, seen).receive
-    with _drawer(folder) as drawer:
-        replace(config, sites=tuple(receivers), policy={}, secure={}).write(drawer)
+
+    def noted(request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
+        _note(seen, described(request, reply, node))
+
+    def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Holding:
+        held = tasks.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
+        return held if here.name == member.name and held.labels.dtype.kind == "U" else renamed(held, here.name)
+
+    with tempfile.TemporaryDirectory(prefix="preview-", dir=folder, ignore_cleanup_errors=True) as path:
+        drawer = Path(path)  # for the owner alone
+        config.write(drawer)
         if (folder / SCHEMA).exists():
             shutil.copy(folder / SCHEMA, drawer / SCHEMA)
         toml.write(drawer / "runs" / "preview" / "run.toml", program)
+        receivers = {}
+        for name in config.sites:
+            keep = drawer / "sites" / name
+            keep.mkdir(parents=True)
+            if (folder / BOOK).exists():  # what is left of the budget decides; this copy is spent
+                shutil.copy(folder / BOOK, keep / BOOK)
+            host = Host(
+                folder, noted if name == member.name else None,
+                member=replace(member, name=name), config=config, drawer=keep, prepare=prepared,
+            )  # fmt: skip
+            receivers[name] = host.receive
         ended = ""
         try:
             run(Here(receivers), drawer, "preview")
         except CoterieError as problem:
             ended = str(problem)
-    return Preview(list(seen.values()), ended, bool(config.secure))
+    return Preview(list(seen.values()), ended, masked)
 
 
-@contextmanager
-def _drawer(folder: Path) -> Iterator[Path]:
-    """A folder within the site's, for its owner alone, that is gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="preview-", dir=folder))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-class Stand:
-    """A receiver that keeps nothing on disk: the site itself, or one that holds the same rows under another name.
-
-    Parameters
-    ----------
-    folder, member
-        Of the site whose rows they are.
-    name : str
-    seen : dict, optional
-        Where what leaves is noted.
-    """
-
-    def __init__(
-        self, folder: Path, member: Member, name: str, seen: dict[tuple[str, str], Leaving] | None = None
-    ) -> None:
-        self._folder, self._member, self._name, self._seen = folder, member, name, seen
-        self._nodes: dict[str, Node] = {}
-
-    def receive(self, data: bytes) -> bytes:
-        """Answer one message."""
-        request = wire.decode(data)
-        try:
-            reply = self._answer(request, data[-16:])
-        except CoterieError as problem:
-            reply = wire.encode({"refused": f"Site '{self._name}': {problem}"})
-        if self._seen is not None:
-            self._note(described(request, reply, self._nodes.get(request.get("run", ""))), self._seen)
-        return reply
-
-    def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
-        if request["kind"] != "open":
-            if request.get("run") not in self._nodes:
-                raise CoterieError("A program must open the run first.")
-            return self._nodes[request["run"]].answer(request, key)
-        held = tasks.prepare(self._folder, self._member, request["task"])
-        if self._name != self._member.name or held.labels.dtype.kind != "U":
-            held = renamed(held, self._name)
-        info = {"levels": list(held.levels), "min_group": self._member.min_group}
-        node = self._nodes[request["run"]] = Node(
-            self._name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=int(request["seed"]),
-            labels=held.labels, levels=list(held.levels.values()), info=info,
-            min_group=self._member.min_group,
-        )  # fmt: skip
-        return wire.encode(node.about() | {"done": "open"})
-
-    @staticmethod
-    def _note(entry: Mapping[str, Any], seen: dict[tuple[str, str], Leaving]) -> None:
-        key = str(entry["kind"]), str(entry.get("work", ""))
-        found = seen.setdefault(key, Leaving(*key))
-        refused = entry.get("refused") or entry.get("failed")
-        if refused is not None:
-            found.refused.append(str(refused))
-            return
-        found.values = dict(entry.get("values", {}))
-        if key[0] == "open":
-            found.values = {
-                "labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"
-            }
-        found.answers += 1
-        found.bytes += int(entry["bytes"])
-        covers = entry.get("covers")
-        if covers is not None:
-            found.covers = covers if found.covers is None else min(found.covers, covers)
+def _note(seen: dict[tuple[str, str], Leaving], entry: Mapping[str, Any]) -> None:
+    key = str(entry["kind"]), str(entry.get("work", ""))
+    found = seen.setdefault(key, Leaving(*key))
+    refused = entry.get("refused") or entry.get("failed")
+    if refused is not None:
+        found.refused.append(str(refused))
+        return
+    found.values = dict(entry.get("values", {}))
+    if key[0] == "open":
+        found.values = {"labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"}
+    found.answers += 1
+    found.bytes += int(entry["bytes"])
+    covers = entry.get("covers")
+    if covers is not None:
+        found.covers = covers if found.covers is None else min(found.covers, covers)
 
 
 def renamed(held: Holding, name: str) -> Holding:

@@ -14,7 +14,10 @@ from coterie.federation import Array, Ints, Ragged, Rows, readonly
 def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
     """The reply of ``work`` with one row for each of ``size`` clients; a CoterieError that names the culprit."""
     if not isinstance(reply, Mapping):
-        raise CoterieError(f"{name} must return a dict, not {type(reply).__name__}.")
+        what = {type(None): "nothing", np.ndarray: f"an array {np.shape(reply)}"}.get(type(reply), type(reply).__name__)
+        raise CoterieError(
+            f"{name} must return a dict, not {what}: arrays by name, each with one row for each of {size} clients."
+        )
     values: dict[str, Any] = {}
     for key, value in reply.items():
         array = value if isinstance(value, Ragged | list) else np.asarray(value)
@@ -120,20 +123,25 @@ class Adder:
                 whole = self._sums.get(name)
                 if whole is None:
                     whole = self._sums[name] = np.zeros((self._groups, *value.shape[1:]), _wide(value).dtype)
-                self._same(name, whole.shape[1:], value.shape[1:])
+                self._same(name, whole, value, 1)
                 whole[present] += value
 
     def _plus(self, name: str, whole: Array | None, value: Array) -> Array:
         if whole is None:
             return np.array(value)
-        self._same(name, whole.shape, value.shape)
+        self._same(name, whole, value)
         whole += value
         return whole
 
     @staticmethod
-    def _same(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    def _same(name: str, whole: Array, value: Array, axis: int = 0) -> None:
+        a, b = whole.shape[axis:], value.shape[axis:]
         if a != b:
             raise CoterieError(f"{name!r} has shapes {a} and {b}: clusters that differ are added by='cluster' only.")
+        if not np.can_cast(value.dtype, whole.dtype, "same_kind"):
+            raise CoterieError(
+                f"Work returned {name!r} as {whole.dtype} for some clients and {value.dtype} for others."
+            )
 
     def result(self) -> dict[str, Any]:
         """All sums by name, in the precision of what was summed (integers as 64-bit)."""

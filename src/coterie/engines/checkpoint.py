@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from coterie import files
 from coterie.engines import wire
 from coterie.errors import CoterieError
 from coterie.federation import Array
+
+_SLOT = re.compile(rb"cotr.{9}d\x03\x04sloti\x01([01])", re.DOTALL)
+"""How a checkpoint begins: the head of a message, and of its dict of three the first, a number of one digit."""
 
 
 class Resumable(Protocol):
@@ -28,7 +33,8 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
     Parameters
     ----------
     path : path
-        The file, replaced at once: a fault while writing leaves the last checkpoint usable.
+        The file, replaced at once: a fault while writing leaves the last checkpoint usable. One that is there and
+        damaged is replaced too.
     fed : InProcess or Loopback
         Personal state goes into the file in process; sites that are elsewhere keep it (two marks in turn).
     state : dict
@@ -36,7 +42,8 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
     """
     path = Path(path)
     # Sites keep two marks in turn, so that the one the present file relies on is never overwritten.
-    slot = 1 - _read(path)["slot"] if path.exists() else 0
+    slot = 1 - _slot(path)
+    files.sweep(path.parent, path.name)  # a run that was killed while it saved
     write(path, wire.pieces({"slot": slot, "state": state, "engine": fed.snapshot(f"{path.name}.{slot}")}))
 
 
@@ -52,6 +59,16 @@ def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
     fed.resume(saved["engine"])
     state: dict[str, Any] = saved["state"]
     return state
+
+
+def _slot(path: Path) -> int:
+    """The mark that the checkpoint in a file relies on; 1 where it does not say. Only its beginning is read."""
+    try:
+        with path.open("rb") as file:
+            found = _SLOT.match(file.read(32))
+    except OSError:
+        found = None
+    return int(found[1]) if found else 1
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -75,19 +92,9 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
-    """Write a file so that after any fault it is the old one or the new one, whole."""
+    """Write a file, durable, so that after any fault it is the old one or the new one, whole; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    files.write(path, parts)
 
 
 class Folder:
@@ -109,29 +116,58 @@ class Folder:
         self._next = 0
 
     def load(self) -> tuple[dict[str, Any], dict[str, dict[str, Array]]] | None:
-        """The last head and its sets of arrays, as they were saved; None if nothing was."""
-        if not (self.path / "head").exists():
+        """The last head and its sets of arrays, as they were saved; None if nothing was.
+
+        What a save that was killed left is removed.
+        """
+        saved = self._saved()
+        files.sweep(self.path)
+        self._remove({stray.name for stray in self.path.glob("array-*")} - _named(saved))
+        if saved is None:
             return None
-        saved = read(self.path / "head")
-        arrays = {name: read(self.path / name) for names in saved["sets"].values() for name in names.values()}
+        arrays = {name: read(self.path / name) for name in _named(saved)}
         self._files = {id(array): (name, array) for name, array in arrays.items()}
         self._next = saved["next"]
         sets = {key: {n: arrays[file] for n, file in names.items()} for key, names in saved["sets"].items()}
         return saved["head"], sets
 
     def save(self, head: Mapping[str, Any], sets: Mapping[str, Mapping[str, Array]]) -> None:
-        """Make ``head`` and ``sets`` of arrays durable; arrays are never changed after they were saved."""
-        files: dict[int, tuple[str, Array]] = {}
-        for array in (a for names in sets.values() for a in names.values()):
-            files[id(array)] = self._files.get(id(array)) or self._new(array)
-        named = {key: {n: files[id(a)][0] for n, a in names.items()} for key, names in sets.items()}
-        write(self.path / "head", wire.pieces({"head": head, "sets": named, "next": self._next}))
-        for name, _ in [f for i, f in self._files.items() if i not in files]:
-            (self.path / name).unlink(missing_ok=True)
-        self._files = files
+        """Make ``head`` and ``sets`` of arrays durable; arrays are never changed after they were saved.
+
+        Where that fails, what was there stays, and nothing new.
+        """
+        held: dict[int, tuple[str, Array]] = {}
+        first = self._next
+        try:
+            for array in (a for names in sets.values() for a in names.values()):
+                held[id(array)] = held.get(id(array)) or self._files.get(id(array)) or self._new(array)
+            named = {key: {n: held[id(a)][0] for n, a in names.items()} for key, names in sets.items()}
+            write(self.path / "head", wire.pieces({"head": head, "sets": named, "next": self._next}))
+        except BaseException:
+            with suppress(CoterieError, OSError):
+                new = {f"array-{n}" for n in range(first, self._next)}
+                self._remove(new - _named(self._saved()))  # the new head may be in place, and only not durable yet
+            raise
+        self._remove({name for i, (name, _) in self._files.items() if i not in held})
+        self._files = held
 
     def _new(self, array: Array) -> tuple[str, Array]:
         name = f"array-{self._next}"
         self._next += 1
         write(self.path / name, wire.pieces(array))
         return name, array
+
+    def _saved(self) -> dict[str, Any] | None:
+        """What is in the head."""
+        path = self.path / "head"
+        saved: dict[str, Any] | None = read(path) if path.exists() else None
+        return saved
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+
+def _named(saved: Mapping[str, Any] | None) -> set[str]:
+    """The files of arrays that a head names."""
+    return set() if saved is None else {name for names in saved["sets"].values() for name in names.values()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,13 +110,16 @@ class Coordinator(ABC):
             key = self._key(request, address, None, message)
             if (past := self._past("ask", key)) is not None:
                 return Replies(past["values"], rows, past["rows"], past["missing"])
-            answers = self._exchange(request, address, message, check=check)
-            answered, missing = _answered(address, answers)
-            gather = Gather(len(answered), unequal(message))
-            for part, values in answers:
-                gather.add(part.at if not len(missing) else np.searchsorted(answered, _numbers(address, part)), values)
-            found = Replies(gather.result(), rows, answered, missing)
-            self._record("ask", key, found)
+            with self._whole():
+                answers, event = self._exchange(request, address, message, check=check)
+                answered, missing = _answered(address, answers)
+                gather = Gather(len(answered), unequal(message))
+                for part, values in answers:
+                    at = part.at if not len(missing) else np.searchsorted(answered, _numbers(address, part))
+                    gather.add(at, values)
+                found = Replies(gather.result(), rows, answered, missing)
+                self._record("ask", key, found)
+            self._seen(event)
             return found
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
@@ -129,16 +133,18 @@ class Coordinator(ABC):
                 return Sums(past["values"], rows, past["rows"], past["missing"], grouping.count(past["rows"]))
             lists = unequal(message) and grouping.by is not None
             adder, hidden = Adder(grouping.size, lists), self._hidden(address, grouping, lists)
-            answers = self._exchange(request, address, message, grouping, hidden)
-            for part, values in answers:
-                wrap = grouping.size is None
-                sums = {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()}
-                adder.add(compact(grouping.of(part)), sums)
-            if hidden is not None:
-                adder.add(*hidden.sums)
-            answered, missing = _answered(address, answers)
-            total = Sums(adder.result(), rows, answered, missing, grouping.count(answered))
-            self._record("total", key, total)
+            with self._whole():
+                answers, event = self._exchange(request, address, message, grouping, hidden)
+                for part, values in answers:
+                    wrap = grouping.size is None
+                    sums = {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()}
+                    adder.add(compact(grouping.of(part)), sums)
+                if hidden is not None:
+                    adder.add(*hidden.sums)
+                answered, missing = _answered(address, answers)
+                total = Sums(adder.result(), rows, answered, missing, grouping.count(answered))
+                self._record("total", key, total)
+            self._seen(event)
             return total
 
     def mark(self, tag: str) -> Ints:
@@ -150,10 +156,11 @@ class Coordinator(ABC):
 
         A site that was not reached refuses further exchanges until it is restored.
         """
-        self._life = int.from_bytes(os.urandom(6), "little")
-        here = [self._life, self.number]
-        self._counted = [here for _ in self.sites]
-        return self._tell("restore", tag, lambda s: {"kind": "restore", "tag": tag, "exchange": here})
+        with self._whole():
+            self._life = int.from_bytes(os.urandom(6), "little")
+            here = [self._life, self.number]
+            self._counted = [here for _ in self.sites]
+            return self._tell("restore", tag, lambda s: {"kind": "restore", "tag": tag, "exchange": here})
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """The coordinator's part of a checkpoint; the sites mark theirs."""
@@ -164,8 +171,9 @@ class Coordinator(ABC):
         """Go on from :meth:`snapshot`, here or in another process with the same sites."""
         if "tag" not in snapshot:
             raise CoterieError("The checkpoint was made by another engine: resume it with that one.")
-        self.number = snapshot["number"]
-        self.restore(snapshot["tag"])
+        with self._whole():
+            self.number = snapshot["number"]
+            self.restore(snapshot["tag"])
         self.ledger.load(snapshot["ledger"])
 
     def keep(self, state: Mapping[str, Any]) -> None:
@@ -205,8 +213,8 @@ class Coordinator(ABC):
         grouping: Grouping | None = None,
         hidden: Hidden | None = None,
         check: Check | None = None,
-    ) -> list[tuple[Part, dict[str, Any]]]:
-        """One exchange: the values of every site that is counted, in the order of the sites."""
+    ) -> tuple[list[tuple[Part, dict[str, Any]]], Exchanged]:
+        """One exchange: the values of every site that is counted, in the order of the sites; and what to tell of it."""
         started, before = time.perf_counter(), replace(self.ledger)
         exchange = [self._life, self.number + 1]
         requests: dict[int, dict[str, Any]] = {}
@@ -224,29 +232,35 @@ class Coordinator(ABC):
                 own["by"] = grouping.told(part)
         rows = {s: part.n if grouping is None else grouping.rows(part) for s, part in parts.items()}
         self.number += 1
-        try:
-            if hidden is not None:
-                requests = hidden.requests(requests)
-            found = self._courier.collect(requests, parts)
-            if hidden is not None:
-                hidden.take(found)
-            else:
-                self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
-                if not self._courier.policy.strict:
-                    self._courier.judge(replies.not_numbers(found), found)
-                if check is not None:
-                    self._courier.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
-            self._courier.need(parts, found)
-            if hidden is not None:
-                hidden.open(found)
-        except BaseException:
-            self.number -= 1  # nothing was counted: the same exchange may be tried again
-            raise
+        if hidden is not None:
+            requests = hidden.requests(requests)
+        found = self._courier.collect(requests, parts)
+        if hidden is not None:
+            hidden.take(found)
+        else:
+            self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
+            if not self._courier.policy.strict:
+                self._courier.judge(replies.not_numbers(found), found)
+            if check is not None:
+                self._courier.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
+        self._courier.need(parts, found)
+        if hidden is not None:
+            hidden.open(found)
         for site, reply in found.items():
             self._counted[site] = exchange
             self.ledger.gradient_calls += reply["gradients"]
-        self._seen(request, parts, found, started, before)
-        return [(part, found[s]["values"]) for s, part in parts.items() if s in found]
+        event = self._event(request, parts, found, started, before)
+        return [(part, found[s]["values"]) for s, part in parts.items() if s in found], event
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Count what happens within once all of it is done and on disk, or else nothing: then it may be tried again."""
+        stood = self.number, self._life, list(self._counted), self.ledger.gradient_calls
+        try:
+            yield
+        except BaseException:
+            self.number, self._life, self._counted, self.ledger.gradient_calls = stood
+            raise
 
     def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> Hidden | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
@@ -254,31 +268,31 @@ class Coordinator(ABC):
             return None
         return self._relay.total({p.site: grouping.of(p) for p in address.parts}, lists, self._beside)
 
-    def _seen(
+    def _event(
         self,
         request: Mapping[str, Any],
         parts: Mapping[int, Part],
         found: Mapping[int, Any],
         start: float,
         before: Ledger,
-    ) -> None:
-        if self._watch is None:
-            return
-        down, up = self.ledger.bytes_down - before.bytes_down, self.ledger.bytes_up - before.bytes_up
-        self._watch(
-            Exchanged(
-                number=self.number,
-                kind=request["kind"],
-                work=request["work"],
-                asked=tuple(self.names[s] for s in parts),
-                answered=tuple(self.names[s] for s in sorted(found)),
-                missing=dict(self._courier.troubles),
-                clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
-                down=down,
-                up=up,
-                seconds=time.perf_counter() - start,
-            )
+    ) -> Exchanged:
+        return Exchanged(
+            number=self.number,
+            kind=request["kind"],
+            work=request["work"],
+            asked=tuple(self.names[s] for s in parts),
+            answered=tuple(self.names[s] for s in sorted(found)),
+            missing=dict(self._courier.troubles),
+            clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
+            down=self.ledger.bytes_down - before.bytes_down,
+            up=self.ledger.bytes_up - before.bytes_up,
+            seconds=time.perf_counter() - start,
         )
+
+    def _seen(self, event: Exchanged) -> None:
+        """Tell who watches of an exchange that is counted."""
+        if self._watch is not None:
+            self._watch(event)
 
     def _tell(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
         if (past := self._past(kind, tag.encode())) is not None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
-import time
-import weakref
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError
 
@@ -41,7 +40,15 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._held = _alone(self.folder / "lock")
+        # A coordinator whose engine was killed may live on and count another exchange, while the run that was started
+        # again goes on from what it has read.
+        busy = f"Another process goes on with the run of {self.folder}: end it first."
+        try:
+            self._held = files.hold(self.folder / "lock", WAIT, busy)
+        except OSError as problem:
+            why = problem.strerror or problem
+            raise CoterieError(f"{self.folder} cannot be locked: {why}. Use a folder of a local disk.") from problem
+        files.sweep(self.folder, "base")
         self.base: dict[str, Any] | None = None
         if (self.folder / "base").exists():
             self.base = checkpoint.read(self.folder / "base")
@@ -71,17 +78,19 @@ class Journal:
         return entry
 
     def add(self, kind: str, key: bytes, entry: Mapping[str, Any]) -> None:
-        """Append an entry; it is on disk when this returns."""
+        """Append an entry; it is on disk when this returns, and nothing of it is where a CoterieError is raised."""
         data = wire.encode({"kind": kind, "key": key, **entry})
-        with self._path.open("ab") as file:
-            whole = file.tell()
+        fresh = not self._path.exists()
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                file.write(_LENGTH.pack(len(data)) + data)
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError as problem:
-                file.truncate(whole)
-                raise CoterieError(f"{self._path} cannot be written: {problem.strerror}. Then run again.") from problem
+                if fresh:
+                    files.sync(self.folder)
+                files.append(file, _LENGTH.pack(len(data)) + data, durable=True)
+            finally:
+                os.close(file)
+        except OSError as problem:
+            raise _full(self._path, problem) from problem
 
     def keep(self, state: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
         """Make a state of the method the point that a resumed run begins from, and forget the entries before it."""
@@ -89,7 +98,10 @@ class Journal:
             return
         old = self._path
         base = {"era": self._era + 1, "state": state, "engine": engine}
-        checkpoint.write(self.folder / "base", wire.pieces(base))
+        try:
+            checkpoint.write(self.folder / "base", wire.pieces(base))
+        except OSError as problem:
+            raise _full(self.folder / "base", problem) from problem
         self._era += 1
         old.unlink(missing_ok=True)
 
@@ -124,45 +136,7 @@ class Journal:
         return entries
 
 
-class _Held:
-    """A lock that this process holds until all its journals of a folder are gone."""
-
-    def __init__(self, file: int) -> None:
-        weakref.finalize(self, os.close, file)
-
-
-_HELD: weakref.WeakValueDictionary[tuple[int, int, int], _Held] = weakref.WeakValueDictionary()
-
-
-def _alone(path: Path) -> _Held:
-    """Hold a journal against other processes.
-
-    A coordinator whose engine was killed may live on and count another exchange, while the run that was started again
-    goes on from what it has read. A process that closes a file loses all its locks on it, so it opens each but once.
-    """
-    if not path.exists():
-        path.touch(mode=0o600)
-    number = path.stat()
-    key = os.getpid(), number.st_dev, number.st_ino  # a process that is forked off has no locks
-    if (held := _HELD.get(key)) is None:
-        held = _HELD[key] = _Held(_locked(path))
-    return held
-
-
-def _locked(path: Path) -> int:
-    """An open file that no other process has locked."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        from fcntl import LOCK_EX, LOCK_NB, lockf
-    except ImportError:  # Windows
-        return file
-    end = time.monotonic() + WAIT
-    while True:
-        try:
-            lockf(file, LOCK_EX | LOCK_NB)
-            return file
-        except OSError:
-            if time.monotonic() > end:
-                os.close(file)
-                raise CoterieError(f"Another process goes on with the run of {path.parent}: end it first.") from None
-            time.sleep(0.1)
+def _full(path: Path, problem: OSError) -> CoterieError:
+    return CoterieError(
+        f"{path} cannot be written: {problem.strerror or problem}. Put that right, then run again: it goes on."
+    )

@@ -14,7 +14,7 @@ from coterie.engines.assemble import Adder, Gather
 from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
-from coterie.engines.requests import Refusal, clients, covers, need_form
+from coterie.engines.requests import Refusal, answered, clients, covers, failed, need_form
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Site, State, find_work
 
@@ -103,11 +103,7 @@ class Node:
     def receive(self, data: bytes) -> bytes:
         """Answer one message. What goes wrong here is an answer too: the coordinator decides what it means."""
         self._at("received")
-        try:
-            request = wire.decode(data)
-        except CoterieError as problem:
-            return wire.encode({"garbled": str(problem)})
-        return self.answer(request, data[-16:])
+        return answered(data, self.answer)
 
     def answer(self, request: dict[str, Any], key: bytes) -> bytes:
         """Answer a request that was decoded; ``key`` is the checksum of its message."""
@@ -116,14 +112,15 @@ class Node:
         except Refusal as problem:
             return wire.encode({"refused": str(problem)})
         except Exception as problem:
-            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
+            return failed(problem)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         kind = request["kind"]
         if kind == "about":
             return wire.encode(self.about())
-        if kind in ("ask", "total"):
+        if kind in ("ask", "total", "mark", "restore"):
             need_form(request)
+        if kind in ("ask", "total"):
             if self._pending is not None and self._pending[:2] == (request["exchange"], key):
                 return self._pending[2]
             self._settle(request["counted"])

@@ -199,14 +199,15 @@ class Remote(Coordinator):
                 raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
         else:
             told = self._open(names, opening, policy)
-            if path is not None:
-                checkpoint.write(path, wire.pieces([[opening, names], told]))
+        people = People.of(told)
+        if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
+            checkpoint.write(path, wire.pieces([[opening, names], told]))
         for name in names:
             if name not in told:
                 self.away.setdefault(name, "it was not there when the run began")
             elif not len(told[name]["ids"]):
                 self.away[name] = next(iter(told[name]["info"].get("notes", ())), "it has no clients")
-        self.people = People.of(told)
+        self.people = people
         sites = {"names": list(told), "sites": self.people.sites}
         super().__init__(self.people.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
         self._beside = {"run": run}
@@ -267,7 +268,8 @@ def _tells(answer: Mapping[str, Any]) -> bool:
     levels, info, ids = answer.get("levels"), answer.get("info"), answer.get("ids")
     if not (isinstance(levels, list) and isinstance(info, dict) and isinstance(ids, np.ndarray) and ids.ndim == 1):
         return False
-    if not isinstance(info.get("notes", []), list):
+    said = answer.get("name", ""), info.get("version", "")
+    if not (isinstance(info.get("notes", []), list) and all(isinstance(text, str) for text in said)):
         return False
     others = [*(answer.get(name) for name in ("clusters", "weights", "counts", "labels")), *levels]
     return all(isinstance(a, np.ndarray) and a.shape == ids.shape for a in others)

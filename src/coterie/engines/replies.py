@@ -13,8 +13,16 @@ from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Check, Ints, Ragged
 
+NUMBERS = "biufc"
+"""Kinds of dtypes that can be added up."""
 T = TypeVar("T")
 Kind = Literal["lost", "unreadable", "broken", "failed", "refused"]
+_TROUBLES: tuple[tuple[str, Kind, str], ...] = (
+    ("garbled", "lost", "could not read the request: "),
+    ("busy", "lost", ""),
+    ("failed", "failed", "work failed: "),
+    ("refused", "refused", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -45,15 +53,27 @@ def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Tro
         return Trouble("unreadable", f"its answer cannot be read ({problem})")
     if not isinstance(reply, dict):
         return Trouble("broken", "its answer is no answer")
-    for kind, text in (("garbled", "could not read the request"), ("failed", "work failed: "), ("refused", "")):
-        if kind in reply:
-            said = shortened(str(reply[kind]), LONGEST)
-            return Trouble("lost", text) if kind == "garbled" else Trouble(kind, f"{text}{said}")  # type: ignore[arg-type]
+    for name, kind, text in _TROUBLES:
+        if name in reply:
+            return Trouble(kind, f"{text}{shortened(str(reply[name]), LONGEST)}")
     if request["kind"] in ("ask", "total"):
-        return reply if _answers(reply, request) else Trouble("broken", "its answer belongs to another request")
+        if not _answers(reply, request):
+            return Trouble("broken", "its answer belongs to another request")
+        if request["kind"] == "total" and "secure" not in request and (other := _unsummed(reply["values"])) is not None:
+            return Trouble("broken", f"its {other!r} is no sum of numbers")
+        return reply
     if not isinstance(reply.get("done"), str) or reply["done"] != request["kind"]:
         return Trouble("broken", "its answer belongs to another request")
     return reply
+
+
+def _unsummed(values: Mapping[str, Any]) -> str | None:
+    """The first name of an answer to "total" whose value is made of other things than numbers; None if none is."""
+    for name, value in values.items():
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(p, np.ndarray | np.generic) and p.dtype.kind in NUMBERS for p in parts):
+            return name
+    return None
 
 
 def _answers(reply: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
@@ -87,7 +107,7 @@ def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequa
     wrong: dict[int, str] = {}
     signatures: dict[int, Signature] = {}
     for site, reply in found.items():
-        problem = _misshapen(reply["values"], rows[site])
+        problem = _misshapen(reply["values"], rows[site], unequal)
         if problem is None:
             signatures[site] = tuple(sorted((n, _type(v, rows[site], unequal)) for n, v in reply["values"].items()))
         else:
@@ -106,13 +126,14 @@ def most(said: Iterable[T]) -> T | None:
     return first[0][0] if len(first) == 1 or (first and first[0][1] > first[1][1]) else None
 
 
-def _misshapen(values: Mapping[str, Any], rows: int | None) -> str | None:
+def _misshapen(values: Mapping[str, Any], rows: int | None, unequal: bool) -> str | None:
     for name, value in values.items():
-        if not isinstance(value, np.ndarray | np.generic | Ragged | list):
+        lists = isinstance(value, list) and unequal and rows is not None
+        if not lists and not isinstance(value, np.ndarray | np.generic | Ragged):
             return f"its {name!r} is no array"
         if isinstance(value, list) and not all(isinstance(v, np.ndarray | np.generic) for v in value):
             return f"its {name!r} is no list of arrays"
-        if rows is not None and (getattr(value, "ndim", 1) == 0 or len(value) != rows):  # type: ignore[arg-type]
+        if rows is not None and (getattr(value, "ndim", 1) == 0 or len(value) != rows):
             return f"its {name!r} does not have the {rows:,} rows that were asked for"
     return None
 
@@ -120,15 +141,19 @@ def _misshapen(values: Mapping[str, Any], rows: int | None) -> str | None:
 def _type(value: Any, rows: int | None, unequal: bool) -> tuple[str, ...]:
     """What must be the same at all sites where clusters are alike: the type of numbers and the shape of a row.
 
-    Rows of different lengths are joined whatever numbers they are made of.
+    Rows of different lengths, and of different shapes, are joined whatever numbers they are made of.
     """
-    if unequal or isinstance(value, list):
-        return ()
     array = value.values if isinstance(value, Ragged) else value
+    if unequal and not isinstance(value, Ragged):
+        return ("rows", *sorted({_kind(part) for part in (value if isinstance(value, list) else [array])}))
     shape = str(array.shape if rows is None else array.shape[1:])
     if isinstance(value, Ragged):
-        return ("Ragged", "numbers" if array.dtype.kind in "biuf" else array.dtype.kind, shape)
+        return ("Ragged", _kind(array), shape)
     return ("array", array.dtype.kind if array.dtype.kind in "SU" else array.dtype.str, shape)
+
+
+def _kind(array: Any) -> str:
+    return "numbers" if array.dtype.kind in NUMBERS else str(array.dtype.kind)
 
 
 def _said(signature: Signature) -> str:

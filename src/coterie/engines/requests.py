@@ -1,29 +1,52 @@
-"""What a site is asked: whether it has the form of a request, and how many rows stand behind the answer."""
+"""What a site is asked: read once, whether it has the form of a request, and how many rows stand behind the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from coterie.engines import wire
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
+
+Answer = Callable[[Any, bytes], bytes]
+"""``answer(request, key)``: what a site says to a request; ``key`` is the checksum of the request's message."""
 
 
 class Refusal(CoterieError):
     """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""
 
 
+def answered(data: bytes, answer: Answer) -> bytes:
+    """What ``answer`` says to a message, which is read once: what is checked is what is worked on."""
+    try:
+        request = wire.decode(data)
+    except CoterieError as problem:
+        return wire.encode({"garbled": str(problem)})
+    return answer(request, data[-16:])
+
+
+def failed(problem: Exception) -> bytes:
+    """The answer of a site whose work failed."""
+    try:
+        text = str(problem)
+    except ValueError:  # of a KeyError, say, whose key is a whole number with too many digits to be written
+        text = "what is wrong cannot be written"
+    return wire.encode({"failed": f"{type(problem).__name__}: {text}"})
+
+
 def need_form(request: Mapping[str, Any]) -> None:
-    """Raise a CoterieError for an exchange ("ask" or "total") that is addressed as no coordinator addresses one.
+    """Raise a CoterieError for an exchange ("ask" or "total"), a mark or a restore as no coordinator sends one.
 
     Numbers of exchanges that equal nothing, not even themselves (NaN), would make a site work again where it should
     repeat its reply; clients counted from the end, or by fractions, would be asked twice unseen; and a group with a
     large number takes memory for all below it.
     """
-    rows, by = request["rows"], request.get("by")
-    sound = all(_numbers(request[name]) for name in ("exchange", "counted"))
+    kind, rows, by = request["kind"], request.get("rows"), request.get("by")
+    named = {"mark": ("counted",), "restore": ("exchange",)}.get(kind, ("exchange", "counted"))
+    sound = all(numbers(request[name]) for name in named) and isinstance(request.get("tag", ""), str)
     masked = isinstance(rows, np.ndarray) and rows.dtype == bool and rows.ndim == 1
     sound = sound and (rows is None or masked or _whole(rows))
     sound = sound and (by is None or by == "cluster" if _text(by) else _whole(by))
@@ -74,8 +97,11 @@ def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:
     return sums
 
 
-def _numbers(exchange: Any) -> bool:
-    return isinstance(exchange, list) and len(exchange) == 2 and all(type(n) is int for n in exchange)
+def numbers(exchange: Any) -> bool:
+    """Whether a value numbers an exchange: two whole numbers that can be written, in a log too."""
+    return (
+        isinstance(exchange, list) and len(exchange) == 2 and all(type(n) is int and 0 <= n < 2**63 for n in exchange)
+    )
 
 
 def _text(value: Any) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import files
 from coterie.errors import CoterieError
 from coterie.reproduce.pictures import render
 from coterie.results.plain import plain
@@ -121,17 +122,12 @@ def write(name: str, outcome: Outcome, seconds: float, folder: Path, numbers: Pa
     content = {figure_file(name, folder): render(outcome.draw)}
     if numbers is not None:
         content[numbers] = document(name, outcome, seconds).encode()
-    drafts = {file: file.with_name(f".{file.name}.{os.getpid()}.part") for file in content}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, draft in drafts.items():
-            draft.write_bytes(content[file])
-        for file, draft in drafts.items():
-            draft.replace(file)
+        with ExitStack() as drafts:  # which take their names when all are written, the last first
+            for file, data in reversed(content.items()):
+                drafts.enter_context(files.replacing(file)).write_bytes(data)
     except OSError as e:
         where = next((file for file in content if str(e.filename or "").startswith(str(file.parent))), folder)
         raise CoterieError(f"'{where}' cannot be written: {e.strerror or e}.") from e
-    finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
     return list(content)

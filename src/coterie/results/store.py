@@ -6,12 +6,9 @@ model to the new one at once, so no crash leaves half a model, and other files i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import __version__
+from coterie import __version__, files
 from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
@@ -57,8 +54,9 @@ def save(result: FitResult, path: Path) -> None:
         data = shelf.to_bytes()
         name = f"model-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         document["arrays"] = {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
-        _write(path / name, data)
-        _write(path / "model.json", json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1).encode())
+        files.write(path / name, [data])
+        text = json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1)
+        files.write(path / "model.json", [text.encode()])
         for old in path.iterdir():
             if _TENSORS.fullmatch(old.name) and old.name != name:
                 old.unlink()
@@ -125,33 +123,6 @@ def _refuse_others(path: Path) -> None:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CoterieError(f"'{target}' is not a coterie model and is left alone; choose another directory.")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file at once: the new content is on disk before it takes the name."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(PermissionError):  # Windows opens no directories, and does not need to
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class Shelf:

@@ -77,6 +77,12 @@ def test_names_that_cannot_be_are_named(tmp_path, sites, sentence):
         kit.provision(tmp_path, "heart", "127.0.0.1", 8002, sites)
 
 
+def test_provisioning_that_takes_too_long_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit, "_PATIENCE", 0.001)
+    with pytest.raises(CoterieError, match=r"did not make the certificates in 0\.001 seconds: run again"):
+        kit.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a"])
+
+
 def test_what_is_not_there_is_said(place, tmp_path):
     toml.write(place / "coordinator" / "runs" / "r" / "run.toml", {"program": "check"})
     with pytest.raises(CoterieError, match="No coordinator runs"):

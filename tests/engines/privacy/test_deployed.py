@@ -37,4 +37,4 @@ def test_guards_of_sites_let_through_what_hides_behind_their_own_noise(tmp_path,
         return
     run(transport(homes), coordinator, "r")
     assert "epsilon" in found(home)[1]["privacy"]
-    assert 0.0 < Host(homes[0])._receive.spent < 20.0
+    assert 0.0 < Host(homes[0])._guard.spent < 20.0

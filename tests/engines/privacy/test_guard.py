@@ -1,7 +1,5 @@
 """A site that lets private sums through only, and remembers what they cost."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -22,8 +20,8 @@ TERMS = {"clip": {"v": 1.0}, "noise": 2.0, "clients": 4, "epsilon": 5.0}
 
 def guarded(objective=None, engine=None, **terms):
     fed = Loopback(Values(np.ones((4, 3))) if objective is None else objective, sites=2, **engine or {})
-    guard = Guard(fed._nodes[0].receive, **TERMS | terms)
-    fed._nodes[0] = SimpleNamespace(receive=guard)
+    guard = Guard(fed._nodes[0].answer, **TERMS | terms)
+    fed._nodes[0] = guard
     return fed, guard
 
 
@@ -67,7 +65,7 @@ def test_the_budget_is_the_sites_own(tmp_path):
     fed, guard = guarded(epsilon=limit, book=tmp_path / "book")
     for count in (1, 2, 3):
         Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)
-        assert Guard(fed._nodes[0].receive, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): count}, 1e-5)
+        assert Guard(fed._nodes[0]._answer, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): count}, 1e-5)
     again, _ = guarded(epsilon=limit, book=tmp_path / "book")
     for late in (fed, again):
         with pytest.raises(CoterieError, match="This site's privacy budget is spent"):
@@ -86,11 +84,11 @@ def test_a_repeat_is_free_and_another_run_is_not():
     assert len([s for s in seen if s[:2] == ("up", 0)]) > 1
     assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
     first = next(data for way, site, data in seen if (way, site) == ("down", 0))
-    one = guard(first)
-    assert guard(first) == one
+    one = guard.receive(first)
+    assert guard.receive(first) == one
     assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
     fed.restore("before")  # the work would run again, with other noise
-    guard(first)
+    guard.receive(first)
     assert guard.spent == epsilon({Event(2.0): 2}, 1e-5)
 
 
@@ -121,7 +119,7 @@ def test_a_request_that_no_coordinator_makes_gets_nothing(strange):
     how = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
     request = {"kind": "total", "work": clipped.work_name, "by": None, "exchange": [1, 1], "counted": [0, 0]}
     request |= {"rows": None, "message": {"inner": tell.work_name, "message": {}, **how}} | strange
-    replies = [wire.decode(guard(wire.encode(request))) for _ in range(2)]
+    replies = [wire.decode(guard.receive(wire.encode(request))) for _ in range(2)]
     assert all("as none does" in reply["refused"] for reply in replies)
     assert guard.spent == 0.0
 
@@ -131,7 +129,7 @@ def test_two_processes_of_a_site_keep_one_book(tmp_path):
     other, _ = guarded(book=tmp_path / "book")
     for one in (fed, other, fed):
         Private(one, clip={"v": 1.0}, noise=2.0).total(tell)
-    assert Guard(fed._nodes[0].receive, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): 3}, 1e-5)
+    assert Guard(fed._nodes[0]._answer, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): 3}, 1e-5)
 
 
 def test_what_cannot_be_booked_is_not_given(tmp_path, monkeypatch):
@@ -158,9 +156,8 @@ def careful(k=2, m=8, sites=2, **terms):
     order = np.argsort(clusters, kind="stable")
     where = [np.flatnonzero(order // (m // sites) == s) for s in range(sites)]
     fed = Loopback(Values(np.zeros((m, 400))), np.sort(clusters), sites=where, seed=1)
-    guards = [Guard(node.receive, **OWN | terms) for node in fed._nodes]
-    fed._nodes = [SimpleNamespace(receive=guard) for guard in guards]
-    return fed, guards
+    fed._nodes = [Guard(node.answer, **OWN | terms) for node in fed._nodes]
+    return fed, fed._nodes
 
 
 BY = [None, "cluster", np.array([0, 1, 1, 0, 0, 1, 1, 1])]
@@ -224,8 +221,9 @@ def told(rows, by, noise):
     how = {"form": "names", "bound": {"v": 1.0}, "noise": noise, "sampling": 1.0, "seed": None}
     request = {"kind": "total", "work": clipped.work_name, "by": by, "exchange": [1, 1], "counted": [0, 0]}
     request |= {"rows": rows, "message": {"inner": tell.work_name, "message": {}, **how}}
-    guards[0]._receive, real = lambda data: real(data) if b"about" in data else b"passed", guards[0]._receive
-    return guards[0](wire.encode(request)), guards[0]
+    about = guards[0]._answer
+    guards[0]._answer = lambda request, key: about(request, key) if request["kind"] == "about" else b"passed"
+    return guards[0].receive(wire.encode(request)), guards[0]
 
 
 def test_hide_is_one_of_two():

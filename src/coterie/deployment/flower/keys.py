@@ -6,11 +6,11 @@ Sites check the coordinator's certificate against the authority's; the coordinat
 from __future__ import annotations
 
 import ipaddress
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import files
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 def private(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    partial.replace(path)
+    files.write(path, [data], mode=0o600)
 
 
 def authority(folder: Path, name: str, days: float) -> None:

@@ -8,7 +8,6 @@ federation's ``authority/``, which is copied nowhere.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.engines.nvflare import refusals
 from coterie.errors import CoterieError
 
@@ -24,6 +24,7 @@ WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
 CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.app."]
 """The only classes a job may name: no job can bring code of its own to a member."""
 
+_PATIENCE = 120  # seconds in which NVFlare must have made the certificates
 _LIVENESS = 60  # seconds without a heartbeat until NVFlare takes a site for gone
 _BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("workspace.WorkspaceBuilder", {}),
@@ -50,7 +51,7 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     Raises
     ------
     CoterieError
-        If two sites have the same name, or NVFlare refuses a name.
+        If two sites have the same name, NVFlare refuses a name, or it takes too long.
     """
     twice = sorted({site for site in sites if list(sites).count(site) > 1})
     if twice:
@@ -72,7 +73,12 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
         participant["org"] = "coterie"
     _write(authority / "project.yml", project)  # JSON is YAML
     command = [sys.executable, "-m", "nvflare.cli", "provision", "--force", "-p", "project.yml", "-w", "."]
-    done = subprocess.run(command, cwd=authority, capture_output=True, text=True, timeout=120)  # noqa: S603
+    try:
+        done = subprocess.run(command, cwd=authority, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise CoterieError(
+            f"NVFlare did not make the certificates in {_PATIENCE} seconds: run again when this computer is less busy."
+        ) from None
     made = sorted((authority / name).glob("prod_*"))
     if done.returncode or not made:
         said = (done.stderr or done.stdout).strip().splitlines() or ["it gave no reason"]
@@ -161,6 +167,4 @@ def _change(source: Path, change: Callable[[dict[str, Any]], None], target: Path
 
 
 def _write(path: Path, settings: dict[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    os.replace(partial, path)
+    files.write(path, [json.dumps(settings, indent=1).encode()], durable=False)  # made again at each start

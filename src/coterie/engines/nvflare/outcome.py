@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from coterie import files
 from coterie.errors import CoterieError
 
 _FILE, LOCK = "job.json", "coordinator.lock"
@@ -47,33 +44,19 @@ class Outcome:
 
     def write(self, run: Path) -> None:
         """Write it whole or not at all."""
-        partial = run / f"{_FILE}.partial"
-        partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(partial, run / _FILE)
+        files.write(run / _FILE, [json.dumps(asdict(self)).encode()])
 
 
 def held(path: Path) -> bool:
     """Whether a living process holds a lock."""
     try:
-        with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        with files.locked(path, 0.0, f"{path.name} is held."):
+            return False
+    except (CoterieError, OSError):
         return path.exists()
-    return False
 
 
-@contextmanager
-def sole(path: Path, wait: float = _WAIT) -> Iterator[None]:
+def sole(path: Path, wait: float = _WAIT) -> AbstractContextManager[None]:
     """Hold a lock that ends with the process, however it ends; a CoterieError if another holds it for ``wait`` s."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + wait
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise CoterieError(f"Another process holds {path.name}: end it, then run again.") from None
-                time.sleep(0.1)
-        yield
+    return files.locked(path, wait, f"Another process holds {path.name}: end it, then run again.")

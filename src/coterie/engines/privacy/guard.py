@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from coterie.engines import checkpoint, wire
 from coterie.engines.privacy.account import Event, accounting, epsilon
 from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
-from coterie.engines.requests import need_form
+from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError
 from coterie.federation import Ints, PerRow, work_name
 
@@ -20,15 +20,15 @@ _CLIPPED = work_name(clipped)
 
 
 class Guard:
-    """A receiver around another one, that refuses what would cost a site's clients more than they agreed to.
+    """What answers in front of another, and refuses what would cost a site's clients more than they agreed to.
 
     It lets ``ask`` through for works that say nothing of rows, and ``total`` for clipped sums with enough noise, until
     the budget is spent. What was asked before, and is answered again from memory, is not charged again.
 
     Parameters
     ----------
-    receive : callable
-        ``receive(bytes) -> bytes``, such as ``Node.receive`` or ``Host.receive``.
+    answer : callable
+        ``answer(request, key) -> bytes``, such as ``Node.answer``.
     clip : float or dict of float
         The largest bound that is accepted.
     noise : float
@@ -49,7 +49,7 @@ class Guard:
 
     def __init__(
         self,
-        receive: Callable[[bytes], bytes],
+        answer: Answer,
         *,
         clip: float | Mapping[str, float],
         noise: float,
@@ -61,7 +61,7 @@ class Guard:
         public: Sequence[str] = (),
     ) -> None:
         accounting()
-        self._receive, self.clip, self.noise, self.clients = receive, clip, float(noise), clients
+        self._answer, self.clip, self.noise, self.clients = answer, clip, float(noise), clients
         self.budget, self.delta, self.unit = float(epsilon), float(delta), unit
         self._public = PUBLIC | frozenset(public) | (ABOUT_ROWS if unit == "row" else frozenset())
         self._book = None if book is None else Path(book)
@@ -74,13 +74,12 @@ class Guard:
         """Epsilon so far."""
         return epsilon(self._counts, self.delta)
 
-    def __call__(self, data: bytes) -> bytes:
+    def receive(self, data: bytes) -> bytes:
         """Answer one message, or refuse it."""
-        try:
-            request = wire.decode(data)
-        except CoterieError as problem:
-            return wire.encode({"garbled": str(problem)})
-        key = data[-16:]
+        return answered(data, self)
+
+    def __call__(self, request: Any, key: bytes) -> bytes:
+        """Answer a request that was decoded, or refuse it; ``key`` is the checksum of its message."""
         try:
             self._read()
             if key != self._last:
@@ -90,8 +89,8 @@ class Guard:
         except CoterieError as problem:
             return wire.encode({"refused": str(problem)})
         except Exception as problem:
-            return wire.encode({"failed": f"{type(problem).__name__}: {problem}"})
-        return self._receive(data)
+            return failed(problem)
+        return self._answer(request, key)
 
     def _allow(self, request: Mapping[str, Any], key: bytes) -> None:
         """Charge the request; a CoterieError says why it is refused."""
@@ -161,7 +160,7 @@ class Guard:
     def _clusters(self, request: Mapping[str, Any]) -> Ints:
         """The cluster of each client that is asked, as this site has them."""
         about = {"kind": "about"} | {name: request[name] for name in ("run",) if name in request}
-        told, rows = wire.decode(self._receive(wire.encode(about))), request["rows"]
+        told, rows = wire.decode(self._answer(about, b"")), request["rows"]
         if "clusters" not in told:
             raise CoterieError(str(told.get("refused", "This site does not know its own clients.")))
         clusters: Ints = np.asarray(told["clusters"], dtype=np.int64)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie import federation
+from coterie import federation, files
 from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
@@ -25,6 +24,9 @@ Parts = tuple[Any, Ints, Array, Any]
 
 _AGAIN = 60.0
 """Seconds in which an actor that died must be back, or its site counts as missing."""
+
+_WAIT = 60.0
+"""Seconds in which an earlier process of a site must be gone, such as the one that died where an actor comes back."""
 
 _begun: list[int] = [0]
 
@@ -72,7 +74,7 @@ class Seat:
 
     def __init__(self) -> None:
         self._node: Node | None = None
-        self._lock: Any = None
+        self._held = ExitStack()
         self.shard: Any = None
 
     def open(
@@ -88,9 +90,9 @@ class Seat:
         federation._WORK.update(works)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = None
-            self._lock = (folder / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # until an earlier process of this site is gone
+            self._held.close()
+            busy = f"Another federation uses {folder}: end it, or give this one a folder of its own."
+            self._held.enter_context(files.locked(folder / "lock", _WAIT, busy))
         made = self.shard if make is None else make(*data)
         self.shard = made if hasattr(made, "parts") else None
         objective, clusters, weights, ids = made if self.shard is None else self.shard.parts

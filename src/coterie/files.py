@@ -1,0 +1,174 @@
+"""Files that are written whole or not at all, and locks that end with their process."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from glob import escape
+from pathlib import Path
+
+from coterie.errors import CoterieError
+
+try:
+    import fcntl
+except ImportError:  # Windows: files are not locked there, and every lock is had at once
+    fcntl = None  # type: ignore[assignment]
+
+_PART = ".part"
+_PAUSE = 0.02  # seconds between two tries to have a lock
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666, durable: bool = True) -> None:
+    """Write a file so that after any fault it is the old one or the new one, whole.
+
+    Parameters
+    ----------
+    path : path
+        In a folder that is there.
+    parts : iterable of bytes
+        What is written, one after the other.
+    mode : int, default 0o666
+        Permissions, less those that the umask takes.
+    durable : bool, default True
+        Whether it is on disk when this returns; else only the end of the process cannot harm it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing of it stays.
+    """
+    with replacing(path, mode=mode, durable=durable) as partial, partial.open("wb") as file:
+        file.writelines(parts)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[Path]:
+    """An empty file beside ``path``, for others to write, which takes its name at the end; as :func:`write`."""
+    partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}{_PART}")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    try:
+        yield partial
+        if durable:
+            _sync(partial, os.O_RDWR)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Make the names of files in a folder durable."""
+    with suppress(PermissionError):  # Windows opens no folders, and does not need to
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    file = os.open(path, flags)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Remove what writers of a file (None: of any) that were killed left in a folder; for who alone writes there."""
+    for partial in folder.glob(f".{'*' if name is None else escape(name)}.????????{_PART}"):
+        partial.unlink(missing_ok=True)
+
+
+def append(file: int, data: bytes, *, durable: bool = False) -> None:
+    """Add to the end of a file, open with O_APPEND: all of it or, where the disk is full, none of it."""
+    size = os.fstat(file).st_size
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]
+        if durable:
+            os.fsync(file)
+    except BaseException:
+        os.ftruncate(file, size)
+        raise
+
+
+@contextmanager
+def locked(path: Path, wait: float, busy: str) -> Iterator[None]:
+    """Hold a lock, against other processes and against others in this one; it ends with the process, however that ends.
+
+    Parameters
+    ----------
+    path : path
+        A file that is made if absent, and stays.
+    wait : float
+        Seconds in which another holder must let go.
+    busy : str
+        What is said if it does not: who may hold it, and what to do.
+
+    Raises
+    ------
+    CoterieError
+        ``busy``.
+    OSError
+        If the file cannot be opened, or its disk cannot lock.
+    """
+    file, owner = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), os.getpid()
+    try:
+        if fcntl is not None:
+            _take(fcntl.flock, file, path, wait, busy)
+        yield
+    finally:
+        if fcntl is not None and os.getpid() == owner:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked off may hold the file open
+        os.close(file)
+
+
+class Held:
+    """A lock that lasts until all who share this are gone."""
+
+    def __init__(self, file: int) -> None:
+        weakref.finalize(self, os.close, file)
+
+
+_HELD: weakref.WeakValueDictionary[tuple[int, int, int], Held] = weakref.WeakValueDictionary()
+
+
+def hold(path: Path, wait: float, busy: str) -> Held:
+    """Hold a lock against other processes alone: all who ask for it in this one share it. As :func:`locked`.
+
+    A process that closes a file loses all its locks of this kind on it, so each is opened but once.
+    """
+    if not path.exists():
+        path.touch(mode=0o600)
+    number = path.stat()
+    key = os.getpid(), number.st_dev, number.st_ino  # a process that is forked off has no locks
+    if (held := _HELD.get(key)) is None:
+        file = os.open(path, os.O_RDWR)
+        try:
+            if fcntl is not None:
+                _take(fcntl.lockf, file, path, wait, busy)
+        except BaseException:
+            os.close(file)
+            raise
+        held = _HELD[key] = Held(file)
+    return held
+
+
+def _take(lock: Callable[[int, int], object], file: int, path: Path, wait: float, busy: str) -> None:
+    """Have a lock within ``wait`` seconds."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):  # another has it
+            if time.monotonic() >= end:
+                raise CoterieError(busy) from None
+            time.sleep(_PAUSE)
+        except OSError as problem:
+            raise OSError(problem.errno, problem.strerror, str(path)) from problem

@@ -1,0 +1,83 @@
+"""Messages that no coordinator of this package sends: a site answers all of them, and logs each."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from coterie.deployment.config import Member
+from coterie.deployment.host import Host
+from coterie.engines import wire
+from coterie.engines.privacy.at_home import clipped
+from coterie.engines.requests import failed
+from coterie.federation import PerCluster, PerRow, Ragged
+from tests.deployment.sites import build, home, say, task
+
+HUGE = 10**5000  # more digits than Python writes
+NESTED: object = HUGE
+for _ in range(50):
+    NESTED = [NESTED]
+VALUES = [
+    *(None, True, -1, HUGE, -HUGE, 2**63, 1.5, float("nan"), "", "x" * 10_000, "\ud800", "\0", "../..", b"abc"),
+    *([], [HUGE], [1, HUGE], [1, 1, 1], [[1, 1], [1, 1]], NESTED, {}, {"a": HUGE}, {"a": NESTED}, [None], ["a", "b"]),
+    *(
+        np.array(5),
+        np.zeros(0),
+        np.zeros((2, 2)),
+        np.array(["a"]),
+        np.arange(3),
+        np.array([True]),
+        np.uint64(2**64 - 1),
+    ),
+    *(Ragged.of([[1.0]]), PerRow(np.zeros(2)), PerCluster(np.zeros(1)), "coterie.cli.main:app", "coterie.:x"),
+]
+EXCHANGE = {"run": "r", "exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None}
+VIEW = EXCHANGE | {"work": "coterie.deployment.identified:view", "message": {"p": 2}}
+TERMS = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
+REQUESTS = {
+    "open": {"run": "r", "seed": 0},
+    "ask": VIEW,
+    "total": VIEW,
+    "private total": EXCHANGE | {"work": clipped.work_name, "message": {"inner": "a:b", "message": {}, **TERMS}},
+    "mark": {"run": "r", "tag": "t", "counted": [0, 0]},
+    "restore": {"run": "r", "tag": "t", "exchange": [1, 1]},
+    "join": {"run": "r", "lives": {}},
+    "unmask": {"run": "r", "round": {}, "answered": [], "shares": []},
+    "about": {"run": "r"},
+    "check": {"schema": None},
+}
+
+
+def shapes(request):
+    """A request with each of its parts, and of the tables in it, replaced by everything, and left out."""
+    for name, part in request.items():
+        yield {n: p for n, p in request.items() if n != name}
+        yield from (request | {name: value} for value in VALUES)
+        if isinstance(part, dict):
+            yield from (request | {name: part | {key: value}} for key in [*part, "strange"] for value in VALUES)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
+def test_every_part_of_a_message_may_be_anything(kind, guarded, tmp_path):
+    build(tmp_path)
+    own = home(tmp_path, "bern")
+    if guarded:
+        pytest.importorskip("dp_accounting")
+        Member("bern", "data.csv", privacy={"clip": 1.0, "noise": 1.0, "epsilon": 5.0}).write(own)
+    host, opening = Host(own), {"kind": "open", "run": "r", "task": task(tmp_path), "seed": 0}
+    assert say(host, **opening)["done"] == "open"
+    request = {"kind": kind.split()[-1], **REQUESTS[kind]} | ({"task": task(tmp_path)} if kind == "open" else {})
+    asked = [*shapes(request), *VALUES] if kind == "about" else list(shapes(request))
+    for strange in asked:
+        assert wire.decode(host.receive(wire.encode(strange)))
+    lines = (own / "log.jsonl").read_text().splitlines()
+    assert all(map(json.loads, lines)) and len(lines) == 1 + len(asked)
+    assert say(Host(own), kind="about", run="r")["done"] == "about"
+
+
+def test_an_error_that_cannot_be_written_is_an_answer_too():
+    assert wire.decode(failed(KeyError(HUGE)))["failed"] == "KeyError: what is wrong cannot be written"
+    assert wire.decode(failed(KeyError("a")))["failed"] == "KeyError: 'a'"
