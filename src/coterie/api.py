@@ -61,7 +61,8 @@ def fit(
     formula : str
         ``outcome ~ columns``, as in R.
     client : str
-        The column that says whose row it is.
+        The column that says whose row it is. Labels that differ only in white space around them, or in the Unicode
+        form of accents, are one.
     cluster : str or sequence of str, optional
         Columns of known clusters of clients, fine to coarse.
     family : {"gaussian", "binomial", "poisson"}, default "gaussian"
@@ -74,7 +75,8 @@ def fit(
     method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
 "given-strengths", "james-stein", "async-l2gd", "async-al2sgd", "similarity-network", "weighted-averaging", \
 "bias-correction"}
-        "auto" (default) takes the one with the lowest held-out loss.
+        "auto" (default) takes the one with the lowest held-out loss; where that ignores the clusters, one with them
+        that may be as good.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
         "given-strengths").

@@ -238,7 +238,7 @@ def test_labels_of_every_kind_come_back(kind):
     df = table(school=np.repeat(np.array(LABELS[kind], dtype=object), 10))
     ran, result = fit(df, "--method", "local", "--splits", "1")
     assert "of 6 schools" in ran.out
-    assert set(result.client_coefficients.index.astype(str)) == {str(v) for v in LABELS[kind]}
+    assert set(result.client_coefficients.index.astype(str)) == {str(v).strip() for v in LABELS[kind]}
     ran = coterie("predict", "model", "table.csv")
     assert ran.code == 0
     assert "60 by client" in ran.err

@@ -25,7 +25,7 @@ OPTIONS = {
     "fit": [*COMPARE, "--method"],
     "compare": [*COMPARE, "--methods", "--report"],
     "train": ["--out", "--resume", "--strict"],
-    "predict": ["--interval", "--out"],
+    "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
     "reproduce": ["--json", "--out", "--seeds", "--quick"],
     "data": ["list", "show", "fetch"],

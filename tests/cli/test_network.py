@@ -44,6 +44,21 @@ def test_edges_are_read_from_a_file(file):
     assert "2 ties between schools that were named" in ran.out and "3 clients have no ties" in ran.out
 
 
+def test_who_is_in_which_group_is_said_and_where_to_look():
+    options = ("--method", "similarity-network", "--splits", 0, "--network", "edges=pairs.csv", "--network", "lam=1e9")
+    ran = coterie(*FIT, *options)
+    assert "Who became equal, the largest groups first: ash, birch and oak; 3 alone." in ran.out
+    assert "Groups: add --out DIR for the report, which lists who is in which; in Python, result.merged" in ran.out
+    ran = coterie(*FIT, *options, "--out", "m")
+    assert ran.out.splitlines()[-1].startswith("Groups: the report lists who is in which; in Python, result.merged")
+
+
+def test_a_network_that_was_not_chosen_is_said():
+    ran = coterie(*FIT, "--network", "edges=pairs.csv", "--network", "lam=1e-9")
+    assert "Note: The similarity network was compared and not chosen" in ran.out
+    assert "--method similarity-network" in ran.out and "Groups:" not in ran.out
+
+
 def test_covariates_are_columns_whatever_they_are_called():
     ran = coterie(*FIT, *TIED, "--network", "covariates=2020,sector", "--network", "k=2")
     assert ran.code == 0, ran.err

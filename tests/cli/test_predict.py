@@ -145,12 +145,12 @@ BAD = [
     ("renamed client", new().rename(columns={"school": "School"}), [], ["Did you mean 'School'"]),
     ("no column", new(hours=None), [], ["'hours'", "not in the table"]),
     ("renamed column", new().rename(columns={"hours": "hour"}), [], ["'hours'", "Did you mean 'hour'"]),
-    ("missing value", new(hours=[1, None, 2, 3]), [], ["'hours' has missing values in 1 row (row 2)"]),
-    ("infinite value", new(hours=[1, 2, np.inf, 3]), [], ["'hours' has infinite values in 1 row (row 3)"]),
+    ("missing value", new(hours=[1, None, 2, 3]), [], ["'hours' has missing values in 1 row (data row 2)"]),
+    ("infinite value", new(hours=[1, 2, np.inf, 3]), [], ["'hours' has infinite values in 1 row (data row 3)"]),
     ("text", new(hours=[1, 2, 3, "x"]), [], ["'hours' has values that are", "'x'"]),
     ("all text", new(hours=list("abcd")), [], ["'hours'", "numbers"]),
     ("new level", new(level=["lo", "top", "hi", "mid"]), [], ["'level'", "'top'", "row 2"]),
-    ("missing level", new(level=["lo", None, "hi", "mid"]), [], ["'level' has missing values in 1 row (row 2)"]),
+    ("missing level", new(level=["lo", None, "hi", "mid"]), [], ["'level' has missing values in 1 row (data row 2)"]),
     ("interval 0", new(), ["--interval", "0"], ["interval must be a probability between 0 and 1"]),
     ("interval 90", new(), ["--interval", "90"], ["interval must be a probability between 0 and 1", "90"]),
     ("no rows", new().iloc[:0], [], ["'new.csv' has no rows"]),
@@ -167,6 +167,76 @@ def test_bad_table(model, df, arguments, fragments):
     for fragment in fragments:
         assert fragment in message
     assert files(model.parent) == before
+
+
+@pytest.mark.parametrize(("df", "fragments"), [b[1::2] for b in BAD[4:10]], ids=[b[0] for b in BAD[4:10]])
+@pytest.mark.usefixtures("model")
+def test_bad_rows_are_left_empty_where_that_is_asked(df, fragments):
+    df.to_csv("new.csv", index=False)
+    message = coterie("predict", "model", "new.csv").message
+    assert message.endswith("or leave their predictions empty: missing='empty' (--missing empty).")
+    ran, frame = predicted(df, "--missing", "empty")
+    empty = frame["prediction"].isna()
+    assert empty.sum() == (4 if fragments == ["'hours'", "numbers"] else 1)
+    assert frame["source"].str.startswith("none: ").equals(empty)
+    whole = predicted(new())[1]
+    np.testing.assert_array_equal(
+        frame["prediction"][~empty] == whole["prediction"][~empty], df["hours"][~empty] == 0.5
+    )
+    assert f"Predicted {4 - empty.sum()} rows" in ran.err and f"Left {empty.sum()} row" in ran.err
+
+
+@pytest.mark.usefixtures("model")
+def test_what_cannot_be_predicted_is_counted_by_its_reason():
+    df = new(level=["lo", "top", "hi", None], hours=[None, 0.5, np.inf, 1])
+    ran, frame = predicted(df, "--missing", "empty", "--interval", "0.9")
+    assert frame["source"].tolist() == [
+        "none: missing values in 'hours'",
+        "none: a new level of 'level'",
+        "none: infinite values in 'hours'",
+        "none: missing values in 'level'",
+    ]
+    assert frame[["prediction", "lower", "upper"]].isna().all(axis=None)
+    assert ran.err.splitlines()[0] == "Predicted 0 rows."
+    assert (
+        "missing must be 'error' or 'empty', not 'drop'"
+        in coterie("predict", "model", "new.csv", "--missing", "drop").message
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_columns_of_the_table_are_kept_beside_the_predictions():
+    df = new(pupil=["007", "1e3", "NA", "x"], prediction=[1, 2, 3, 4])
+    df.to_csv("new.csv", index=False)
+
+    def lines(*arguments):
+        ran = coterie("predict", "model", "new.csv", *arguments)
+        assert ran.code == 0, ran.err
+        return [line.split(",") for line in ran.out.splitlines()]
+
+    plain = lines()
+    kept = lines("--keep", "pupil", "--keep", "prediction", "--keep", "pupil", "--keep", "school")
+    assert kept[0] == ["school", "pupil", "prediction (table)", "prediction", "source"]
+    assert [row[1:3] for row in kept[1:]] == [["007", "1"], ["1e3", "2"], ["NA", "3"], ["x", "4"]]
+    assert [[row[0], *row[3:]] for row in kept[1:]] == plain[1:]
+    every = lines("--keep", "all")
+    assert every[0] == ["school", "sector", "hours", "level", "pupil", "prediction (table)", "prediction", "source"]
+    assert [row[4] for row in every[1:]] == ["007", "1e3", "NA", "x"]
+    assert (
+        "kept column 'pupl' is not in the table. Did you mean 'pupil'"
+        in coterie("predict", "model", "new.csv", "--keep", "pupl").message
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_the_columns_there_are_stand_in_for_a_near_name():
+    assert "There are the columns 'a', 'b'." in coterie("predict", "model", odd()).message
+    assert "There are the columns 'a', 'b'." in coterie("fit", odd(), "--formula", "a ~ b", "--client", "Skola").message
+
+
+def odd():
+    pd.DataFrame({"a": [1, 2], "b": [3, 5]}).to_csv("odd.csv", index=False)
+    return "odd.csv"
 
 
 def arrays(model):

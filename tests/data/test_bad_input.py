@@ -62,12 +62,12 @@ CASES = [
     ("cluster twice", table(), {"cluster": ["sector", "sector"]}, ["'sector' is named twice"]),
     ("offset is weights", table(), {"offset": "hours", "weights": "hours"}, ["'hours' is named twice"]),
     ("offset in formula", table(), {"offset": "hours"}, ["'hours' is the offset"]),
-    ("labels missing", table(**changed("school", [2, 5], None)), {}, ["Client column 'school'", "2 rows (rows 2, 5)"]),
-    ("cluster missing", table(**changed("sector", [3], None)), {"cluster": "sector"}, ["'sector'", "1 row (row 3)"]),
-    ("missing", table(**changed("hours", [1, 4, 9], np.nan)), {}, ["'hours' has missing", "3 rows (rows 1, 4, 9)"]),
-    ("many missing", table(**changed("hours", range(1, 8), np.nan)), {}, ["7 rows (first: 1, 2, 3, 4, 5)"]),
-    ("infinite", table(**changed("hours", [6], np.inf)), {}, ["'hours' has infinite values in 1 row (row 6)"]),
-    ("outcome missing", table(**changed("score", [6], np.nan)), {}, ["'score' has missing values in 1 row (row 6)"]),
+    ("labels missing", table(**changed("school", [2, 5], None)), {}, ["Client column 'school'", "(data rows 2, 5)"]),
+    ("cluster missing", table(**changed("sector", [3], None)), {"cluster": "sector"}, ["'sector'", "(data row 3)"]),
+    ("missing", table(**changed("hours", [1, 4, 9], np.nan)), {}, ["'hours' has missing", "(data rows 1, 4, 9)"]),
+    ("many missing", table(**changed("hours", range(1, 8), np.nan)), {}, ["7 rows (data rows 1, 2, 3, 4, 5, ...)"]),
+    ("infinite", table(**changed("hours", [6], np.inf)), {}, ["'hours' has infinite values in 1 row (data row 6)"]),
+    ("outcome missing", table(**changed("score", [6], np.nan)), {}, ["'score' has missing values", "(data row 6)"]),
     ("not a number", table(**changed("hours", [7], "many")), {}, ["'hours' has values that are", "7): 'many'"]),
     ("outcome not a number", table(**changed("score", [7], "?")), {}, ["'score' has values that are", "7): '?'"]),
     ("category missing", table(**changed("level", [8], None)), {"formula": "score ~ level"},
@@ -84,14 +84,14 @@ CASES = [
     ("constant 0", table(passed=0), {"formula": "passed ~ hours", "family": "binomial"}, ["'passed' is constant: 0"]),
     ("family unknown", table(), {"family": "binomal"}, ["no family 'binomal'", "Did you mean 'binomial'"]),
     ("binomial 0.5", table(**changed("passed", [3], 0.5)), {"formula": "passed ~ hours", "family": "binomial"},
-     ["0 and 1", "'passed' has 0.5 in 1 row (row 3)"]),
+     ["0 and 1", "'passed' has 0.5 in 1 row (data row 3)"]),
     ("binomial 1 and 2", table(passed=[1, 2] * 6), {"formula": "passed ~ hours", "family": "binomial"},
      ["has 2 in 6 rows"]),
     ("text of three values", table(), {"formula": "level ~ hours", "family": "binomial"}, ["'level' is text with 3"]),
     ("gaussian text", table(), {"formula": "ok ~ hours"}, ["'ok' is text ('no' and 'yes')", "Use family binomial"]),
     ("poisson text", table(), {"formula": "ok ~ hours", "family": "poisson"}, ["'ok' is text"]),
     ("poisson negative", table(**changed("visits", [4], -1)), {"formula": "visits ~ hours", "family": "poisson"},
-     ["counts", "'visits' has -1 in 1 row (row 4)"]),
+     ["counts", "'visits' has -1 in 1 row (data row 4)"]),
     ("poisson fraction", table(**changed("visits", [4], 1.5)), {"formula": "visits ~ hours", "family": "poisson"},
      ["'visits' has 1.5"]),
     ("client in two clusters", table(**changed("sector", [4, 5], "w")), {"cluster": "sector"},
@@ -112,8 +112,8 @@ CASES = [
     ("huge counts", table(visits=np.arange(N) * 1e10), {"formula": "visits ~ hours", "family": "poisson"},
      ["counts up to 1.1e+11"]),
     ("one client", table(school="only"), {}, ["only one client: 'school' is only in every row"]),
-    ("negative weight", table(w=[-1.0] + [1.0] * 11), {"weights": "w"}, ["'w' is negative in 1 row (row 1)"]),
-    ("missing weight", table(w=[1.0] * 11 + [np.nan]), {"weights": "w"}, ["'w' has missing values in 1 row (row 12)"]),
+    ("negative weight", table(w=[-1.0] + [1.0] * 11), {"weights": "w"}, ["'w' is negative in 1 row (data row 1)"]),
+    ("missing weight", table(w=[1.0] * 11 + [np.nan]), {"weights": "w"}, ["'w' has missing values", "(data row 12)"]),
     ("text weight", table(), {"weights": "level"}, ["weights column 'level' must hold numbers"]),
     ("zero weights", table(w=0.0), {"weights": "w"}, ["'w' is 0 in every row"]),
     ("text offset", table(), {"offset": "level"}, ["offset column 'level' must hold numbers"]),
@@ -146,7 +146,7 @@ def test_every_case_has_its_own_name():
 
 def test_rows_are_those_of_the_users_table_also_after_others_were_left_out():
     df = table(**changed("hours", [1, 2], np.nan), **changed("visits", [9], -2))
-    with pytest.raises(CoterieError, match=r"has -2 in 1 row \(row 9\)"):
+    with pytest.raises(CoterieError, match=r"has -2 in 1 row \(data row 9\)"):
         prepare(df, "visits ~ hours", "school", family="poisson", missing="drop")
 
 
@@ -228,11 +228,11 @@ ARRAYS = [
     ("X shape", {"X": np.ones(4)}, "two dimensions"),
     ("X empty", {"X": np.ones((0, 1)), "y": [], "clients": []}, "no rows"),
     ("X text", {"X": [["a"], ["b"], ["c"], ["d"]]}, "X must hold numbers"),
-    ("X missing", {"X": [[1.0], [np.nan], [1.0], [1.0]]}, r"X has missing or infinite values in 1 row \(row 2\)"),
+    ("X missing", {"X": [[1.0], [np.nan], [1.0], [1.0]]}, r"X has missing or infinite values in 1 row \(data row 2\)"),
     ("y length", {"y": [1.0, 2.0]}, "y has shape"),
-    ("y missing", {"y": [1.0, np.inf, 2.0, 3.0]}, r"y has missing or infinite values in 1 row \(row 2\)"),
+    ("y missing", {"y": [1.0, np.inf, 2.0, 3.0]}, r"y has missing or infinite values in 1 row \(data row 2\)"),
     ("clients length", {"clients": ["a", "b"]}, "clients has 2 labels; X has 4 rows"),
-    ("clients missing", {"clients": ["a", None, "b", "b"]}, r"clients has no label in 1 row \(row 2\)"),
+    ("clients missing", {"clients": ["a", None, "b", "b"]}, r"clients has no label in 1 row \(data row 2\)"),
     ("clusters torn", {"clusters": [1, 2, 2, 2]}, "1 of 2 labels of 'client' are in more than one 'cluster'"),
     ("terms", {"terms": ["a", "b"]}, "2 terms for the 1 columns"),
     ("weights", {"weights": [1.0, 1.0, 1.0, -1.0]}, "1 negative"),
@@ -248,9 +248,9 @@ def test_bad_arrays(arguments, match):
 
 DESIGNS = [
     ("unseen level", table(**changed("level", [3, 6], "top")),
-     r"'level' has levels .* 'top' \(2 rows\), in 2 rows \(rows 3, 6\)"),
+     r"'level' has levels .* 'top' \(2 rows\), in 2 rows \(data rows 3, 6\)"),
     ("column gone", table(hours=None), "formula's column 'hours' is not in the table"),
-    ("missing", table(**changed("hours", [2], np.nan)), r"'hours' has missing values in 1 row \(row 2\)"),
+    ("missing", table(**changed("hours", [2], np.nan)), r"'hours' has missing values in 1 row \(data row 2\)"),
 ]  # fmt: skip
 
 

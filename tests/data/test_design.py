@@ -180,7 +180,7 @@ def test_rows_that_cannot_be_computed_are_nan_on_request(df):
         design.matrices(other, on_missing="nan")
     with pytest.raises(CoterieError, match="'x' has missing values"):
         design.matrices(other, on_unseen="nan")
-    with pytest.raises(CoterieError, match=r"'log\(f\)' is not a finite number in 1 row \(row 8\)"):
+    with pytest.raises(CoterieError, match=r"'log\(f\)' is not a finite number in 1 row \(data row 8\)"):
         design.matrices(other, rows=np.array([7, 6, 1]), on_unseen="nan")
     assert np.isfinite(design.matrices(other, rows=np.array([1, 2, 4]))[0]).all()
 

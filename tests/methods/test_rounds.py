@@ -77,6 +77,24 @@ def test_from_a_table_to_the_optimum(family, method):
     assert result.predict(df.head())["prediction"].notna().all()
 
 
+def test_what_is_left_of_the_differences_is_free_of_the_outcome_s_zero():
+    df, found = grouped("gaussian"), []
+    steps = {"steps": 300, "eta": 0.004, "p0": 0.1, "p": 0.2}
+    for zero in (0.0, 1000.0):
+        options = {"gamma": 9.0, "lam": 16.0, "splits": 0, "client": "shop", "cluster": "town"}
+        moved = df.assign(y=df["y"] + zero)
+        over = coterie.fit(moved, "y ~ x", method="async-l2gd", rounds=steps, **options)
+        exact = coterie.fit(moved, "y ~ x", **options)
+        away = np.linalg.norm(over.model.client - exact.model.client)
+        about, spread = over.settings["rounds"], np.linalg.norm(exact.model.client - exact.model.root)
+        assert about["differing"] == pytest.approx(away / spread, rel=1e-4)
+        words = f"or {100 * about['differing']:.2g}% of how far clients' models lie from the global one"
+        assert any(words in note for note in over.notes)
+        found.append(about)
+    assert found[1]["differing"] == pytest.approx(found[0]["differing"], rel=1e-3)
+    assert found[1]["gap"] < 0.1 * found[0]["gap"]
+
+
 @BOTH
 def test_looks_are_as_many_as_asked_and_one_exchange_each(accelerated):
     glm, clusters = table(rows=(5, 12))

@@ -65,7 +65,9 @@ def test_plurals(name, text) -> None:
 def with_gains(local: list[float], pooled: list[float], recommended: str = "hierarchical"):
     """A result of three schools with given gains."""
     result = factory.world(clients=3, levels=()).result
-    gains = result.client_gains.assign(gain_over_local=local, gain_over_pooled=pooled)
+    best = np.ones(3)
+    gains = result.client_gains.assign(gain_over_local=local, gain_over_pooled=pooled, loss_recommended=best)
+    gains = gains.assign(loss_local=best + local, loss_pooled=best + pooled)
     losses = pd.DataFrame(
         {"loss_rows": [4.0, 5.0, 3.8]}, index=pd.Index(["local", "pooled", "hierarchical"], name="method")
     )
@@ -77,26 +79,39 @@ def with_gains(local: list[float], pooled: list[float], recommended: str = "hier
     [
         (
             with_gains([0.5, -0.2, 0.1], [1, 1, 1]),
-            "The hierarchical model predicts best: 5.0% less squared error than a model of its own for every school; "
+            "The hierarchical model predicts best: the median school has 9.1% less squared error than with a model of "
+            "its own; "
             "2 of 3 schools gain, 1 loses.",
         ),
         (
             with_gains([-0.5, -0.6, 0.1], [1, 1, 1]),
-            "The hierarchical model predicts best: 5.0% less squared error than a model of its own for every school; "
+            "The hierarchical model predicts best: the median school has 100% more squared error than with a model of "
+            "its own; "
             "1 of 3 schools gain, 2 lose.",
         ),
         (
             with_gains([0.5, 0.6, np.nan], [1, 1, 1]),
-            "The hierarchical model predicts best: 5.0% less squared error than a model of its own for every school; "
+            "The hierarchical model predicts best: the median school has 35% less squared error than with a model of "
+            "its own; "
             "2 of 2 schools gain and none loses.",
         ),
         (
-            with_gains([0, 0, 0], [1, -1, 1], "local"),
-            "The local model predicts best: 20% less squared error than one model for all; "
+            with_gains([0, 0, 0], [1, -0.9, 1], "local"),
+            "The local model predicts best: the median school has 50% less squared error than with one model for all; "
             "2 of 3 schools gain, 1 loses.",
         ),
+        (
+            with_gains([9999, 0.1, -0.2], [1, 1, 1]),
+            "The hierarchical model predicts best: the median school has 9.1% less squared error than with a model of "
+            "its own; 2 of 3 schools gain, 1 loses.",
+        ),
+        (
+            replace(with_gains([1, 1, 1], [1, 1, 1]), client_gains=pd.DataFrame()),
+            "The hierarchical model predicts best: over rows 5.0% less squared error than a model of its own for "
+            "every school.",
+        ),
     ],
-    ids=["one loses", "two lose", "none loses", "local wins"],
+    ids=["one loses", "two lose", "none loses", "local wins", "an outlier", "sums only"],
 )  # fmt: skip
 def test_the_headline_answers_the_question(result, text) -> None:
     assert words.headline(result) == text

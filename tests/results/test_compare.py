@@ -11,8 +11,10 @@ from coterie.data.split import split_rows
 from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
 from coterie.relations.clusters import Tree
-from coterie.results.compare import Splits, evaluate, run
-from coterie.results.metrics import bootstrap, client_losses
+from coterie.report.html import render, tiles
+from coterie.report.words import headline
+from coterie.results.compare import Evidence, Splits, evaluate, may_be_as_good, run
+from coterie.results.metrics import bootstrap, client_losses, median_ratio
 from coterie.results.strengths import aligned, select
 
 
@@ -100,10 +102,99 @@ def test_the_same_answer_for_a_shuffled_table(table):
 
 
 def test_auto_takes_the_best_and_says_so(table):
-    result = coterie.fit(table, "y ~ x1", "client", "cluster", splits=3)
+    result = coterie.fit(table, "y ~ x1", "client", splits=3)
     assert result.recommended == result.comparison["loss_rows"].idxmin() == result.method
     assert {"local", "pooled"} <= set(result.comparison.index)
     assert result.recommended != "local" and f"{result.comparison['loss_rows'].min():.4g}" in result.reason
+    assert result.reason.startswith("It has the lowest held-out squared error over rows")
+
+
+def test_of_methods_that_cannot_be_told_apart_auto_takes_one_that_knows_the_clusters(table):
+    result = coterie.fit(table, "y ~ x1", "client", "cluster", splits=3)
+    losses, tied = result.comparison["loss_rows"], may_be_as_good(result.comparison, "")
+    assert losses.idxmin() == "single-cluster" and "hierarchical" in tied
+    assert result.recommended == result.method == "hierarchical"
+    assert "a model of every cluster, for clients never seen, unlike single-cluster, which has the low" in result.reason
+    assert (
+        f"({losses.min():.4g}, against" in result.reason and f"{losses['hierarchical']:.4g} for hier" in result.reason
+    )
+    new = pd.DataFrame({"client": ["nobody"], "cluster": table["cluster"].iloc[:1], "x1": [0.5]})
+    answer = result.predict(new, interval=0.9)
+    assert answer["source"].iloc[0] == "cluster" and np.isfinite(answer[["lower", "upper"]].to_numpy()).all()
+    assert headline(result).startswith("The hierarchical model is recommended: the median client has ")
+    page = render(result)
+    assert "</th>" in page and '<span class="badge">recommended</span>' in page
+    assert '<span class="badge">best</span>' not in page
+
+
+def evidence(losses, clients=40, clustered=True):
+    """Held-out losses that scatter around given means, the same way for all methods but a little."""
+    rng = np.random.default_rng(0)
+    common, ones = rng.gamma(3.0, size=clients), np.ones(clients)
+    found = {name: loss * common + rng.normal(0.0, 0.2, clients) for name, loss in losses.items()}
+    return Evidence(found, ones, ones, dict.fromkeys(losses, 0.0), "gaussian", clustered=clustered)
+
+
+TIES = {"own-intercept": 1.0, "local": 3.0, "pooled": 2.0, "clusterwise": 1.02, "hierarchical": 1.01}
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (evidence(TIES), {"clusterwise", "hierarchical"}),
+        (evidence(TIES, clustered=False), {"own-intercept"}),
+        (evidence(TIES, clients=9), {"own-intercept", "clusterwise", "hierarchical"}),
+        (evidence(TIES | {"clusterwise": 1.5, "hierarchical": 1.6}), {"own-intercept"}),
+        (evidence(TIES | {"clusterwise": 1.5}), {"hierarchical"}),
+    ],
+    ids=["tied", "no clusters", "few clients", "worse", "one tied"],
+)
+def test_a_method_without_clusters_stays_where_it_is_better_or_there_are_none(given, taken):
+    assert given.recommended() in taken
+    if len(given.weight) < 10:
+        assert given.recommended() == given.best()
+
+
+def test_one_client_whose_own_model_is_degenerate_decides_nothing(table):
+    """All but one of its rows are nearly alike: without that one its own model has a slope of thousands."""
+    rows = table[table["client"] == table["client"].iloc[0]].index[:5]
+    other = table[table["client"] != table["client"].iloc[0]]
+    x = [2.0, 0.5, 0.501, 0.499, 0.502]
+    bad = pd.concat([other, table.loc[rows].assign(x1=x, y=[1.0, 3.0, 2.0, 0.0, 1.5])])
+    plain, result = (coterie.fit(df, "y ~ x1", "client", "cluster", splits=5) for df in (other, bad))
+    ratio = result.client_gains["loss_recommended"] / result.client_gains["loss_local"]
+    mean = result.comparison["loss_rows"]
+    assert mean["local"] > 10.0 * mean[result.recommended]  # "more than 90% less", which the headline said
+    size = f"{100.0 * (1.0 - ratio.median()):.1f}% less squared error than with a model of its own"
+    assert f"the median client has {size}" in headline(result) and f"The median client has {size}" in result.reason
+    before = plain.client_gains["loss_recommended"] / plain.client_gains["loss_local"]
+    assert abs(before.median() - ratio.median()) < 0.05
+    assert any("the median client gains" in remark for _, _, remark in tiles(result))
+
+
+@pytest.mark.parametrize(
+    ("best", "other", "ratio"),
+    [
+        ([1.0, 2.0, 3.0], [2.0, 2.0, 1.0], 1.0),
+        ([0.0, 1.0, 5.0], [0.0, 0.0, 10.0], 1.0),
+        ([np.nan, 1.0], [2.0, 4.0], 0.25),
+        ([1.0], [0.0], np.inf),
+    ],
+)
+def test_the_median_ratio_stands_zeros_and_gaps(best, other, ratio):
+    assert median_ratio(np.array(best), np.array(other)) == ratio
+    assert np.isnan(median_ratio(np.array([np.nan]), np.array([1.0])))
+
+
+def test_a_deviance_does_not_depend_on_who_stands_before():
+    y = np.concatenate([np.full(2000, 9e9), [1.0, 2.0, 3.0]])
+    clients = Clients.from_arrays(np.ones((2003, 1)), y, np.repeat([0, 1], [2000, 3]))
+    alone = Clients.from_arrays(np.ones((3, 1)), y[-3:], [1, 1, 1])
+    theta = np.log([[9e9], [2.0]])
+    assert client_losses(clients, "poisson", theta)[1] == client_losses(alone, "poisson", theta[1:])[0]
+    held = clients.subset(np.arange(2003) >= 2000)  # the first has no rows left
+    np.testing.assert_array_equal(client_losses(held, "poisson", theta)[0], 0.0)
+    assert client_losses(held, "poisson", theta)[1] == client_losses(alone, "poisson", theta[1:])[0]
 
 
 def test_a_grid_is_chosen_from_inside_the_training_rows(table):

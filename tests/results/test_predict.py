@@ -107,6 +107,27 @@ def test_a_table_without_rows_gives_one_without_rows() -> None:
     assert got.shape == (0, 4)
 
 
+def test_predictions_have_the_index_of_the_table() -> None:
+    world = factory.world()
+    named = world.table.set_axis([f"row {i}" for i in range(len(world.table))])
+    assert world.result.predict(named).index.equals(named.index)
+
+
+def test_rows_that_cannot_be_read_are_empty_where_that_is_asked() -> None:
+    world = factory.world()
+    holes = world.table.assign(x=world.table["x"].where(np.arange(len(world.table)) != 3))
+    with pytest.raises(CoterieError, match=r"1 row \(data row 4\).* missing='empty'"):
+        world.result.predict(holes)
+    got, whole = world.result.predict(holes, 0.9, missing="empty"), world.result.predict(world.table, 0.9)
+    assert got["source"].iloc[3] == "none: missing values in 'x'"
+    numbers = ["prediction", "lower", "upper"]
+    assert got[numbers].iloc[3].isna().all()
+    pd.testing.assert_frame_equal(got.drop(got.index[3])[numbers], whole.drop(whole.index[3])[numbers])
+    assert got.attrs == whole.attrs
+    with pytest.raises(CoterieError, match="missing must be 'error' or 'empty', not 'drop'"):
+        world.result.predict(holes, missing="drop")  # type: ignore[arg-type]
+
+
 def test_labels_may_change_their_type() -> None:
     world = factory.world()
     text = world.table.assign(school=world.table["school"].astype(str))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie.errors import CoterieError
+from coterie.report.html import write_report
 from coterie.results import store
 from coterie.results.plain import plain, unplain
 from coterie.results.result import FitResult
@@ -62,6 +63,51 @@ def test_what_may_be_absent_may_be_absent(tmp_path) -> None:
     )  # fmt: skip
     again = round_trip(result, tmp_path / "model")
     assert same(replace(result, settings={**result.settings, "n": 3}), again)
+
+
+def test_a_report_of_the_model_before_does_not_stay_beside_the_new_one(tmp_path) -> None:
+    folder, page = tmp_path / "model", tmp_path / "model" / "report.html"
+    one, two = (factory.world(seed=seed).result for seed in (0, 1))
+    one.save(folder)
+    write_report(one, page)
+    one.save(folder)
+    assert page.is_file()  # of this very model
+    write_report(one, folder / "other.html")
+    two.save(folder)
+    assert not page.exists() and (folder / "other.html").is_file()
+
+
+@pytest.mark.parametrize("model", [True, False], ids=["beside a model", "without one"])
+def test_a_page_that_is_not_coteries_own_stays(model, tmp_path) -> None:
+    folder, page = tmp_path / "model", tmp_path / "model" / "report.html"
+    one, two = (factory.world(seed=seed).result for seed in (0, 1))
+    if model:
+        one.save(folder)
+        folder.joinpath("report.html").write_text("<html>mine</html>")
+    else:
+        folder.mkdir()
+        write_report(one, page)
+    text = page.read_bytes()
+    two.save(folder)
+    assert page.read_bytes() == text
+
+
+def test_an_old_report_that_cannot_be_removed_is_said(tmp_path, monkeypatch) -> None:
+    folder, page = tmp_path / "model", tmp_path / "model" / "report.html"
+    one, two = (factory.world(seed=seed).result for seed in (0, 1))
+    one.save(folder)
+    write_report(one, page)
+    unlink = Path.unlink
+
+    def refuse(self, missing_ok=False):
+        if self == page:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(CoterieError, match="of the model before and cannot be removed: Operation not permitted"):
+        two.save(folder)
+    assert same(coterie.load(folder), two)
 
 
 texts = st.text(max_size=8)

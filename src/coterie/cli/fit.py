@@ -61,6 +61,8 @@ def fit(
     out: Out = None,
 ) -> None:
     """Find the best model for every client of a table, and show that it is the best."""
+    from coterie.report.words import one
+
     if out is not None:
         check_folder(out)
     df, result = fit_table(context)
@@ -78,6 +80,9 @@ def fit(
     else:
         say(f"Model:  {out}")
         say(f"Report: {out / 'report.html'}")
+    if result.merged is not None and result.merged.nunique() < len(result.merged):
+        where = "add --out DIR for the report, which" if out is None else "the report"
+        say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {one(client)}.")
 
 
 def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
@@ -147,9 +152,10 @@ def keep(result: FitResult, out: Path) -> None:
 
 def what_was_read(df: pd.DataFrame, table: Path, client: str, cluster: list[str]) -> str:
     """Rows, clients and clusters of the table in one sentence."""
+    from coterie.data.labels import encode
     from coterie.report.words import one, several
 
-    sizes = {name: df[name].nunique() for name in (client, *cluster)}
+    sizes = {name: len(encode(df[name]).labels) for name in (client, *cluster)}
     groups = [f"{size:,} {one(name) if size == 1 else several(name)}" for name, size in sizes.items()]
     return f"Read {len(df):,} rows of {' in '.join(groups)} from {table}."
 

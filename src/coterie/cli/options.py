@@ -94,7 +94,8 @@ Method = Annotated[
         "--method",
         metavar="NAME",
         help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
-        "or auto, which takes the one with the lowest held-out loss; james-stein, async-l2gd, async-al2sgd, "
+        "or auto, which takes the one with the lowest held-out loss, or where that ignores the clusters, one with "
+        "them that may be as good; james-stein, async-l2gd, async-al2sgd, "
         "weighted-averaging and bias-correction are compared only if named, similarity-network also by --network.",
         rich_help_panel=_MODEL,
     ),

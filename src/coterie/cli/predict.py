@@ -12,11 +12,33 @@ from coterie.cli.common import ModelPath, TablePath, check_table, load_model, pl
 from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from coterie.results.model import Model
+    from coterie.results.result import FitResult
 
 EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
+
+Missing = Annotated[
+    str,
+    typer.Option(
+        "--missing",
+        metavar="WHAT",
+        help="error, or empty: what to do with rows that have missing or infinite values, or levels never seen, in "
+        "columns that are used. Empty predictions have the reason in the column 'source'.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="COLUMN",
+        help="Copy this column of the table, such as a row's number, beside the predictions; 'all' for all of "
+        "them. May be given more than once.",
+    ),
+]
 
 
 def predict(
@@ -35,6 +57,8 @@ def predict(
         str | None,
         typer.Option("--client", metavar="NAME", help="Whose rows all of them are, where the table does not say."),
     ] = None,
+    missing: Missing = "error",
+    keep: Keep = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -54,50 +78,84 @@ def predict(
         if out.exists() and table.exists() and out.samefile(table):
             raise CoterieError(f"'{out}' is the table itself; name another file for the predictions.")
     result = load_model(model)
-    from coterie.data.table import read_table, write_table
+    from coterie.data.table import write_table
 
     with status("Reading the table ..."):
-        df = read_table(table, [result.model.client_name, *(level.name for level in result.model.levels)])
+        df, kept = read(table, result, keep or [])
     df = of_client(df, result.model, client)
-    answers = result.predict(df, interval=interval)
-    frame = with_client(df[result.model.client_name], answers)
+    answers = result.predict(df, interval=interval, missing=missing)  # type: ignore[arg-type]
+    frame = beside(df, [result.model.client_name, *kept], answers)
     if out is not None:
         write_table(frame, out)
     else:
         frame.to_csv(sys.stdout, index=False)
-    counts = answers["source"].value_counts(sort=False)
-    by = ", ".join(f"{count:,} by {name}" for name, count in counts.items() if count)
-    say(f"Predicted {len(frame):,} rows: {by}.", error=out is None)
-    for note in answers.attrs["notes"]:
-        say(f"Note: {note}", error=out is None)
+    for sentence in sentences(answers):
+        say(sentence, error=out is None)
     if out is not None:
         say(f"Written to {out}.")
 
 
+def read(table: Path, result: FitResult, keep: list[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The table, and which of its columns to keep; those the model does not use are read as they are written."""
+    from coterie.data.columns import need
+    from coterie.data.table import read_table
+
+    m, design = result.model, result.design
+    used = {*(m.terms if design is None else design.columns), result.offset}
+    labels = [m.client_name, *(level.name for level in m.levels)]
+    df = read_table(table, [*labels, *(name for name in keep if name not in used)])
+    if "all" in keep:
+        keep = list(df.columns)
+        df = read_table(table, [*labels, *(name for name in keep if name not in used)])
+    need(df, keep, "kept")
+    return df, [name for name in dict.fromkeys(keep) if name != m.client_name]
+
+
+def sentences(answers: pd.DataFrame) -> Iterator[str]:
+    """What answered how many rows, how many nothing could and why, and what else a reader should know."""
+    from coterie.results.reading import NOTHING
+
+    counts = {str(name): count for name, count in answers["source"].value_counts(sort=False).items() if count}
+    by = [f"{count:,} by {name}" for name, count in counts.items() if not name.startswith(NOTHING)]
+    why = [f"{count:,} for {n.removeprefix(NOTHING)}" for n, count in counts.items() if n.startswith(NOTHING)]
+    empty = sum(count for name, count in counts.items() if name.startswith(NOTHING))
+    yield f"Predicted {len(answers) - empty:,} rows{': ' if by else ''}{', '.join(by)}."
+    if empty:
+        yield f"Left {empty:,} row{'s' * (empty > 1)} empty: {', '.join(why)}."
+    yield from (f"Note: {note}" for note in answers.attrs["notes"])
+
+
 def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFrame:
     """The table with a column that says whose rows they are, where it has none and one client was named."""
+    from coterie.data.columns import meant
     from coterie.data.labels import label_text
 
     name = model.client_name
     if client is None:
         if name not in df.columns:
             raise CoterieError(
-                f"The client column '{name}' is not in the table.{nearest(name, df.columns)} Name the client with "
+                f"The client column '{name}' is not in the table.{meant(name, list(df.columns))} Name the client with "
                 "--client if all rows are of one, or leave the column's cells empty to predict for clients never seen."
             )
         return df
     if name in df.columns:
         raise CoterieError(f"The table says in '{name}' whose rows they are: leave --client out.")
     known = {label_text(label): label for label in model.labels}
-    if client not in known:
+    if label_text(client) not in known:
         hint = nearest(client, known) or f" There are {listed(known)}."
         raise CoterieError(f"The model has no client '{client}'.{hint}")
-    return df.assign(**{name: known[client]})
+    return df.assign(**{name: known[label_text(client)]})
 
 
-def with_client(client: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:
-    """The answers beside the client of each row."""
+def beside(df: pd.DataFrame, columns: list[str], answers: pd.DataFrame) -> pd.DataFrame:
+    """The answers beside columns of the table, the client's first; those named like answers get another name."""
+    import pandas as pd
+
     frame = answers.astype({"source": str})
-    name = str(client.name)
-    frame.insert(0, f"{name} (client)" if name in frame.columns else name, client)
-    return frame
+    names: list[str] = []
+    for j, column in enumerate(columns):
+        name = column
+        while name in frame.columns or name in names or (name != column and name in columns):
+            name = f"{name} ({'table' if j else 'client'})"
+        names.append(name)
+    return pd.concat([df[columns].set_axis(names, axis=1), frame], axis=1)

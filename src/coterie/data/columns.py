@@ -36,17 +36,21 @@ _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
 
+class BadRows(CoterieError):
+    """Rows that a model or a formula cannot take, although it could take others."""
+
+
 def at_rows(bad: Mask, limit: int = 5) -> str:
-    """Count and first rows, counted from 1, in words: ``"7 rows (first: 2, 5, 9, 11, 12)"``."""
+    """Count and first rows, counted from 1 below the header: ``"7 rows (data rows 2, 5, 9, 11, 12, ...)"``."""
     return rows_text(np.flatnonzero(bad), limit)
 
 
 def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
     """The same from row positions counted from 0."""
     if len(rows) == 1:
-        return f"1 row (row {rows[0] + 1})"
+        return f"1 row (data row {rows[0] + 1})"
     first = ", ".join(str(r + 1) for r in rows[:limit])
-    return f"{len(rows):,} rows ({'first: ' if len(rows) > limit else 'rows '}{first})"
+    return f"{len(rows):,} rows (data rows {first}{', ...' if len(rows) > limit else ''})"
 
 
 def as_names(what: str, value: Any) -> tuple[str, ...]:
@@ -76,8 +80,13 @@ def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
     for name in names:
         if name not in known:
             several = "," in name and set(map(str.strip, name.split(","))) <= set(known)
-            hint = " Name each column by itself." if several else nearest(name, known)
+            hint = " Name each column by itself." if several else meant(name, known)
             raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The end of a message about a column that is not there: the nearest ones, or those there are."""
+    return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
 
 
 def kind_of(series: pd.Series[Any], name: str) -> Kind:
@@ -175,7 +184,7 @@ def read_levels(series: pd.Series[Any]) -> tuple[I64, tuple[str, ...]]:
     if not isinstance(series.dtype, pd.CategoricalDtype):
         return column.codes, texts
     used = set(texts)
-    own = [t for t in map(label_text, series.cat.categories) if t in used]
+    own = list(dict.fromkeys(t for t in map(label_text, series.cat.categories) if t in used))
     own = own if len(own) == len(texts) else list(texts)
     rank = np.array([own.index(t) for t in texts] + [-1], dtype=np.int64)
     return rank[column.codes], tuple(own)
@@ -184,7 +193,7 @@ def read_levels(series: pd.Series[Any]) -> tuple[I64, tuple[str, ...]]:
 def find_levels(series: pd.Series[Any], levels: Sequence[str]) -> tuple[I64, Mask]:
     """Codes of a column in known levels (-1 where none), and the rows with levels that are not known."""
     column = encode(series)
-    place = {t: i for i, t in enumerate(levels)}
+    place = {label_text(t): i for i, t in reversed([*enumerate(levels)])}
     table = np.array([place.get(label_text(v), -2) for v in column.labels] + [-1], dtype=np.int64)
     codes = table[column.codes]
     unseen = codes == -2

@@ -158,7 +158,7 @@ def whole_labels(labels: npt.ArrayLike) -> I64:
     bad = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0)) if number else np.ones(1, dtype=bool)
     if not number or bad.any():
         raise CoterieError(
-            f"Labels must be whole numbers from 0, unlike {values[bad.argmax()]} in row {bad.argmax() + 1}: "
+            f"Labels must be whole numbers from 0, unlike {values[bad.argmax()]} in data row {bad.argmax() + 1}: "
             "code classes as 0, 1, 2 and so on first."
         )
     return values.astype(np.int64)

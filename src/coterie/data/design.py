@@ -7,6 +7,7 @@ blocks of rows, so that neither needs much more memory than the matrix itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.columns import (
+    BadRows,
     Kind,
     at,
     at_rows,
@@ -33,6 +35,7 @@ from coterie.data.columns import (
 )
 from coterie.data.formula import Parsed, parse
 from coterie.data.materialise import materialise, plain, unplain
+from coterie.data.spelling import tidied
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -116,6 +119,20 @@ class Design:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
         return replace(draft, terms=terms, state=state)
 
+    def need_variety(self) -> None:
+        """Raise CoterieError for a category of one level that makes no column, as for a number that never varies.
+
+        Without a word the model would say nothing of the column, and yet demand it of every table that it predicts,
+        and refuse any other level there.
+        """
+        made = {re.sub(r"\[[^\]]*\]$", "", term) for term in self.terms}
+        for column, known in self.levels.items():
+            alone = any(t == column or t.startswith(f"C({column}") for t in made)
+            if len(known) == 1 and (column,) in self.parsed.factors and not alone:
+                raise CoterieError(
+                    f"Column '{column}' is the same in every row ({known[0]!r}): leave it out of the formula."
+                )
+
     @cached_property
     def parsed(self) -> Parsed:
         """What the formula says."""
@@ -198,7 +215,7 @@ class Design:
 
         used = self.parsed.outcome_columns
         kinds = {c: kind_of(df[c], c) for c in used}
-        data = {c: _floats(df[c]) if kinds[c] == "number" else df[c].astype(object).to_numpy() for c in used}
+        data = {c: _floats(df[c]) if kinds[c] == "number" else _objects(df[c]) for c in used}
         frame, _ = materialise(pd.DataFrame(data), f"0 + {{{self.outcome}}}", {})
         if frame.shape[1] != 1:
             raise CoterieError(f"The left side '{self.outcome}' of the formula must be one column of numbers.")
@@ -293,7 +310,7 @@ class Design:
             at = np.flatnonzero(column if known is None else column & ~known)
             if len(at):
                 table_rows = np.sort(at if rows is None else rows[at])
-                raise CoterieError(f"The term '{term}' is not a finite number in {rows_text(table_rows)}.")
+                raise BadRows(f"The term '{term}' is not a finite number in {rows_text(table_rows)}.")
 
     def _faults(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> Mask | None:
         """Table rows that cannot be computed, or None."""
@@ -303,7 +320,7 @@ class Design:
                 here = found & _used(rows, len(df))
                 if on_missing == "error" and here.any():
                     text = fault_text(column, what, here, df[column])
-                    raise CoterieError(f"{text[0].upper()}{text[1:]}.")
+                    raise BadRows(f"{text[0].upper()}{text[1:]}.")
                 bad = here if bad is None else bad | here
         return bad
 
@@ -326,7 +343,7 @@ class Design:
                 if on_unseen == "error" and unseen.any():
                     counts = df[column][unseen].astype(str).value_counts()
                     cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
-                    raise CoterieError(
+                    raise BadRows(
                         f"Column '{column}' has levels that the fitted table did not have: {listed(cases, 3)}, "
                         f"in {at_rows(unseen)}."
                     )
@@ -347,6 +364,16 @@ def _used(rows: I64 | None, n: int) -> Mask:
 def _floats(series: pd.Series[Any]) -> F64:
     """As floats, because formulas over small integers would overflow."""
     return np.asarray(read_numbers(series), dtype=np.float64)
+
+
+def _objects(series: pd.Series[Any]) -> npt.NDArray[Any]:
+    """As objects, text that looks the same as one."""
+    import pandas as pd
+
+    codes, uniques = pd.factorize(series.astype(object))
+    values = np.empty(len(uniques) + 1, dtype=object)  # the last one, None, is what code -1 reads
+    values[:-1] = tidied(np.asarray(uniques, dtype=object))
+    return values[codes]
 
 
 def _named(names: Iterable[object]) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from coterie.data.columns import meant
 from coterie.data.expansion import COLUMNS, formulaic_terms
 from coterie.data.expressions import Use
-from coterie.errors import CoterieError, nearest, shortened
+from coterie.errors import CoterieError, shortened
 
 LENGTH = 1_000_000
 """Most characters of a formula, a ``.`` written out."""
@@ -129,7 +130,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
         there = set(known)
         for column in (*outcome_columns, *parsed.columns):
             if column not in there:
-                raise CoterieError(f"The formula uses '{column}', which is not a column.{nearest(column, known)}")
+                raise CoterieError(f"The formula uses '{column}', which is not a column.{meant(column, known)}")
     return parsed
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.spelling import joined, tidy
+
 I64 = npt.NDArray[np.int64]
 Labels = npt.NDArray[Any]
 
@@ -23,10 +25,13 @@ class Coded:
     labels : (m,) array
         Distinct labels in natural order (numbers by size, text by code point): integers, floats, booleans, datetimes
         or Python strings.
+    joined : tuple of str
+        Those of the labels that the column writes in several ways that look alike.
     """
 
     codes: I64
     labels: Labels
+    joined: tuple[str, ...] = ()
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
@@ -37,14 +42,15 @@ class Coded:
         """Some of the rows (mask or positions), with the labels that are still used."""
         codes = self.codes[rows]
         used = np.bincount(codes, minlength=len(self.labels)) > 0
-        return Coded((np.cumsum(used, dtype=np.int64) - 1)[codes], self.labels[used])
+        return Coded((np.cumsum(used, dtype=np.int64) - 1)[codes], self.labels[used], self.joined)
 
 
 def encode(values: Any) -> Coded:
     """Codes and distinct labels of a column.
 
     Whole numbers stored as floats (as happens when a label is missing) become integers; columns that mix numbers and
-    text become text, so that 1 and "1" are one client.
+    text become text, so that 1 and "1" are one client. Text that looks the same is one label: see
+    :func:`coterie.data.spelling.tidy`.
 
     Parameters
     ----------
@@ -64,7 +70,9 @@ def encode(values: Any) -> Coded:
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     codes, uniques = pd.factorize(series)
-    return _sorted(codes.astype(np.int64, copy=False), _one_kind(uniques))
+    labels = _one_kind(uniques)
+    several = joined(np.asarray(uniques), labels) if labels.dtype.kind == "O" else ()
+    return _sorted(codes.astype(np.int64, copy=False), labels, several)
 
 
 def _integers(values: Labels) -> Coded:
@@ -112,7 +120,7 @@ def _whole(values: npt.NDArray[np.float64]) -> Labels:
     return values
 
 
-def _sorted(codes: I64, distinct: Labels) -> Coded:
+def _sorted(codes: I64, distinct: Labels, several: tuple[str, ...] = ()) -> Coded:
     order = np.argsort(distinct, kind="stable")
     labels = distinct[order]
     new = np.ones(len(labels), dtype=bool)
@@ -120,16 +128,16 @@ def _sorted(codes: I64, distinct: Labels) -> Coded:
         new[1:] = labels[1:] != labels[:-1]
     rank = np.full(len(labels) + 1, -1, dtype=np.int64)  # the last entry is what code -1 reads
     rank[order] = np.cumsum(new) - 1
-    return Coded(rank[codes], labels[new])
+    return Coded(rank[codes], labels[new], several)
 
 
 def label_text(label: Any) -> str:
-    """The text of a label: the same for 1, 1.0 and "1"."""
+    """The text of a label: the same for 1, 1.0 and "1", and for text that looks the same."""
     if isinstance(label, (float, np.floating)) and float(label).is_integer():
         return str(int(label))
     if isinstance(label, np.datetime64):
         return str(label.astype("datetime64[us]"))
-    return str(label)
+    return tidy(str(label))
 
 
 def _texts(labels: Labels) -> Labels:
@@ -178,5 +186,7 @@ def find_labels(known: Labels, values: Any) -> I64:
         index, wanted = pd.Index(known.astype(np.int64)), pd.Index(column.labels.astype(np.int64))
     else:
         index, wanted = pd.Index(_texts(known), dtype=object), pd.Index(_texts(column.labels), dtype=object)
-    place = np.append(index.get_indexer(wanted), -1).astype(np.int64)
+    first = np.flatnonzero(~index.duplicated())  # a model may be older than the joining of labels that look the same
+    found = index[first].get_indexer(wanted)
+    place = np.append(np.where(found < 0, -1, first[found]), -1).astype(np.int64)
     return place[column.codes]

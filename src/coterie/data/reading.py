@@ -25,6 +25,7 @@ from coterie.data.columns import (
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import Coded, encode
+from coterie.data.spelling import remarks
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, NoRows, listed, nearest
 
@@ -96,6 +97,7 @@ def prepare(
     parsed = read_roles(table, formula, client, levels, roles, design)
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
+    notes += spellings(table, parsed, design, labels if part else {}, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
@@ -116,6 +118,7 @@ def prepare(
     take = None if tree.presorted and len(rows) == len(table) else rows
     if design is None:
         design = Design.fit(table, parsed.formula, rows=take)
+        design.need_variety()
     X, _ = design.matrices(table, outcome=False, rows=take)
     y = design.read_outcome(table, take)
     notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
@@ -217,10 +220,22 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}."]
 
 
+def spellings(
+    table: pd.DataFrame, parsed: Parsed, design: Design | None, labels: Mapping[str, Coded], show: bool
+) -> list[str]:
+    """What :func:`coterie.data.spelling.remarks` says of the levels of categories, and of ``labels``."""
+    if design is not None:
+        names = list(design.levels)
+    else:
+        names = [name for name, kind in column_kinds(table, parsed).items() if kind == "category"]
+    columns = {**{name: encode(table[name]) for name in names}, **labels}
+    return [note for name, c in columns.items() for note in remarks(name, c.labels, c.joined, show)]
+
+
 def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[Tree, list[str]]:
-    """The tree of the clients; levels that tell nothing are left out, and a note says so."""
+    """The tree of the clients; levels that tell nothing are left out, and a note says so, as it does of spellings."""
     clients = labels[client]
-    notes = []
+    notes = [note for name, c in labels.items() for note in remarks(name, c.labels, c.joined)]
     kept = []
     for name in levels:
         if len(labels[name].labels) == 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie import files
 from coterie.data.delimited import distinct, read_delimited
 from coterie.errors import CoterieError, NoRows, nearest
 
@@ -87,22 +88,20 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     file = Path(path)
     suffix = check_writable(file)
     frame = to_pandas(df).reset_index(drop=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}.part")
+    draft = file
     try:
-        if suffix == ".parquet":
-            frame.to_parquet(draft, index=False)
-        elif suffix == ".feather":
-            frame.to_feather(draft)
-        elif suffix == ".csv.gz":
-            frame.to_csv(draft, index=False, compression={"method": "gzip", "mtime": 0})
-        else:
-            frame.to_csv(draft, index=False)
-        draft.replace(file)
+        with files.replacing(file) as draft:
+            if suffix == ".parquet":
+                frame.to_parquet(draft, index=False)
+            elif suffix == ".feather":
+                frame.to_feather(draft)
+            elif suffix == ".csv.gz":
+                frame.to_csv(draft, index=False, compression={"method": "gzip", "mtime": 0})
+            else:
+                frame.to_csv(draft, index=False)
     except (OSError, pa.ArrowException) as e:
         reason = " ".join(str(getattr(e, "strerror", None) or e).split()).replace(str(draft), str(file))
         raise CoterieError(f"'{file}' cannot be written: {reason[:200].rstrip('. ')}.") from e
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def check_writable(path: str | os.PathLike[str]) -> str:
@@ -164,7 +163,9 @@ def to_pandas(df: Any) -> pd.DataFrame:
         try:
             native = nw.from_native(df)
         except TypeError as e:
-            raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}.") from e
+            file = isinstance(df, (str, os.PathLike))
+            hint = f": read the file with coterie.read_table({str(df)!r})" if file else ""
+            raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}{hint}.") from e
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
     distinct(names)

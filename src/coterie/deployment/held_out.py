@@ -22,8 +22,9 @@ from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
+from coterie.objectives.mean_loss import totals
 from coterie.results.compare import Evidence, Splits
-from coterie.results.metrics import client_losses, client_sums
+from coterie.results.metrics import client_losses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,11 @@ def losses(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, A
     found = [site.state["held_local"], site.state["held_pooled"]]
     if fitted:
         found.append(client_losses(held, held.family, site.state["coefficients"] if theta is None else theta))
-    return {"rows": held.counts, "weight": client_sums(held, held.weights), "losses": np.stack(found, axis=1)}
+    return {
+        "rows": held.counts,
+        "weight": totals(held.weights, held.starts, held.stops),
+        "losses": np.stack(found, axis=1),
+    }
 
 
 @work
@@ -185,7 +190,7 @@ def compared(
     note = f"Held-out rows stayed at the sites; their losses left {left}, after {cost['exchanges']:,} more exchanges."
     if made < splits.count:
         note += f" Of {splits.count} splits {made} {'was' if made == 1 else 'were'} made."
-    best = kept.best()
+    best = kept.recommended()
     return replace(
         result,
         comparison=kept.table,
@@ -231,7 +236,8 @@ def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, a
     values = np.atleast_2d(told["losses"])
     found = {n: np.array(values[:, i]) for i, n in enumerate(names)}
     weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))
-    given = (found, weight, rows, seconds, problem.family, splits.seed)
+    clustered = any(size > 1 for size in problem.tree.sizes)
+    given = (found, weight, rows, seconds, problem.family, splits.seed, clustered)
     return Evidence(*given) if alone else Summed(*given, sums=dict(told))
 
 

@@ -130,6 +130,7 @@ class Host:
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
         if request["kind"] in ("ask", "total"):
             self.member.need(request["kind"], request.get("work"))
+            tasks.learn(self.folder, self.member, request)
         return self._guard(request, key)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
@@ -210,9 +211,6 @@ class Host:
     def _node(self, run: str, task: dict[str, Any], seed: int, data: str) -> Node:
         from coterie import __version__
 
-        for module in self.member.allow:
-            if ":" not in module:
-                tasks.imported(self.folder, module)
         try:
             held = self._prepare(self.folder, self.member, task, data)
         except NoRows as problem:

@@ -106,6 +106,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     CoterieError
         For what is wrong with the site's folder.
     """
+    tasks.findable(folder)
     member, config = Member.read(folder), Config.read(folder)
     config.need_site(member.name)
     masked, member = bool(config.secure), member if min_group is None else replace(member, min_group=min_group)

@@ -20,6 +20,7 @@ from coterie.deployment import cache
 from coterie.deployment.config import SCHEMA, Member
 from coterie.deployment.schema import Schema, disagreements
 from coterie.errors import CoterieError, NoRows
+from coterie.federation import find_work
 
 if TYPE_CHECKING:
     from coterie.data.design import Design
@@ -197,7 +198,7 @@ def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> Cote
 
 def _without_rows(note: str) -> str:
     """A note of how a table was read, without the places and values of rows."""
-    return re.sub(r" \((?:first: |rows? )[\d, ]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
+    return re.sub(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
 
 
 def _holding(a: Mapping[str, Any]) -> Holding:
@@ -247,12 +248,45 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
     return Holding(objective.take(order), _travel(labels[order]), clusters, label_ids(labels[order]), levels)
 
 
-def imported(folder: Path, name: str) -> Any:
-    """What "module:function" names (or a module, without a function), looked for in the site's folder too."""
-    module, _, attribute = name.partition(":")
+def learn(folder: Path, member: Member, request: Mapping[str, Any]) -> None:
+    """Make the works that a request names known here: import their modules if the owner of the site allows it.
+
+    A message can choose among the modules that ``allow`` in ``site.toml`` names, with or without a function of theirs.
+    No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are.
+
+    Raises
+    ------
+    CoterieError
+        If a work is not known and its module is not allowed, cannot be imported, or has no such work.
+    """
+    names, message = [str(request.get("work"))], request.get("message")
+    if names[0].startswith("coterie.engines.privacy.") and isinstance(message, Mapping):
+        names.append(str(message.get("inner", names[0])))  # what a sum with noise is of
+    mine = {entry.partition(":")[0] for entry in member.allow}
+    for name in names:
+        module = name.partition(":")[0]
+        remedy = f"its owner puts '{module}' into the site's folder and adds it to allow in site.toml"
+        if module in mine:
+            imported(folder, module)
+            remedy = f"'{module}' has none of this name, so give all sites the same one"
+        try:
+            find_work(name)
+        except CoterieError as problem:
+            remedy = "use one version of coterie at all sites" if module.split(".")[0] == "coterie" else remedy
+            raise CoterieError(f"The work {name!r} is not known here: {remedy}.") from problem
+
+
+def findable(folder: Path) -> None:
+    """Let modules of this folder be found, after all others."""
     here = str(folder.resolve())
     if here not in sys.path:
         sys.path.append(here)
+
+
+def imported(folder: Path, name: str) -> Any:
+    """What "module:function" names (or a module, without a function), looked for in the site's folder too."""
+    module, _, attribute = name.partition(":")
+    findable(folder)
     try:
         found = import_module(module)
         return getattr(found, attribute) if attribute else found

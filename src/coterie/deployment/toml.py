@@ -28,7 +28,7 @@ def read(path: Path, what: str) -> dict[str, Any]:
         What the file is, for messages: "a federation's configuration".
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
     except FileNotFoundError:
         where = "folder" if not path.parent.is_dir() else "file"
         missing = path.parent if where == "folder" else path

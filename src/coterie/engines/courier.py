@@ -117,7 +117,7 @@ class Courier:
                 raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
             raise Refused(
                 f"{short} ({why}). They will answer the same again: ask for something else, or let their owners change "
-                "what is in the way (min_group in site.toml)."
+                "what is in the way (site.toml)."
             )
 
     def _asks(self, site: int, parts: Mapping[int, Part]) -> bool:

@@ -15,8 +15,9 @@ from coterie.federation import Federation
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.tree import residuals
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State, Variances
+from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -34,7 +35,8 @@ def fit(
     ----------
     covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
         Structure of D, in standard units of the columns. "auto" takes the smallest deviance plus ``log(clients)`` for
-        each variance parameter.
+        each variance parameter, of structures for columns less their means: only "full" does not depend on where a
+        column has its zero. A structure that is named is one of the columns as they are.
     reml : bool, default True
         Restricted likelihood, for a Gaussian outcome.
     own : bool, default False
@@ -47,7 +49,7 @@ def fit(
     tried: dict[str, float] = {}
     runs: dict[str, tuple[Variances, State]] = {}
     for name in candidates(covariance, problem, len(fed.clients)):
-        search = Variances(setup, structures(name, problem, automatic=covariance == "auto"), own, reml)
+        search = Variances(setup, structures(name, problem, setup.mean if covariance == "auto" else None), own, reml)
         begin = None
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
@@ -67,11 +69,21 @@ def fit(
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
+    if search.structures[0].frame is not None and problem.intercept is not None:
+        info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family == "gaussian":
         each = complete(fed.ask(residuals.own_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
+
+
+def counted(setup: Setup, intercept: int) -> list[float]:
+    """How often each coefficient counts in a client's model at the means: the intercept once, shared columns not."""
+    means = np.zeros(setup.p)
+    means[setup.z] = (setup.mean / setup.unit)[setup.z]
+    means[intercept] = 1.0
+    return [float(v) for v in means]
 
 
 def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
@@ -85,15 +97,19 @@ def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
     return [n for n in names if n != "full" or (q <= 8 and clients >= 5 * q * (q + 1))]
 
 
-def structures(name: str, problem: Problem, automatic: bool = False) -> tuple[Structure, ...]:
-    """The structure of every level; one with a single node has no variance, and "auto" keeps small levels simple."""
-    q = len(problem.personal)
+def structures(name: str, problem: Problem, mean: Floats | None = None) -> tuple[Structure, ...]:
+    """The structure of every level; one with a single node has no variance.
+
+    Given the ``mean`` (p,) of columns, as "auto" does, structures are of columns less these, and small levels simple.
+    """
+    q, automatic = len(problem.personal), mean is not None
     at = np.flatnonzero(problem.personal == problem.intercept)
     intercept = int(at[0]) if len(at) else None
-    out = [Structure.named(name, q, intercept)]
+    mean = None if mean is None else mean[problem.personal]
+    out = [Structure.named(name, q, intercept, mean)]
     for nodes in problem.tree.sizes[:-1]:
         simple = "two" if automatic and nodes < 5 * q else "diagonal" if automatic and name == "full" else name
-        level = Structure.named(simple if name != "isotropic" else name, q, intercept)
+        level = Structure.named(simple if name != "isotropic" else name, q, intercept, mean)
         out.append(level if nodes > 1 else Structure(name, level.basis[:0]))
     return tuple(out)
 

@@ -6,7 +6,9 @@ a variance of zero an ordinary point.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +29,31 @@ class Structure:
     name : str
         isotropic (one variance), two (intercept, slopes), diagonal, full.
     basis : (a, q, q)
-        Lower triangular.
+        Lower triangular before the frame.
+    frame : (q, q), optional
+        What the structure is of, in terms of the coefficients: its B_a are ``frame`` times those of the coefficients.
     """
 
     name: str
     basis: Floats
+    frame: Floats | None = None
 
     @classmethod
-    def named(cls, name: str, q: int, intercept: int | None) -> Structure:
-        """The structure for q personal columns, of which number ``intercept`` (or None) is the intercept."""
+    def named(cls, name: str, q: int, intercept: int | None, mean: Floats | None = None) -> Structure:
+        """The structure for q personal columns, of which number ``intercept`` (or None) is the intercept.
+
+        With the columns' ``mean`` (q,) it is one of the coefficients of columns less their means, so that it does not
+        depend on where a column has its zero: the intercept of these is the client's model at the means.
+        """
+        plain = cls._plain(name, q, intercept)
+        if mean is None or intercept is None:
+            return plain
+        frame = np.eye(q)
+        frame[intercept] -= np.where(np.arange(q) == intercept, 0.0, mean)
+        return cls(name, frame @ plain.basis, frame)
+
+    @classmethod
+    def _plain(cls, name: str, q: int, intercept: int | None) -> Structure:
         if name not in STRUCTURES:
             raise CoterieError(f"No covariance is called {name!r}; choose from {', '.join(STRUCTURES)}.")
         eye = np.eye(q)
@@ -58,13 +76,20 @@ class Structure:
 
     def start(self, sd: float) -> Floats:
         """Parameters (a,) of ``L = sd I``."""
-        return np.where(np.einsum("aii->a", self.basis) > 0, sd, 0.0)
+        return np.where(self._diagonal, sd, 0.0)
 
     def nearest(self, L: Floats, least: float = 0.05) -> Floats:
         """Parameters (g, a) of the L (g, q, q) nearest to another structure's, none of its deviations quite zero."""
-        phi = np.einsum("aij,gij->ga", self.basis, L) / np.einsum("aij,aij->a", self.basis, self.basis)
-        diagonal = np.einsum("aii->a", self.basis) > 0
-        return np.asarray(np.where(diagonal & (np.abs(phi) < least), least, phi))
+        basis, L = self._unframed(self.basis), self._unframed(L)
+        phi = np.einsum("aij,gij->ga", basis, L) / np.einsum("aij,aij->a", basis, basis)
+        return np.asarray(np.where(self._diagonal & (np.abs(phi) < least), least, phi))
+
+    @property
+    def _diagonal(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(np.einsum("aii->a", self._unframed(self.basis)) > 0)
+
+    def _unframed(self, B: Floats) -> Floats:
+        return B if self.frame is None else np.asarray(np.linalg.solve(self.frame, B), dtype=np.float64)
 
     def factor(self, phi: Floats) -> Floats:
         """L (g, q, q) for parameters phi (g, a)."""
@@ -87,6 +112,15 @@ class Structure:
         """Derivatives of D by phi, (g, a, q, q)."""
         half = np.einsum("aij,gkj->gaik", self.basis, L)
         return np.asarray(half + np.swapaxes(half, -1, -2))
+
+
+def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
+    """Covariances (..., p, p) of coefficients as those of columns less their means, where a fit's ``info`` says so."""
+    if "centred" not in info:
+        return D
+    frame = np.eye(D.shape[-1])
+    frame[info["centred"]["intercept"]] = info["centred"]["means"]
+    return np.asarray(frame @ D @ frame.T)
 
 
 def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float | None) -> Floats:

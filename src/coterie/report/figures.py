@@ -242,10 +242,10 @@ def _cut(axes: Axes, values: Floats) -> str:
 def shrinkage_figures(result: FitResult, terms: int = 4) -> list[Figure]:
     """How clients are pulled toward their clusters, a picture for each of the first personal terms."""
     m = result.model
-    spare = m.client.std(axis=0) > 0
+    spare = np.ptp(m.client, axis=0) > 0  # a standard deviation of equal numbers may be rounded to more
     chosen = [int(j) for j in m.personal if spare[j]][:terms]
     picked = _picked(m.client[:, chosen[0]]) if chosen else np.empty(0, dtype=np.int64)
-    centre = m.nodes[0][m.clusters] if m.nodes else np.broadcast_to(m.root, m.client.shape)
+    centre = m.nodes[0][m.clusters] if words.centre(m) else np.broadcast_to(m.root, m.client.shape)
     local = result.local_coefficients
     out = []
     for j in chosen:
@@ -284,11 +284,11 @@ def _shrinkage(result: FitResult, j: int, picked: Any, alone: Floats, centre: Fl
     homes = np.unique(places[:, 2].round(1))
     kind = "bar" if len(homes) <= 20 else "bar thin"
     parts += [f'<path class="{kind}" d="M{x[2] - 5:.1f} {y:.1f}h10"/>' for y in homes]
-    group = f"its {words.one(m.levels[0].name)}" if m.nodes else "the global model"
-    for at, text in zip(x, ("alone", m.method, group), strict=True):
+    many, cluster = words.several(m.client_name), words.centre(m)
+    group = f"its {words.one(cluster)}" if cluster else f"the model of all {many}"
+    for at, text in zip(x, ("alone", m.method, group if cluster else f"all {many}"), strict=True):
         parts.append(f'<text class="tick" x="{at:.1f}" y="{axes.height - axes.bottom + 17:g}" text-anchor="middle">')
         parts.append(f"{escape(text)}</text>")
-    many = words.several(m.client_name)
     beyond = int(((alone < axes.y[0]) | (alone > axes.y[1])).sum())
     cut = f" {len(picked)} of {len(fitted):,} {many} are drawn." if len(picked) < len(fitted) else ""
     cut += f" {beyond:,} local estimates lie beyond the frame." if beyond else ""
@@ -327,7 +327,8 @@ def _intervals(result: FitResult, j: int, picked: Any, centre: Floats) -> Figure
     parts += [f'<circle class="point" cx="{a:.1f}" cy="{b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True)]
     parts += [f'<path class="bar" d="M{a - 2:.1f} {b:.1f}h4"/>' for a, b in zip(x, middle, strict=True)]
     many = words.several(m.client_name)
-    group = f"of their {words.one(m.levels[0].name)}" if m.nodes else "of the global model"
+    cluster = words.centre(m)
+    group = f"of their {words.one(cluster)}" if cluster else f"of the model of all {many}"
     cut = f" {len(picked)} of {len(m.labels):,} {many} are drawn." if len(picked) < len(m.labels) else ""
     with_intervals = "" if errors is None else " with 95% intervals"
     return Figure(

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import files
 from coterie.errors import CoterieError
 from coterie.report import collaboration, figures, rounds, similarity, tables, words
 from coterie.report.templating import environment
@@ -30,6 +31,8 @@ def render(result: FitResult) -> str:
     compared = not result.comparison.empty
     gains = not result.client_gains.empty
     m = result.model
+    cluster = words.centre(m)
+    tables_of = [tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])]
     return (
         environment()
         .get_template("report.html")
@@ -45,16 +48,16 @@ def render(result: FitResult) -> str:
             shrinkage=figures.shrinkage_figures(result),
             variances=words.variance_sentences(result) if m.has_variances else [],
             variance_table=tables.variance_table(result) if m.has_variances else None,
-            coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if m.nodes else [])],
+            coefficients=tables_of,
             rounds=[*rounds.sentences(result)[:1], *collaboration.sentences(result), *similarity.sentences(result)],
             rounds_title="The similarity network" if "network" in m.info else "Over rounds",
-            rounds_table=over_rounds(result),
+            rounds_tables=over_rounds(result),
             rounds_figures=run_figures(result),
             settings=settings(result),
             record=record(result),
             one=words.one(m.client_name),
             many=words.several(m.client_name),
-            group=words.one(m.levels[0].name) if m.nodes else "",
+            group=words.one(cluster) if cluster else "",
         )
     )
 
@@ -73,15 +76,9 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     CoterieError
         If it cannot be written.
     """
-    file = Path(path)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     page = render(result)
     try:
-        try:
-            draft.write_text(page, encoding="utf-8")
-            os.replace(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        files.write(Path(path), [page.encode()])
     except OSError as e:
         raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e
 
@@ -110,20 +107,25 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
         name = words.against(other, result.model.client_name)
         gain, low, high = (float(best[f"gain_over_{other}{end}"]) for end in ("", "_low", "_high"))
         places = words.decimals([gain], 3)
+        median = float(result.client_gains[f"gain_over_{other}"].median()) if len(result.client_gains) else math.nan
         remark = ""
         if math.isfinite(low) and math.isfinite(high):
             sure = "" if low > 0 or high < 0 else ": perhaps nothing"
             remark = f"95% interval {words.fixed(low, places)} to {words.fixed(high, places)}{sure}"
+        if math.isfinite(median):
+            typical = f"the median {words.one(result.model.client_name)} gains {words.number(median)}"
+            remark = f"{remark}; {typical}" if remark else typical
         plus = "+" if gain > 0 else ""
-        out.append((plus + words.fixed(gain, places), f"gain in {result.loss} over {name}", remark))
+        out.append((plus + words.fixed(gain, places), f"mean gain in {result.loss} over {name}", remark))
         out.append((words.percent(float(best[f"better_than_{other}"])), f"of {many} better off than with {name}", ""))
     return out
 
 
-def over_rounds(result: FitResult) -> tables.Table | None:
-    """The table of a run over rounds, or of a network, where there was one."""
+def over_rounds(result: FitResult) -> list[tables.Table]:
+    """The table of a run over rounds, or of a network and its groups, where there was one."""
     sections = {"rounds": rounds.table, "collaboration": collaboration.table, "network": similarity.table}
-    return next((table(result) for name, table in sections.items() if name in result.model.info), None)
+    found = [table(result) for name, table in sections.items() if name in result.model.info][:1]
+    return [*found, *similarity.groups_tables(result)]
 
 
 def run_figures(result: FitResult) -> list[figures.Figure]:

@@ -25,6 +25,11 @@ SPACES = {
 }
 
 
+LARGEST, NAMES = 5, 8
+"""So many groups, and members of each, are named in a sentence."""
+SHOWN, SHOWN_GROUPS = 1500, 100
+"""Clients and groups that are named in the report, about."""
+
 AGREES = {
     "inside": "share of ties inside a {}",
     "chance": "what chance would give",
@@ -41,8 +46,47 @@ def sentences(result: FitResult) -> list[str]:
     ties = f"{i['ties']:,} tie{'s' * (i['ties'] != 1)}"
     text = f"{ties} between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
     text += " chosen by held-out rows" if i.get("tried") else ""
-    left = f"{groups:,} group{'s' * (groups > 1)} of equal {many}" if groups < len(i["groups"]) else "no two are equal"
-    return [f"{text}: {left}."]
+    if groups == len(i["groups"]):
+        return [f"{text}: no two are equal."]
+    found, alone = _groups(result)
+    named = [_listed(members, NAMES) for members in list(found.values())[:LARGEST]]
+    more = len(found) - LARGEST
+    named += [f"{more:,} more group{'s' * (more > 1)}"] if more > 0 else []
+    named += [f"{len(alone):,} alone"] if alone else []
+    text = f"{text}: {groups:,} group{'s' * (groups > 1)} of equal {many}."
+    return [text, f"Who became equal, the largest groups first: {'; '.join(named)}."]
+
+
+def _groups(result: FitResult) -> tuple[dict[int, list[str]], list[str]]:
+    """Labels of every group of two or more by its number, the largest first; and of clients that merged with nobody."""
+    found: dict[int, list[str]] = {}
+    for group, label in zip(result.model.info["network"]["groups"], result.model.labels, strict=True):
+        found.setdefault(int(group) + 1, []).append(words.short(label))
+    by_size = sorted(found.items(), key=lambda item: -len(item[1]))
+    alone = [members[0] for _, members in by_size if len(members) == 1]
+    return {number: members for number, members in by_size if len(members) > 1}, alone
+
+
+def _listed(labels: list[str], most: int) -> str:
+    shown = labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"]
+    return words.joined(shown)
+
+
+def groups_tables(result: FitResult) -> list[Table]:
+    """A table of who became equal; none where nobody did."""
+    if not (i := result.model.info.get("network")) or len(set(i["groups"])) == len(i["groups"]):
+        return []
+    found, alone = _groups(result)
+    shown: dict[Any, list[str]] = dict(list(found.items())[:SHOWN_GROUPS]) | ({"alone": alone} if alone else {})
+    rows, left = [], SHOWN
+    for name, members in shown.items():
+        rows.append((str(name), _listed(members, max(left, NAMES)), f"{len(members):,}"))
+        left -= len(members)
+    note = "Numbers are those of result.merged, which has the group of each in Python."
+    if len(found) > SHOWN_GROUPS:
+        note = f"The {SHOWN_GROUPS} largest of {len(found):,} groups. {note}"
+    columns = ("group", "who", words.several(result.model.client_name))
+    return [Table("Who became equal", columns, tuple(rows), 2, note=note)]
 
 
 def table(result: FitResult) -> Table:

@@ -31,6 +31,8 @@ class Table:
         Row that is singled out.
     note : str
         What a reader must know to read it: units, what was cut.
+    mark : str, default "best"
+        What the row that is singled out is.
     """
 
     title: str
@@ -39,6 +41,7 @@ class Table:
     texts: int = 1
     marked: int | None = None
     note: str = ""
+    mark: str = "best"
 
 
 class Compared(Protocol):
@@ -90,8 +93,9 @@ def comparison_table(result: Compared) -> Table:
         columns=tuple(title for title, _ in columns),
         rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
         marked=methods.index(result.recommended) if result.recommended in methods else None,
+        mark="best" if methods[0] == result.recommended else "recommended",
         note="Lower losses are better. Over clients, each client counts once, whatever its rows. "
-        "Gains are paired by client and positive where a client is better off.",
+        "Gains are paired by client, positive where a client is better off; one client can sway their mean.",
     )
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.results.compare import may_be_as_good
+from coterie.results.metrics import less, median_ratio
 from coterie.results.predict import Nodes
 
 if TYPE_CHECKING:
+    from coterie.results.model import Model
     from coterie.results.result import FitResult
 
 METHODS = {
@@ -138,6 +140,11 @@ def baseline(result: FitResult) -> str:
     return "pooled" if result.recommended == "local" else "local"
 
 
+def centre(model: Model) -> str:
+    """The column of the clusters that clients are pulled to; "" where all clusters have the model of all clients."""
+    return model.levels[0].name if any(Nodes(model).varies[1:-1]) else ""
+
+
 def against(method: str, client: str) -> str:
     """A baseline as the other side of a comparison."""
     return "one model for all" if method == "pooled" else f"a model of its own for every {one(client)}"
@@ -150,12 +157,12 @@ def headline(result: FitResult) -> str:
     if table.empty or result.recommended not in table.index:
         return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {clients}."
     other = baseline(result)
-    best = float(table["loss_rows"][result.recommended])
     tied = may_be_as_good(table, result.recommended) if "behind_best_low" in table else []
-    text = f"The {result.recommended} model {'has the lowest loss' if tied else 'predicts best'}"
+    lowest = table["loss_rows"][result.recommended] <= table["loss_rows"].min()
+    claim = ("has the lowest loss" if lowest else "is recommended") if tied else "predicts best"
+    text = f"The {result.recommended} model {claim}"
     if other in table.index and result.recommended != other:
-        gained = less(best, float(table["loss_rows"][other]), result.loss)
-        text += f": {gained} than {against(other, client)}"
+        text += f": {_gained(result, other)}"
     if tied:
         text += f"; {joined(tied)} may be as good"
     gains = _gains(result, other)
@@ -166,15 +173,17 @@ def headline(result: FitResult) -> str:
     return f"{text}, {down:,} {'loses' if down == 1 else 'lose'}." if down else f"{text} and none loses."
 
 
-def less(best: float, other: float, loss: str) -> str:
-    """``"3.2% less squared error"``; in absolute terms where a ratio says nothing."""
-    if not (math.isfinite(best) and math.isfinite(other)):
-        return f"lower {loss}"
-    if other > 0 and best >= 0:
-        drop = 100.0 * (other - best) / other
-        size = f"{drop:.1f}" if drop < 9.95 else f"{drop:.0f}"
-        return f"{size}% less {loss}" if drop >= 0.05 else f"no more {loss}"
-    return f"{number(other - best)} less {loss}"
+def _gained(result: FitResult, other: str) -> str:
+    """What the median client gains over a baseline; where single clients are not known, what there is over rows."""
+    client, gains = result.model.client_name, result.client_gains
+    if _gains(result, other) is None:
+        losses = result.comparison["loss_rows"]
+        gained = less(float(losses[result.recommended]), float(losses[other]), result.loss)
+        return f"over rows {gained} than {against(other, client)}"
+    seen = gains[gains[f"gain_over_{other}"].notna()]
+    best, theirs = (seen[f"loss_{name}"].to_numpy(dtype=np.float64) for name in ("recommended", other))
+    model = "one model for all" if other == "pooled" else "a model of its own"
+    return f"the median {one(client)} has {less(median_ratio(best, theirs), 1.0, result.loss)} than with {model}"
 
 
 def _gains(result: FitResult, other: str) -> Any:
@@ -206,6 +215,8 @@ def variance_sentences(result: FitResult) -> list[str]:
             out.append(_level_sentence(several(columns[i]), around, rows))
     if out and result.settings.get("covariance") in _TIED and len(result.model.personal) > 1:
         out.append(_TIED[result.settings["covariance"]])
+    if out and "centred" in result.model.info and len(result.model.personal) > 1:
+        out.append("Intercepts are those of the models at the means of the columns.")
     return [*out, *_residual_sentence(result)]
 
 

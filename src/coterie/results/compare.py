@@ -19,8 +19,9 @@ from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import Tree
-from coterie.results.metrics import LOSSES, bootstrap, client_losses, client_sums, objective
+from coterie.results.metrics import LOSSES, bootstrap, client_losses, less, median_ratio, objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +93,8 @@ class Evidence:
     family : str
     seed : int
         Of the splits and of the bootstrap.
+    clustered : bool
+        Whether there are clusters to tell apart.
     """
 
     losses: dict[str, Floats]
@@ -100,6 +103,7 @@ class Evidence:
     seconds: dict[str, float]
     family: str
     seed: int = 0
+    clustered: bool = False
 
     @property
     def tested(self) -> int:
@@ -109,6 +113,17 @@ class Evidence:
     def best(self) -> str:
         """The method with the lowest held-out loss over rows; of equals the first."""
         return min(self.losses, key=lambda name: float(self.losses[name].sum()))
+
+    def recommended(self) -> str:
+        """The method to take: :meth:`best`, or where that ignores the clusters, one with them that may be as good.
+
+        Clients never seen are then answered by their cluster. Of several the one with the lowest loss over rows. With
+        fewer clients than ``FEW`` nearly all methods may be as good, which says nothing.
+        """
+        best, others = self.best(), list[str]()
+        if self.clustered and self.tested >= FEW and not has_clusters(best):
+            others = [name for name in may_be_as_good(self.table, best) if has_clusters(name)]
+        return min(others, key=lambda name: float(self.losses[name].sum()), default=best)
 
     def mean(self, name: str) -> Floats:
         """Each client's mean held-out loss (m,); NaN where it has no test row."""
@@ -152,24 +167,47 @@ class Evidence:
 
     def reason(self, recommended: str, splits: Splits) -> str:
         """Why a method is recommended, and which ones may be as good."""
-        each = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}
-        others = [
-            f"{each[name]:.4g} for {name}" for name in each if name in ("local", "pooled") and name != recommended
-        ]
+        each, best = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}, self.best()
+        shown = [name for name in each if name in ("local", "pooled", recommended) and name != best]
+        others = [f"{each[name]:.4g} for {name}" for name in shown]
         held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
-        text = f"It has the lowest held-out {LOSSES[self.family]} over rows ({each[recommended]:.4g}"
-        against = f", against {' and '.join(others)}" if others else ""
+        text = "It has"
+        if best != recommended:
+            text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
+        text += f" the lowest held-out {LOSSES[self.family]} over rows ({each[best]:.4g}"
+        against = f", against {_joined(others)}" if others else ""
         text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
-        if tied := may_be_as_good(self.table, recommended):
-            names = ("Method " if len(tied) == 1 else "Methods ") + " and ".join(tied)
-            text += f" {names} may be as good: the 95% interval of the difference over clients holds 0."
+        text += self._of_median(recommended)
+        if tied := may_be_as_good(self.table, best):
+            names = ("Method " if len(tied) == 1 else "Methods ") + _joined(tied)
+            good = "may be as good" if best == recommended else f"may be as good as {best}"
+            text += f" {names} {good}: the 95% interval of the difference over clients holds 0."
         if self.tested < FEW:
             text += f" With {self.tested} client{'s' * (self.tested != 1)}, intervals over clients say little."
         return text
 
+    def _of_median(self, recommended: str) -> str:
+        """What the median client gains over a model of its own, where losses of single clients are known."""
+        other = "pooled" if recommended == "local" else "local"
+        if other not in self.losses or self.tested != np.sum(self.weight > 0):
+            return ""
+        ratio = median_ratio(self.mean(recommended), self.mean(other))
+        model = "one model for all" if other == "pooled" else "a model of its own"
+        return f" The median client has {less(ratio, 1.0, LOSSES[self.family])} than with {model}."
+
+
+def has_clusters(name: str) -> bool:
+    """Whether a method has a model of every cluster."""
+    method = METHODS[name]
+    return not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
 
 def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
-    """Methods of a comparison that cannot be told from the recommended one."""
+    """Methods of a comparison, without the recommended one, that cannot be told from that with the lowest loss."""
     behind = table["behind_best_low"] <= 0.0
     return [str(name) for name in table.index[behind] if name != recommended]
 
@@ -192,7 +230,7 @@ def evaluate(
     weight, rows = np.zeros(m), np.zeros(m)
     for test in splits.masks(clients):
         train, held = clients.subset(~test), clients.subset(test)
-        weight += client_sums(held, held.weights)
+        weight += totals(held.weights, held.starts, held.stops)
         rows += held.counts
         for name, fit in fits.items():
             start = perf_counter()
@@ -202,4 +240,5 @@ def evaluate(
     if counted is not None:
         weight, rows = weight * counted, rows * counted
         losses = {name: loss * counted for name, loss in losses.items()}
-    return Evidence(losses, weight, rows, seconds, family, splits.seed)
+    clustered = any(len(level.labels) > 1 for level in clients.levels)
+    return Evidence(losses, weight, rows, seconds, family, splits.seed, clustered)

@@ -55,6 +55,8 @@ class Fitting:
             fitted.info["network"] |= described(
                 self.clients, problem, self.options.network or {}, fitted.info["network"]
             )
+        if network and not METHODS[name].networked:
+            sentences.append(words.beside_network(name, evidence is not None))
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
         ledger["seconds"] = perf_counter() - start
         local = None
@@ -123,7 +125,7 @@ class Fitting:
         evidence = evaluate(clients, options.family, fits, options.splits, self.counted())
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
-        best = evidence.best()
+        best = evidence.recommended()
         return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
 
     def counted(self) -> Any:
@@ -164,7 +166,7 @@ class Fitting:
         import pandas as pd
 
         clients, options = self.clients, self.options
-        recommended = name if evidence is None else evidence.best()
+        recommended = name if evidence is None else evidence.recommended()
         seed = options.splits.seed
         frame = pd.DataFrame() if evidence is None else evidence.table
         gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)

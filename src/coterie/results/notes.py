@@ -11,6 +11,7 @@ from coterie.data.clients import Clients
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
+from coterie.relations.covariance import at_means
 
 FAR = 0.01
 """Share of its way that a run may be short of without a word."""
@@ -74,6 +75,7 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
     for who, nodes, D in zip(levels, sizes, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False):
+        D = at_means(D, fitted.info)
         zero = [terms[j] for j in problem.personal if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
         if zero:
             notes.append(f"{who} do not differ in {_names(zero)}: the variance is zero.")
@@ -97,7 +99,7 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
     counts = f"{_times(sent['between'])} between clusters and {sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
         counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
-    notes = [f"After {steps:,} steps with {counts}, the coefficients are {_short_of(r['gap'])}."]
+    notes = [f"After {steps:,} steps with {counts}, the coefficients are {_short_of(r['gap'])}{_of_differences(r)}."]
     if not np.isfinite(r["promised"]):
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
         notes.append(
@@ -141,6 +143,15 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
     if bad := c["quarantined"]:
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
     return notes
+
+
+def beside_network(name: str, compared: bool) -> str:
+    """Where a network was described and another method was fitted: why it is not to be seen, and what to do."""
+    why = f"was compared and not chosen: '{name}' was fitted" if compared else f"is not used by '{name}'"
+    return (
+        f"The similarity network {why}, so there is no network and there are no groups in this result. To see them, "
+        'ask for the method: --method similarity-network, in Python method="similarity-network".'
+    )
 
 
 def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
@@ -201,6 +212,12 @@ def _short_of(gap: float) -> str:
     percent = f"{100.0 * gap:.0f}" if gap >= 0.1 else f"{100.0 * gap:.2g}"
     share = f"{percent}%" if gap >= 1e-4 else "less than 0.01%"
     return f"{share} of the way short of the exact optimum"
+
+
+def _of_differences(r: Mapping[str, Any]) -> str:
+    """The same distance beside what clients differ by: of zero it says little where outcomes are far from it."""
+    share = r.get("differing", np.nan)
+    return f", or {100.0 * share:.2g}% of how far clients' models lie from the global one" if share >= 1e-4 else ""
 
 
 def _sd(clients: Clients) -> Floats:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.data.clients import Level
-from coterie.data.labels import find_labels
+from coterie.data.labels import encode, find_labels
+from coterie.data.spelling import resembling
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, pack
 from coterie.results.model import Model
@@ -209,6 +210,29 @@ def predict_rows(
     if scale == "response":
         eta = mean(model.family, eta)
     return Answers(eta, level, nodes.names, lower, upper, moved)
+
+
+def notes_of(model: Model, clients: Any, answers: Answers, silent: bool) -> list[str]:
+    """What a reader of predictions should know, in words; ``silent``: some clients have no interval."""
+    notes, moved = [], answers.moved
+    if moved:
+        rows = "1 row is" if moved == 1 else f"{moved:,} rows are"
+        notes.append(
+            f"{rows} of a {model.client_name} that was in another cluster when the model was fitted; "
+            "its own model answered."
+        )
+    if silent:
+        notes.append(
+            f"The method '{model.method}' does not say how clients differ, so clients never seen have no interval."
+        )
+    if answers.level.any():
+        labels = encode(clients).labels
+        pairs = resembling(labels[find_labels(model.labels, labels) < 0], model.labels)
+        if pairs:
+            (strange, known), more = pairs[0], len(pairs) - 1
+            rest = f" {more:,} more may be slips too." if more else ""
+            notes.append(f"The {model.client_name} {strange!r} was never seen: did you mean {known!r}?{rest}")
+    return notes
 
 
 def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:

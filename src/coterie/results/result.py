@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -10,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.design import INTERCEPT, Design
-from coterie.errors import CoterieError, nearest
+from coterie.data.columns import meant
+from coterie.data.design import Design
+from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
+from coterie.relations.covariance import at_means
 from coterie.results.model import Model
-from coterie.results.predict import Nodes, Scale, predict_rows
+from coterie.results.predict import Nodes, Scale, notes_of, predict_rows
+from coterie.results.reading import Missing, read_rows
 
 if TYPE_CHECKING:
     import os
 
     import pandas as pd
+
+
+_REPORT = b'<meta name="generator" content="coterie">'
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,7 +167,8 @@ class FitResult:
         """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
 
         ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
-        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual.
+        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual. Where
+        the covariance was chosen ("auto"), it is of columns less their means: the intercept is the model at the means.
         """
         import pandas as pd
 
@@ -179,7 +187,9 @@ class FitResult:
         columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov"]
         return pd.DataFrame(rows, columns=columns).astype({"sd": np.float64, "cov": np.float64})
 
-    def predict(self, df: Any, interval: float | None = None, type: Scale = "response") -> pd.DataFrame:
+    def predict(
+        self, df: Any, interval: float | None = None, type: Scale = "response", missing: Missing = "error"
+    ) -> pd.DataFrame:
         """Predict the rows of a table.
 
         A client that the fit has seen is answered by its own coefficients, even if the table puts it into another
@@ -196,20 +206,24 @@ class FitResult:
             levels that are not known. Binomial and Poisson: for the mean, without the outcome's own noise.
         type : {"response", "link"}, default "response"
             Means, or linear predictors.
+        missing : {"error", "empty"}, default "error"
+            What to do with rows that have missing, infinite or non-numeric values in a column that is used, or a
+            level that the fit has not seen: raise, or leave their predictions empty (NaN) and say why in ``source``.
 
         Returns
         -------
         DataFrame
             Indexed like `df`: ``prediction``; ``source``, a category that says what answered: "client", "cluster" (the
-            column's name if there are several levels) or "global"; with `interval` also ``lower`` and ``upper``.
+            column's name if there are several levels) or "global", or "none: " and the reason where nothing could;
+            with `interval` also ``lower`` and ``upper``.
             They are NaN for clients never seen where the method does not say how clients differ.
             ``.attrs["notes"]`` says in words what a reader should know.
 
         Raises
         ------
         CoterieError
-            For columns that are missing or hold missing, infinite or non-numeric values, for category levels the fit
-            has not seen, and for an interval that is no probability.
+            For columns that are not there, for rows that cannot be predicted unless `missing` is "empty", and for an
+            interval that is no probability.
         """
         import pandas as pd
 
@@ -219,33 +233,23 @@ class FitResult:
         m = self.model
         if m.client_name not in df.columns:
             raise CoterieError(
-                f"The client column '{m.client_name}' is not in the table.{nearest(m.client_name, df.columns)} "
+                f"The client column '{m.client_name}' is not in the table.{meant(m.client_name, list(df.columns))} "
                 "Leave its cells empty to predict for clients never seen."
             )
-        X = self._matrix(df)
+        X, offset, why, reasons = read_rows(df, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
-        offset = None if self.offset is None else _numbers(df, self.offset)
         a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
-        out = pd.DataFrame(
-            {"prediction": a.prediction, "source": pd.Categorical.from_codes(a.level, categories=pd.Index(a.names))},
-            index=df.index,
+        source = pd.Categorical.from_codes(
+            np.where(why < 0, a.level, len(a.names) + why), categories=pd.Index([*a.names, *reasons])
         )
+        out = pd.DataFrame({"prediction": a.prediction, "source": source}, index=df.index)
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
-        notes = _prediction_notes(m, a.moved, bool(a.lower is not None and np.isnan(a.lower).any()))
+        notes = notes_of(m, df[m.client_name], a, bool(a.lower is not None and np.isnan(a.lower[why < 0]).any()))
         if interval is not None and m.family != "gaussian":
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes
         return out
-
-    def _matrix(self, df: pd.DataFrame) -> Floats:
-        if self.design is not None:
-            return self.design.matrices(df, outcome=False)[0]
-        X = np.ones((len(df), len(self.model.terms)))
-        for j, term in enumerate(self.model.terms):
-            if term != INTERCEPT:
-                X[:, j] = _numbers(df, term)
-        return X
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result into a directory, as ``model.json`` and a safetensors file.
@@ -255,7 +259,8 @@ class FitResult:
         Parameters
         ----------
         path : path
-            A new directory, or one that may hold other files; a coterie model in it is replaced.
+            A new directory, or one that may hold other files; a coterie model in it is replaced, and a ``report.html``
+            that coterie wrote of that one is removed (``coterie report`` writes the new one's).
 
         Raises
         ------
@@ -264,7 +269,11 @@ class FitResult:
         """
         from coterie.results.store import save
 
-        save(self, Path(path))
+        folder = Path(path)
+        before = _content(folder / "model.json")
+        save(self, folder)
+        if before not in (None, _content(folder / "model.json")):
+            _drop_report(folder / "report.html")
 
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {text}" if name else text for name, text in self._summary())
@@ -287,6 +296,21 @@ class FitResult:
         if np.isfinite(self.log_likelihood):
             lines.append(("log-likelihood", f"{self.log_likelihood:,.6g}{' (REML)' if self.reml else ''}"))
         return lines
+
+
+def _content(file: Path) -> bytes | None:
+    with suppress(OSError):
+        return file.read_bytes()
+    return None
+
+
+def _drop_report(page: Path) -> None:
+    """Remove a page that coterie wrote of another model; other pages stay."""
+    if _REPORT in (_content(page) or b"")[:4096]:
+        try:
+            page.unlink()
+        except OSError as e:
+            raise CoterieError(f"'{page}' is of the model before and cannot be removed: {e.strerror or e}.") from e
 
 
 def load(path: str | os.PathLike[str]) -> FitResult:
@@ -313,13 +337,14 @@ def load(path: str | os.PathLike[str]) -> FitResult:
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of the variance table for one covariance matrix: variances, then pairs where there are any."""
+    D = at_means(D, m.info)
     sd = np.sqrt(np.maximum(np.diag(D), 0.0))
     q = [int(j) for j in m.personal]
     rows = [
         {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])} for j in q
     ]
     block = D[np.ix_(q, q)]
-    if np.any(block != np.diag(np.diag(block))):
+    if np.any(np.abs(np.tril(block, -1)) > 1e-9 * np.outer(sd[q], sd[q])):  # less is rounding
         for b, j in enumerate(q):
             for i in q[:b]:
                 r = float(D[i, j] / (sd[i] * sd[j])) if sd[i] * sd[j] > 0 else float("nan")
@@ -327,28 +352,3 @@ def _components(level: str, D: Floats, m: Model, more: dict[str, Any]) -> list[d
                     {"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": float(D[i, j])}
                 )
     return rows
-
-
-def _numbers(df: pd.DataFrame, column: str) -> Floats:
-    """A column of finite numbers."""
-    from coterie.data.columns import at_rows, faults, need, read_numbers
-
-    need(df, [column], "model's")
-    for what, rows in faults(df[column], "number"):
-        raise CoterieError(f"Column '{column}' has {what} in {at_rows(rows)}.")
-    return np.asarray(read_numbers(df[column]), dtype=np.float64)
-
-
-def _prediction_notes(m: Model, moved: int, silent: bool) -> list[str]:
-    notes = []
-    if moved:
-        rows = "1 row is" if moved == 1 else f"{moved:,} rows are"
-        notes.append(
-            f"{rows} of a {m.client_name} that was in another cluster when the model was fitted; "
-            "its own model answered."
-        )
-    if silent:
-        notes.append(
-            f"The method '{m.method}' does not say how clients differ, so clients never seen have no interval."
-        )
-    return notes

@@ -74,7 +74,9 @@ def design_of(plan: Plan, *digests: Digest) -> Design:
     for name, v in values.items():
         category = isinstance(v, tuple)
         table[name] = pd.Categorical(np.resize(np.array(v, object), n), categories=v) if category else np.resize(v, n)
-    return Design.fit(pd.DataFrame(table), plan.parsed.formula)
+    design = Design.fit(pd.DataFrame(table), plan.parsed.formula)
+    design.need_variety()
+    return design
 
 
 def _united(columns: Sequence[pd.Series[Any]]) -> pd.Series[Any]:

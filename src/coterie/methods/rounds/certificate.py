@@ -28,15 +28,16 @@ def hold(site: Site, optimum: Floats | None = None) -> Reply:
 
 
 @work
-def apart(site: Site, tied: bool) -> Reply:
-    """Squared distances of theta, and of 0, from the optimum; ``tied``: of clients with gamma > 0 only."""
+def apart(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
+    """Squared distances of theta, of 0 and of ``centre`` from the optimum; ``tied``: of clients with gamma > 0 only."""
     theta, best = site.state["theta"], site.state[AT]
     counted = 1.0 * (site.state["gamma"] > 0.0) if tied else np.ones(len(site))
     with np.errstate(over="ignore", invalid="ignore"):
         square = np.sum((theta - best) ** 2, axis=1)
     near = np.isfinite(square)
     now, begun = counted * np.where(near, square, 0.0), counted * np.sum(best**2, axis=1)
-    return {"far": 1.0 - near, "now": now, "start": begun, "counted": counted}
+    spread = counted * np.sum((best - centre) ** 2, axis=1)
+    return {"far": 1.0 - near, "now": now, "start": begun, "spread": spread, "counted": counted}
 
 
 def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
@@ -56,12 +57,17 @@ def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
     return exact
 
 
-def look(family: str) -> Look:
-    """What :func:`gap` is told by clients.
+def look(family: str, centre: Any = 0.0) -> Look:
+    """What :func:`gap` is told by clients, and how far their optima are from the model ``centre`` (d,).
 
     Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not.
     """
-    return Look(apart, {"tied": family != "gaussian"})
+    return Look(apart, {"tied": family != "gaussian", "centre": centre})
+
+
+def differing(seen: Mapping[str, Any]) -> float:
+    """The distance from the optimum over that of the optimum from the centre: free of where columns have their zero."""
+    return float(np.sqrt(seen["now"] / seen["spread"])) if seen and seen["spread"] > 0.0 else float("nan")
 
 
 def gap(seen: Mapping[str, Any]) -> float:

@@ -17,7 +17,7 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
-from coterie.methods.rounds.certificate import certify, gap, look
+from coterie.methods.rounds.certificate import certify, differing, gap, look
 from coterie.methods.rounds.counts import expected
 from coterie.methods.rounds.options import Options
 from coterie.methods.rounds.peers import traffic
@@ -66,7 +66,7 @@ def fit(
     plan = (accelerate if accelerated else descend)(fed, ties, options)
     trace: list[tuple[int, float, int, int]] = []
     state: dict[str, Any] = {}
-    for state in replace(plan.method, look=look(problem.family)).run(fed, plan.stops):
+    for state in replace(plan.method, look=look(problem.family, exact.root)).run(fed, plan.stops):
         between = state["between"] + state.get("refreshes", 0)
         trace.append((state["t"], gap(state["seen"]), int(between), int(state["within"].sum())))
     theta = complete(fed.ask(reveal))["theta"]
@@ -76,7 +76,7 @@ def fit(
     alpha, tied = ties.alpha[:, None], ties.Gamma[:, None] > 0.0
     nodes = tuple(np.where(tied, alpha * network + (1.0 - alpha) * own, at) for at in exact.nodes)
     status = "finished" if state["status"] == "running" else state["status"]
-    about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
+    about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace, "differing": differing(state["seen"])}
     about |= {"accuracy": options.accuracy, "asked": dict(rounds or {})}
     about |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
     strengths = {"gamma": some(ties.gamma), "alpha": some(ties.alpha), "lam": some(ties.lam)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same in a run: the tree, which columns are personal (z), units, and totals over all rows."""
+    """What stays the same in a run: the tree, which columns are personal (z), units, means and totals over all rows."""
 
     tree: Tree
     family: str
@@ -46,6 +46,7 @@ class Setup:
 
     intercept: int | None = None
     square: float = 0.0
+    mean: Floats = field(default_factory=lambda: np.empty(0))
 
     def residual(self, value: float) -> float:
         """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
@@ -78,5 +79,6 @@ def prepare(fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | 
     if intercept is not None:
         unit[intercept] = 1.0
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
-    square = complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"]
-    return Setup(tree, family, z, unit, shift, float(s["rows"]), float(s["constant"]), intercept, float(square))
+    square = float(complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
+    rows, constant = float(s["rows"]), float(s["constant"])
+    return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, mean * unit)

@@ -18,11 +18,12 @@ from coterie.methods.fitted import Problem
 from coterie.methods.tree.learned_strengths import learn
 from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
+from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import Tree
 from coterie.report.tables import Table
 from coterie.report.words import number
 from coterie.results.compare import run
-from coterie.results.metrics import client_losses, client_sums, objective
+from coterie.results.metrics import client_losses, objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,8 +87,8 @@ class Data:
         with np.errstate(over="ignore", invalid="ignore"):
             loss = client_losses(self.test, "binomial", theta)[some] / rows
         eta = np.einsum("ij,ij->i", self.test.X, theta[self.test.codes]) + self.test.offset
-        right = client_sums(self.test, ((eta > 0.0) == (self.test.y > 0.5)).astype(np.float64))[some] / rows
-        return np.minimum(np.nan_to_num(loss, nan=CAP, posinf=CAP), CAP), right
+        right = totals(((eta > 0.0) == (self.test.y > 0.5)).astype(np.float64), self.test.starts, self.test.stops)[some]
+        return np.minimum(np.nan_to_num(loss, nan=CAP, posinf=CAP), CAP), right / rows
 
 
 @dataclass(frozen=True)

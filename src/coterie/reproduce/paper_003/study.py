@@ -24,7 +24,7 @@ from coterie.objectives.mean_loss import sizes
 from coterie.objectives.softmax import Softmax
 from coterie.report.tables import Table
 from coterie.report.words import fixed, number
-from coterie.results.metrics import client_losses, client_sums, objective
+from coterie.results.metrics import client_losses, objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ class Data:
             right = self._softmax(0.0).predict(theta) == c.y
         else:
             right = (np.einsum("ij,ij->i", c.X, theta[c.codes]) > 0.0) == (c.y > 0.5)
-        return float(client_sums(c, right.astype(np.float64)).sum() / len(c.y))
+        return float(right.sum() / len(c.y))
 
     def split(self, seed: int, repeat: int = 0, fraction: float = HELD_OUT) -> tuple[Data, Data]:
         """Some rows of every client to learn from, the others to look at."""

@@ -1,0 +1,105 @@
+"""What a model reads of the rows that it is to predict, and why it cannot read some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from coterie.data.columns import BadRows, Kind, at_rows, faults, find_levels, need, read_numbers
+from coterie.data.design import INTERCEPT, Design
+from coterie.errors import CoterieError
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Missing = Literal["error", "empty"]
+NOTHING = "none: "
+"""How the source of a row begins that has no prediction; the reason follows."""
+
+
+def read_rows(
+    df: pd.DataFrame, design: Design | None, terms: tuple[str, ...], offset: str | None, missing: Missing
+) -> tuple[Floats, Floats | None, Ints, list[str]]:
+    """The columns of a model, computed from a table.
+
+    Parameters
+    ----------
+    df : DataFrame
+    design : Design or None
+        None reads columns named like the terms.
+    terms : tuple of str, (p,)
+    offset : str or None
+        A column that is added to the linear predictor.
+    missing : {"error", "empty"}
+        What to do with rows that cannot be read.
+
+    Returns
+    -------
+    X : (n, p) float64
+        NaN in rows that cannot be read.
+    offset : (n,) float64 or None
+    why : (n,) int64
+        Place in `reasons`; -1 for rows that can be read.
+    reasons : list of str
+
+    Raises
+    ------
+    CoterieError
+        For columns that are not there and, where `missing` is "error", for rows that cannot be read.
+    """
+    if missing not in ("error", "empty"):
+        raise CoterieError(f"missing must be 'error' or 'empty', not {missing!r}.")
+    numbers = [term for term in terms if design is None and term != INTERCEPT]
+    need(df, [*numbers, *([] if offset is None else [offset])], "model's")
+    try:
+        if missing == "error":
+            _need_numbers(df, [*numbers, *([] if offset is None else [offset])])
+        X = _columns(df, terms) if design is None else _matrix(design, df, missing)
+    except BadRows as e:
+        raise CoterieError(
+            f"{e} Correct these rows, or leave their predictions empty: missing='empty' (--missing empty)."
+        ) from e
+    added = None if offset is None else np.asarray(read_numbers(df[offset]), dtype=np.float64)
+    why, reasons = np.full(len(df), -1, dtype=np.int64), list[str]()
+    if missing == "empty":
+        kinds: dict[str, Kind] = dict.fromkeys([*numbers, *([] if offset is None else [offset])], "number")
+        kinds |= {} if design is None else {c: design.kind(c) for c in design.columns}
+        for what, rows in _reasons(df, design, kinds, X):
+            here = rows & (why < 0)
+            if here.any():
+                why[here] = len(reasons)
+                reasons.append(NOTHING + what)
+        X[why >= 0] = np.nan
+    return X, added, why, reasons
+
+
+def _matrix(design: Design, df: pd.DataFrame, missing: Missing) -> Floats:
+    choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
+    return design.matrices(df, outcome=False, on_unseen=choice, on_missing=choice)[0]
+
+
+def _columns(df: pd.DataFrame, terms: tuple[str, ...]) -> Floats:
+    X = np.ones((len(df), len(terms)))
+    for j, term in enumerate(terms):
+        if term != INTERCEPT:
+            X[:, j] = read_numbers(df[term])
+    return X
+
+
+def _need_numbers(df: pd.DataFrame, columns: list[str]) -> None:
+    for column in columns:
+        for what, rows in faults(df[column], "number"):
+            raise BadRows(f"Column '{column}' has {what} in {at_rows(rows)}.")
+
+
+def _reasons(df: pd.DataFrame, design: Design | None, kinds: dict[str, Kind], X: Floats) -> Iterator[tuple[str, Bools]]:
+    """Why rows cannot be read: reasons, each with the rows (n,) bool."""
+    for column, kind in kinds.items():
+        for what, rows in faults(df[column], kind):
+            yield f"{what} in '{column}'", rows
+        if design is not None and kind == "category":
+            yield f"a new level of '{column}'", find_levels(df[column], design.levels[column])[1]
+    yield "a term that is not finite", np.logical_not(np.isfinite(X).all(axis=1))

@@ -1,0 +1,13 @@
+"""Files of a federation as editors write them."""
+
+import pytest
+
+from coterie.deployment import toml
+from coterie.deployment.config import Member
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_mark_that_windows_puts_first_does_not_matter(encoding, tmp_path):
+    (tmp_path / "site.toml").write_text("name = 'basel'\n", encoding=encoding)
+    assert Member.read(tmp_path).name == "basel"
+    assert toml.read(tmp_path / "site.toml", "a site") == {"name": "basel"}

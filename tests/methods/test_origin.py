@@ -1,0 +1,60 @@
+"""Where a column has its zero does not change what "auto" chooses, what it predicts, nor what it says of spreads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.relations.covariance import Structure
+
+
+def pupils(family):
+    rng = np.random.default_rng(2)
+    school = np.repeat(np.arange(36), rng.integers(8, 30, 36))
+    year, ses = rng.integers(0, 10, len(school)).astype(float), rng.normal(size=len(school))
+    eta = 0.3 * ses + rng.normal(0, 0.9, 36)[school] + rng.normal(0, 0.3, 36)[school] * ses + 0.05 * year
+    y = (
+        eta + rng.normal(size=len(school))
+        if family == "gaussian"
+        else rng.uniform(size=len(school)) < 1 / (1 + np.exp(-eta))
+    )
+    return pd.DataFrame({"school": school, "district": school % 4, "year": year, "ses": ses, "y": np.asarray(y, float)})
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_the_zero_of_a_column_changes_nothing(family):
+    df = pupils(family)
+    moved = df.assign(year=df["year"] + 2015.0)
+    options = {"client": "school", "cluster": "district", "family": family, "method": "hierarchical", "splits": 0}
+    fits = [coterie.fit(d, "y ~ ses + year", **options) for d in (df, moved)]
+    here, there = fits
+    assert here.settings["covariance"] == there.settings["covariance"]
+    for name, value in here.settings["criterion"].items():
+        assert there.settings["criterion"][name] == pytest.approx(value, abs=1e-3)
+    predicted = [f.predict(d)["prediction"] for f, d in zip(fits, (df, moved), strict=True)]
+    np.testing.assert_allclose(predicted[1], predicted[0], atol=2e-4)
+    tables = [f.variance_components for f in fits]
+    assert tables[0]["term"].tolist() == tables[1]["term"].tolist()
+    np.testing.assert_allclose(tables[1]["sd"], tables[0]["sd"], atol=2e-3)
+    spread = tables[1].query("level == 'client' and term == '(Intercept)'")["sd"].iloc[0]
+    assert 0.5 < spread < 1.4  # of the models at the means: nothing of 2,015 years
+
+
+def test_a_named_structure_is_of_the_columns_as_they_are():
+    moved = pupils("gaussian").assign(year=lambda d: d["year"] + 2015.0)
+    fit = coterie.fit(moved, "y ~ ses + year", client="school", method="hierarchical", covariance="two", splits=0)
+    assert "centred" not in fit.model.info
+
+
+def test_a_frame_is_undone_by_the_nearest():
+    """What is said in other structures of the same frame begins where it was."""
+    mean = np.array([0.0, 3.0, -700.0])
+    diagonal, full = (Structure.named(name, 3, 0, mean) for name in ("diagonal", "full"))
+    phi = np.array([[1.3, 0.4, 0.2]])
+    L = diagonal.factor(phi)
+    np.testing.assert_allclose(diagonal.nearest(L), phi, rtol=1e-10)
+    np.testing.assert_allclose(full.factor(full.nearest(L, least=0.0)), L, rtol=1e-10, atol=1e-9)
+    np.testing.assert_array_equal(diagonal.start(1.0), 1.0)
+    np.testing.assert_array_equal(full.start(1.0), [1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
