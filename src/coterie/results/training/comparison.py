@@ -136,7 +136,9 @@ def chosen(bench: Bench, names: Sequence[str]) -> list[str]:
         if name == "all":
             asked += [t.name for t in TRAINERS.values() if usable(bench, t.name)]
         else:
-            asked.append(trainer(name).name)
+            method = trainer(name, bench.config.folder)
+            method.check(bench.config.given(name))
+            asked.append(name)
     return list(dict.fromkeys(asked))
 
 

@@ -9,7 +9,7 @@ clients = 40
 path = "mlp"
 [layout]                   # for methods that split a model
 personal = ["head*"]
-[method]
+[method]                   # or "package.module:Class"
 name = "fedavg"
 eta = 0.1
 [privacy]                  # sums hide a client; epsilon lasts for all rounds
@@ -25,15 +25,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, nearest
+from coterie.methods.own_method import imported
 from coterie.methods.training import TRAINERS, trainer
 from coterie.results.training.keys import SECTIONS, section
 
@@ -82,7 +81,7 @@ class Config:
             private["clip"] is None or (private["noise"] is None and private["epsilon"] is None)
         ):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
-        method, options = _methods(tables.get("method", {}), tables.get("methods", {}))
+        method, options = _methods(tables.get("method", {}), tables.get("methods", {}), folder)
         return cls(**found, method=method, options=options, folder=folder or Path())
 
     @property
@@ -92,9 +91,7 @@ class Config:
 
     def given(self, name: str) -> dict[str, Any]:
         """What is given of a method's hyper-parameters, under its name or for all."""
-        takes = trainer(name).takes
-        common = {key: value for key, value in self.options.get(ALL, {}).items() if key in takes}
-        return common | self.options.get(name, {})
+        return _given(self.options, name)
 
     def document(self, *methods: str) -> dict[str, Any]:
         """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""
@@ -147,7 +144,7 @@ def read(path: str | Path) -> Config:
     return Config.of(tables, path.absolute().parent)
 
 
-def _methods(method: Any, methods: Any) -> tuple[str, dict[str, dict[str, Any]]]:
+def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[str, dict[str, Any]]]:
     """The method to train, and what is given of every method's hyper-parameters."""
     for name, table in (("method", method), ("methods", methods)):
         if not isinstance(table, Mapping):
@@ -157,47 +154,27 @@ def _methods(method: Any, methods: Any) -> tuple[str, dict[str, dict[str, Any]]]
         if not isinstance(table, Mapping):
             raise CoterieError(f"[methods.{name}] must be a table of hyper-parameters, not {table!r}.")
         options[name] = dict(table)
-        if name != ALL:
-            trainer(name).check(table)
-    for key in options.get(ALL, {}):
-        if not any(key in method.takes for method in TRAINERS.values()):
-            known = dict.fromkeys(name for method in TRAINERS.values() for name in method.takes)
-            raise CoterieError(
-                f"No method has a hyper-parameter '{key}', as [methods.{ALL}] says.{nearest(key, known)}"
-            )
     chosen = method.get("name", "fedavg")
     if not isinstance(chosen, str):
         raise CoterieError(f"method.name must be a text, not {chosen!r}.")
-    given = {key: value for key, value in method.items() if key != "name"}
-    trainer(chosen).check(given)
-    options[chosen] = options.get(chosen, {}) | given
+    options[chosen] = options.get(chosen, {}) | {key: value for key, value in method.items() if key != "name"}
+    named = {name: trainer(name, folder) for name in options if name != ALL}
+    known = dict.fromkeys(name for method in (TRAINERS | named).values() for name in method.takes)
+    for key in options.get(ALL, {}):
+        if key not in known:
+            raise CoterieError(
+                f"No method has a hyper-parameter '{key}', as [methods.{ALL}] says.{nearest(key, known)}"
+            )
+    for name, found in named.items():
+        found.check(_given(options, name))
     return chosen, options
 
 
-def imported(path: str, what: str, folder: Path | None = None) -> Any:
-    """What "package.module:name" names; modules in ``folder`` are found too.
-
-    Raises
-    ------
-    CoterieError
-        For a path of another form, a module that is not there or fails, and a name that it does not have.
-    """
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise CoterieError(f"{what} '{path}' is no import path: write it as package.module:name.")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        found = import_module(module)
-    except ImportError as e:
-        raise CoterieError(f"{what} '{path}' cannot be imported: {e}.") from e
-    except Exception as e:
-        raise CoterieError(f"{what} '{path}' cannot be imported: {module} raises {type(e).__name__}: {e}.") from e
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise CoterieError(f"{what} '{path}': {module} has no '{name}'.{nearest(part, vars(found))}")
-        found = getattr(found, part)
-    return found
+def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """What is given of a method's hyper-parameters, under its name or for all that have them."""
+    takes = trainer(name).takes
+    common = {key: value for key, value in options.get(ALL, {}).items() if key in takes}
+    return common | dict(options.get(name, {}))
 
 
 def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:

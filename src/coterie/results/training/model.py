@@ -56,14 +56,11 @@ def network(config: Config) -> Any:
     path, args = config.model["path"], config.model["args"]
     if ":" in path:
         made = config.load(path, "The model")
+    elif path in NETS:
+        made = getattr(_deep()[1], path)
     else:
-        _, nets = _deep()
-        if path not in NETS:
-            hint = (
-                nearest(path, ("softmax", *NETS)) or f" There are softmax, {', '.join(NETS)}, and package.module:name."
-            )
-            raise CoterieError(f"There is no model called '{path}'.{hint}")
-        made = getattr(nets, path)
+        hint = nearest(path, ("softmax", *NETS)) or f" There are softmax, {', '.join(NETS)}, and package.module:name."
+        raise CoterieError(f"There is no model called '{path}'.{hint}")
     return partial(called, made, f"The model '{path}'", args)
 
 

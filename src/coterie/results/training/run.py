@@ -15,12 +15,14 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, listed
 from coterie.methods.local_training.at_home import BROKEN, FAR
-from coterie.methods.training import Trainer, trainer
+from coterie.methods.trainer import Trainer
+from coterie.methods.training import trainer
 from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback, Look
 from coterie.results.training.config import differences
 from coterie.results.training.data import Federated
 from coterie.results.training.model import layers
+from coterie.results.training.own import Own
 from coterie.results.training.scores import Scores
 
 State = dict[str, Any]
@@ -107,6 +109,8 @@ class _Run:
             layout = layers(self.bench.config, self.bench.each)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
         self.method = self.trainer.make(self.bench.seed, **given)
+        if self.trainer.own:
+            self.method = Own(self.trainer.name, self.method, (len(self.bench.data), self.bench.each.dim))
         self.fed: InProcess | Private = self.bench.engine(self.trainer)
         self.started = perf_counter()
 
@@ -208,7 +212,7 @@ def train(
     saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
         setting = saved["state"]["setting"]
-    run = _Run(here, trainer(name), dict(setting), judge)
+    run = _Run(here, trainer(name, here.config.folder), dict(setting), judge)
     if saved is None:
         run.state = dict(run.method.init(run.fed))
     else:

@@ -1,0 +1,112 @@
+"""A method whose clients train at home, and its hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from coterie.errors import CoterieError, nearest
+
+STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
+EVERYTHING = ("*",)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A method by name.
+
+    Attributes
+    ----------
+    name : str
+    home : str
+        "module:class" below ``coterie.methods``, or "package.module:Class" of the user's own; imported when it is used.
+    what : str
+        In one line.
+    defaults : dict
+        Hyper-parameters where nothing else is given.
+    groups : bool
+        Needs groups that are known.
+    layout : str
+        Of a method that splits a model: its hyper-parameter that names layers, "personal" or "shared".
+    layers : tuple of str
+        Patterns of layers that it is about, one of which a model must have.
+    together : bool
+        Trains one client that holds all rows.
+    fixed : dict
+        Hyper-parameters that make it what it is; they cannot be given.
+    """
+
+    name: str
+    home: str
+    what: str
+    defaults: dict[str, Any] = field(default_factory=lambda: dict(STEPS))
+    groups: bool = False
+    layout: str = ""
+    layers: tuple[str, ...] = ()
+    together: bool = False
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def made_of(self) -> Any:
+        """The class."""
+        module, _, name = self.home.partition(":")
+        return attrgetter(name)(import_module(module if self.own else f"coterie.methods.{module}"))
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's."""
+        return self.name == self.home
+
+    @cached_property
+    def takes(self) -> dict[str, Field[Any]]:
+        """Hyper-parameters that can be given."""
+        ours = {"seed"} if self.own else {"seed", "group", *self.fixed}
+        return {f.name: f for f in fields(self.made_of) if f.init and f.name not in ours}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """A CoterieError for a hyper-parameter that the method does not have, with the nearest one, or a wrong value.
+
+        A list of values of one number is a choice among them: every one is checked.
+        """
+        for name in given:
+            if name not in self.takes:
+                hint = nearest(name, self.takes) or f" It has {', '.join(self.takes)}."
+                raise CoterieError(f"The method {self.name} has no hyper-parameter '{name}'.{hint}")
+        for setting in self.settings(given):
+            self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
+
+    def several(self, name: str, value: Any) -> bool:
+        """Whether a value is a list of settings to choose among, not one that is a list itself."""
+        kind = self.takes[name].type
+        listed = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).startswith(("tuple", "list"))
+        return isinstance(value, list) and not listed
+
+    def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Every combination of what is given, defaults below it."""
+        out: list[dict[str, Any]] = [{}]
+        for name, value in (self.defaults | dict(given)).items():
+            choice = value if self.several(name, value) else [value]
+            if not choice:
+                raise CoterieError(f"The method {self.name} needs one value of {name} at least to choose among.")
+            out = [one | {name: v} for one in out for v in choice]
+        return out
+
+    def make(self, seed: int, **given: Any) -> Any:
+        """The method with its hyper-parameters, the defaults below those given."""
+        values = self.defaults | given | self.fixed
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        if any(f.name == "seed" for f in fields(self.made_of)):
+            values["seed"] = seed
+        for name, f in self.takes.items():
+            if name not in values and f.default is MISSING and f.default_factory is MISSING:
+                raise CoterieError(f"The method {self.name} needs a value of {name}.")
+        try:
+            return self.made_of(**values)
+        except CoterieError as e:
+            raise CoterieError(f"The method {self.name}: {e}") from e
+        except Exception as e:
+            raise CoterieError(f"The method {self.name} cannot be made: it raises {type(e).__name__}: {e}.") from e

@@ -1,0 +1,132 @@
+"""Work of one's own over sites of a federation: only modules that a site's owner allows are ever imported there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coterie.deployment import beforehand, tasks
+from coterie.deployment.config import Config, Member
+from coterie.deployment.program import Program
+from coterie.deployment.run import run
+from coterie.engines import InProcess
+from coterie.errors import CoterieError
+from coterie.federation import work
+from tests.deployment.hospitals import begin, transport
+
+ROOT = Path(__file__).resolve().parents[2]
+SITES = ("east", "north", "west")
+WORK = "from coterie.federation import work\n@work\ndef pull(site):\n    return {}\nprint('imported', __name__)\n"
+
+
+def page(name: str) -> str:
+    """The text of the file that docs/federation.md shows."""
+    text = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+    return re.search(rf"<!-- file: {name} -->\n```\w+\n(.*?)```\n", text, flags=re.DOTALL)[1]
+
+
+def factory() -> str:
+    """The objective that docs/hospitals.md makes."""
+    text = (ROOT / "docs" / "hospitals.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(r"```python\n(.*?)```\n", text, flags=re.DOTALL) if "def make" in block)
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    """What is imported under these names goes in the end."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("mine", "models"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        del sys.modules[name]
+
+
+def test_the_method_of_the_documentation_runs_over_sites(tmp_path):
+    config = Config("toy", "nvflare", sites=SITES)
+    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
+    for home in (coordinator, *homes):
+        home.mkdir(parents=True)
+        config.write(home)
+        (home / "mine.py").write_text(page("mine.py"))
+    for home in homes:
+        (home / "models.py").write_text(factory())
+        Member(home.name, allow=("models:make", "mine"), ask=("coterie.*", "mine:*")).write(home)
+    assert len(page("mine.py").splitlines()) < 60
+    task = {"factory": "models:make", "options": {"rows": 40}}
+    program = {"program": "mine:program", "task": task, "options": {"rounds": 3, "lam": 0.5}, "seed": 4}
+    home = begin(coordinator, "own", program)
+    run(transport(homes), coordinator, "own")
+    assert json.loads((home / "result" / "result.json").read_text()) == {"rounds": 3}
+    names: dict = {}
+    exec(factory(), names)  # noqa: S102
+    made = [names["make"]("", site)[0] for site in SITES]
+    sys.path.insert(0, str(coordinator))
+    from mine import program as alone
+
+    from coterie.objectives.softmax import Softmax
+
+    X, y = (np.concatenate([getattr(o, part) for o in made]) for part in ("X", "y"))
+    starts = 40 * np.arange(9)
+    straight = alone(InProcess(Softmax.of(X, y, starts, starts + 40, classes=2), seed=4), rounds=3, lam=0.5)
+    np.testing.assert_allclose(load_file(home / "result" / "arrays.safetensors")["x"], straight["x"], rtol=1e-12)
+
+
+def test_a_class_is_no_program(tmp_path):
+    (tmp_path / "mine.py").write_text(page("mine.py"))
+    described = Program("mine:Mine", {"factory": "models:make"})
+    with pytest.raises(CoterieError, match="'mine:Mine' is a class, and a program is a function"):
+        beforehand.function(tmp_path, described)
+
+
+CASES = {
+    "allowed as a module": (["ring"], "ring:pull", ""),
+    "allowed by a function of it": (["ring:make"], "ring:pull", ""),
+    "not allowed": (["models:make"], "ring:pull", "its owner puts 'ring' into the site's folder and adds it to allow"),
+    "nothing allowed": ([], "ring:pull", "'ring:pull' is not known here: its owner puts 'ring'"),
+    "a module inside an allowed one": (["ring"], "ring.inner:pull", "its owner puts 'ring.inner'"),
+    "a package around an allowed one": (["package.ring"], "package:pull", "its owner puts 'package'"),
+    "allowed, and not there": (["elsewhere"], "elsewhere:pull", "cannot be imported"),
+    "no such work in it": (["ring"], "ring:pul", "'ring:pul' is not known here: 'ring' has none of this name"),
+    "no name of a work": (["ring"], "", "The work '' is not known here"),
+    "of the standard library": ([], "antigravity:pull", "its owner puts 'antigravity'"),
+    "of this package": ([], "coterie.methods.local_training.at_home:verdicts", ""),
+    "not of this package": ([], "coterie.methods.no_such:pull", "use one version of coterie at all sites"),
+    "a name like this package's": ([], "coterie_of_others:pull", "its owner puts 'coterie_of_others'"),
+}
+
+
+@pytest.mark.parametrize(("allow", "name", "says"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("inside", [False, True], ids=["asked", "in a sum with noise"])
+def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allow, name, says, inside):
+    (tmp_path / "ring.py").write_text(WORK)
+    request = {"work": name, "message": {}}
+    if inside:
+        request = {"work": "coterie.engines.privacy.at_home:clipped", "message": {"inner": name}}
+    code = (
+        "import sys; from pathlib import Path; from coterie.deployment import tasks, config\n"
+        f"try: tasks.learn(Path({str(tmp_path)!r}), config.Member('east', allow={tuple(allow)!r}), {request!r})\n"
+        "except ValueError as e: print(e)\n"
+        "print(sorted({'antigravity', 'package', 'ring'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
+    assert (says in out) if says else (out.count("\n") == 1 + name.startswith("ring"))
+    may = name.partition(":")[0] in {a.partition(":")[0] for a in allow}
+    assert out.endswith(f"{['ring'] if may and name.startswith('ring') else []}\n")
+
+
+def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
+    tasks.learn(tmp_path, Member("east"), {"work": f"{__name__}:known"})
+    with pytest.raises(CoterieError, match="The work 'None' is not known here"):
+        tasks.learn(tmp_path, Member("east"), {})
+
+
+@work
+def known(site):
+    return {}

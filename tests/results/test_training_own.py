@@ -1,0 +1,264 @@
+"""A method of the user's own by its import path: trained, compared, resumed, reported, and what it may lack."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.training import TRAINERS, trainer
+from coterie.report.training import write_report
+from coterie.results.training import store
+from coterie.results.training.bench import Bench
+from coterie.results.training.callbacks import callbacks
+from coterie.results.training.comparison import compare
+from coterie.results.training.config import Config
+from coterie.results.training.run import train
+
+MODULE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from coterie.errors import CoterieError
+from coterie.federation import work
+from coterie.methods.local_training.start import started
+from coterie.methods.stepwise import Stepwise
+
+@work
+def pull(site, x, eta, lam):
+    z = site.state.get("z", np.tile(x, (len(site), 1)))
+    z = z - eta * (site.objective.gradient(z) / site.objective.sizes()[:, None] + lam * (z - x))
+    site.state["z"] = z
+    return {"z": z, "n": np.ones(len(site))}
+
+@work
+def own(site, x):
+    return {"z": site.state.get("z", np.tile(x, (len(site), 1)))}
+
+@dataclass(frozen=True)
+class Mine(Stepwise):
+    """Own models, pulled to their mean.
+
+    More of it.
+    """
+    lam: float
+    eta: float = 0.5
+    layers: list[str] = ()
+    seed: int = -1
+
+    def __post_init__(self):
+        if self.lam < 0:
+            raise CoterieError("lam must not be negative.")
+        1 / (self.eta - 99)
+
+    def init(self, fed):
+        assert self.seed >= 0
+        return {"t": 0, "status": "running", "x": started(fed, {}, [self.seed], None).models[0]}
+
+    def step(self, fed, state):
+        sums = fed.total(pull, x=state["x"], eta=self.eta, lam=self.lam)
+        return state | {"t": state["t"] + 1, "x": sums["z"] / sums["n"]}
+
+    def models(self, fed, state):
+        return fed.ask(own, x=state["x"])["z"]
+
+@dataclass
+class Plain:
+    """A method without a base, a seed or anything to set."""
+    known_groups: ClassVar[bool] = True
+
+    def init(self, fed):
+        return {"t": 0, "status": "running", "k": fed.clients.k}
+
+    def run(self, fed, stops, state):
+        for t in stops:
+            yield state | {"t": t}
+
+    def models(self, fed, state):
+        return np.zeros((1, 650))
+
+class NoData:
+    init = run = models = None
+
+@dataclass
+class NoRun:
+    def init(self, fed): ...
+    def step(self, fed, state): ...
+    def models(self, fed, state): ...
+
+@dataclass
+class NoStep(Stepwise):
+    def init(self, fed): ...
+    def models(self, fed, state): ...
+
+class Wrong(Plain):
+    def models(self, fed, state):
+        return np.zeros((3, 2))
+
+class NoState(Plain):
+    def init(self, fed):
+        return {"x": 1}
+
+class Forgets(Stepwise):
+    def init(self, fed):
+        return {"t": 0, "status": "running"}
+    def step(self, fed, state):
+        return {"x": 1}
+    def models(self, fed, state):
+        return np.zeros((1, 650))
+
+Wrong, NoState, Forgets = dataclass(Wrong), dataclass(NoState), dataclass(Forgets)
+number = 3
+'''
+NAME = "own_methods_of_tests"
+MINE = f"{NAME}:Mine"
+DATA = {"partition": "rotated", "clients": 12, "rows": 360}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder that is not on the path until a configuration in it is read."""
+    (tmp_path / f"{NAME}.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, NAME, types.ModuleType(NAME))  # what is imported goes in the end
+    del sys.modules[NAME]
+    return tmp_path
+
+
+def config(folder, **sections):
+    return Config.of({"data": DATA, "run": {"rounds": 4}, **sections}, folder)
+
+
+def trained(folder, name=MINE, setting=None, **sections):
+    described = config(folder, **sections)
+    return train(Bench.of(described, 0), name, {"lam": 0.1} if setting is None else setting)
+
+
+def test_its_fields_are_hyper_parameters_and_the_code_s_own_values_enter_the_hash(folder):
+    found = trainer(MINE, folder)
+    assert found.own and found.what == "Own models, pulled to their mean"
+    assert list(found.takes) == ["lam", "eta", "layers"]
+    assert found.defaults == {"eta": 0.5}
+    assert found.settings({"lam": [0.1, 0.2], "layers": ["a", "b"]}) == [
+        {"eta": 0.5, "lam": lam, "layers": ["a", "b"]} for lam in (0.1, 0.2)
+    ]
+    assert found.make(7, lam=0.1, layers=["a"]).seed == 7
+    described = config(folder, method={"name": MINE, "lam": 0.1})
+    assert described.document()["methods"] == {MINE: {"eta": 0.5, "lam": 0.1}}
+    assert not TRAINERS["fedavg"].own
+
+
+def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_path):
+    described = config(folder, method={"name": MINE, "lam": 0.1}, run={"rounds": 4, "checkpoint_every": 1})
+    bench, seen = Bench.of(described, 0), []
+
+    def dies(look):
+        seen.append(look.round)
+        if look.round == 2:
+            raise ZeroDivisionError
+
+    module = types.ModuleType("dying_callback")
+    module.dies = dies
+    sys.modules["dying_callback"] = module
+    watching = callbacks(config(folder, run={"callbacks": ["dying_callback:dies"]}))
+    del sys.modules["dying_callback"]
+    with pytest.raises(CoterieError, match="raises ZeroDivisionError"):
+        train(bench, MINE, {"lam": 0.1}, watching, tmp_path)
+    resumed = train(bench, MINE, {}, [], tmp_path, resume=True)
+    straight = train(bench, MINE, {"lam": 0.1})
+    np.testing.assert_array_equal(resumed.theta, straight.theta)
+    assert seen == [1, 2] and straight.setting == {"eta": 0.5, "lam": 0.1}
+    store.save(tmp_path, bench, straight)
+    assert store.load(tmp_path, folder).method == MINE
+
+
+def test_is_compared_chosen_and_reported(folder, tmp_path):
+    described = config(folder, methods={MINE: {"lam": [0.01, 10.0]}, "all": {"eta": 0.3}})
+    result = compare(described, ["fedavg", MINE])
+    assert set(result.runs) == {"local", "pooled", "fedavg", MINE}
+    assert result.tried == {MINE: 2}
+    assert "eta=0.3" in result.table["chosen"][MINE]
+    write_report(result, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert MINE in page and "Own models, pulled to their mean" in page
+
+
+def test_known_groups_are_its_clusters_where_it_asks_for_them(folder):
+    run = trained(folder, f"{NAME}:Plain", {})
+    assert run.rounds == 4 and run.theta.shape == (1, 650)
+    with pytest.raises(CoterieError, match="Plain needs known groups"):
+        trained(folder, f"{NAME}:Plain", {}, data={"clients": 4, "rows": 100})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Mne", "has no 'Mne'. Did you mean 'Mine'"),
+        ("number", "is no dataclass"),
+        ("NoData", "is no dataclass"),
+        ("NoRun", r"lacks run\(fed, stops, state\), .*derive it from coterie.methods.stepwise.Stepwise"),
+        ("NoStep", "lacks step"),
+        ("", "is no import path: write it as package.module:name"),
+    ],
+)
+def test_what_it_lacks_is_said(folder, name, message):
+    with pytest.raises(CoterieError, match=message) as found:
+        config(folder, method={"name": f"{NAME}:{name}"})
+    assert str(found.value).endswith((".", "?"))
+
+
+def test_a_module_that_is_not_there_or_a_name_without_one(folder):
+    with pytest.raises(CoterieError, match="The method 'no_such_module:Mine' cannot be imported: No module named"):
+        config(folder, method={"name": "no_such_module:Mine"})
+    with pytest.raises(CoterieError, match=r"no method to train called 'mine'\..*package\.module:Class"):
+        config(folder, method={"name": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs a value of lam"),
+        ({"lam": -1}, "Mine: lam must not be negative"),
+        ({"lamb": 1}, "has no hyper-parameter 'lamb'. Did you mean 'lam'"),
+        ({"lam": 1, "eta": 99}, "cannot be made: it raises ZeroDivisionError"),
+        ({"lam": 1, "seed": 3}, "has no hyper-parameter 'seed'"),
+    ],
+)
+def test_wrong_hyper_parameters(folder, options, message):
+    with pytest.raises(CoterieError, match=message):
+        config(folder, method={"name": MINE, **options})
+    if not options:
+        with pytest.raises(CoterieError, match=message):  # before anything is trained
+            compare(config(folder), [MINE])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wrong", r"must give models as \(12, 650\) numbers, .* one for all; not as float64 \(3, 2\)"),
+        ("NoState", "must give states in init with t, the rounds that were done, and status"),
+        ("Forgets", "raises KeyError in run .*: 't'"),
+    ],
+)
+def test_what_it_gives_is_checked_while_it_runs(folder, name, message):
+    with pytest.raises(CoterieError, match=message):
+        trained(folder, f"{NAME}:{name}", {})
+
+
+def test_hyper_parameters_for_all_may_be_those_of_it_alone(folder):
+    described = config(folder, method={"name": MINE}, methods={"all": {"lam": 0.3}})
+    assert described.given(MINE) == {"lam": 0.3}
+    with pytest.raises(CoterieError, match="No method has a hyper-parameter 'lamb'"):
+        config(folder, method={"name": MINE, "lam": 1}, methods={"all": {"lamb": 0.3}})
+
+
+@pytest.mark.parametrize("path", ["softmx", "sofmax"])
+def test_a_model_s_name_that_is_nearly_right_needs_no_torch_to_be_put_right(folder, path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [n for n in sys.modules if n.startswith("coterie.objectives.deep")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(CoterieError, match=f"no model called '{path}'. Did you mean 'softmax'"):
+        trained(folder, "fedavg", {}, model={"path": path})
