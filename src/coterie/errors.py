@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 LONGEST = 2000
 """Most characters of a message."""
@@ -28,6 +29,20 @@ class NotIdentified(CoterieError):
 
 class NoRows(CoterieError):
     """A table has no row that can be used; a site without rows takes no part in a run, which goes on."""
+
+
+class NoSuchName(CoterieError, KeyError):
+    """Replies without a name that was to be in them: those of a slip in a method, or of a site that is broken."""
+
+    __str__ = Exception.__str__
+
+
+def entry(values: Mapping[str, Any], name: str) -> Any:
+    """What replies hold under a name; a NoSuchName says which there are."""
+    try:
+        return values[name]
+    except KeyError:
+        raise NoSuchName(f"Clients replied no {name!r}, only {listed(values) or 'nothing'}.") from None
 
 
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:

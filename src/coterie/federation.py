@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, entry
 from coterie.numerics import keyed
 
 Array = npt.NDArray[Any]
@@ -328,7 +328,7 @@ class Replies(Mapping[str, Any]):
         self._values, self.to, self.rows, self.missing = values, to, rows, missing
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        return entry(self._values, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

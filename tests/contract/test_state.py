@@ -80,6 +80,15 @@ def test_a_view_of_no_clients_has_what_was_written_and_defaults_for_the_rest(fed
     assert not replies["rows"].any() and not replies["there"].any()
 
 
+def test_a_name_that_nobody_replied_is_named(fed):
+    replies = fed.ask(write, u=PerRow(np.ones(M)))
+    with pytest.raises(CoterieError, match=r"^Clients replied no 'knew', only new, old\.$|only old, new\.$"):
+        replies["knew"]
+    with pytest.raises(KeyError):
+        replies["knew"]
+    assert replies.get("knew") is None and "knew" not in replies and "new" in replies
+
+
 @work
 def names_of_writers(site):
     some = site.take(site.state.written("u")).take(slice(None))
