@@ -12,6 +12,7 @@ from coterie.errors import CoterieError
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.l2gd import L2GD
+from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.ties import Ties
 from tests.methods.rounds import theta_of
@@ -145,3 +146,30 @@ def test_a_step_size_that_grows_too_large_is_refused_when_it_comes():
     method = L2GD(eta=lambda t: 0.01 * 10**t, lam=0.5, tau=10.0)
     with pytest.raises(CoterieError, match="beyond the mean"):
         list(method.run(InProcess(objective("quadratic")), [5]))
+
+
+def test_a_share_of_the_clients_stands_for_all_of_its_cluster():
+    """90 and 10 clients that count alike, few of them in a round: the mean over all is that of the rows."""
+    m, clusters = 100, np.repeat([0, 1], [90, 10])
+    fed = InProcess(Quadratic(np.ones((m, 1, 1)), np.where(clusters == 0, 0.0, 10.0)[:, None]), clusters)
+    method, seen = L2GD(eta=0.05, lam=1.0, alpha=1.0, tau=4.0, C=0.05), []
+    for state in method.run(fed, range(1, 1501)):
+        seen.append(float(method.mean(state)[0]))
+        np.testing.assert_allclose(state["weight"] / state["weight"].sum(), [0.9, 0.1])
+    assert np.mean(seen[300:]) == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("why", ["no rows", "broken"])
+def test_a_cluster_without_clients_that_count_pulls_nobody(why):
+    rng = np.random.default_rng(0)
+    counts = np.array([4, 4, 4, 0 if why == "no rows" else 4])
+    stops = np.cumsum(counts)
+    X, y = rng.normal(size=(stops[-1], 2)), rng.integers(0, 2, stops[-1]).astype(float)
+    if why == "broken":
+        X[-1, 0] = np.nan
+    glm = GLM(X, y, np.zeros(len(y)), np.ones(len(y)), stops - counts, stops, "binomial")
+    fed = InProcess(glm, np.array([0, 0, 0, 1]))
+    method = L2GD(eta=0.1, lam=0.5, alpha=1.0, tau=4.0, seed=1)
+    *_, state = method.run(fed, range(1, 8), method.init(fed, np.full(2, 50.0)))
+    assert state["status"] == "running" and state["weight"][1] == 0.0
+    np.testing.assert_allclose(method.mean(state), state["w"][0])

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.relations.covariance import Structure
+from coterie.errors import CoterieError
+from coterie.relations.covariance import Structure, at_means
 
 
 def pupils(family):
@@ -35,6 +36,7 @@ def test_the_zero_of_a_column_changes_nothing(family):
         assert there.settings["criterion"][name] == pytest.approx(value, abs=1e-3)
     predicted = [f.predict(d)["prediction"] for f, d in zip(fits, (df, moved), strict=True)]
     np.testing.assert_allclose(predicted[1], predicted[0], atol=2e-4)
+    assert not any("separated" in note for f in fits for note in f.notes)
     tables = [f.variance_components for f in fits]
     assert tables[0]["term"].tolist() == tables[1]["term"].tolist()
     np.testing.assert_allclose(tables[1]["sd"], tables[0]["sd"], atol=2e-3)
@@ -58,3 +60,23 @@ def test_a_frame_is_undone_by_the_nearest():
     np.testing.assert_allclose(full.factor(full.nearest(L, least=0.0)), L, rtol=1e-10, atol=1e-9)
     np.testing.assert_array_equal(diagonal.start(1.0), 1.0)
     np.testing.assert_array_equal(full.start(1.0), [1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("zero", [3e4, 1e6, 1e9])
+def test_a_column_too_far_from_zero_is_refused_with_the_remedy(zero):
+    df = pupils("gaussian").assign(ses=lambda d: d["ses"] + zero)
+    with pytest.raises(CoterieError, match=r"'ses' .*(subtract one that is near its mean|leave one of them out)"):
+        coterie.fit(df, "y ~ ses + year", client="school", splits=0)
+    coterie.fit(df, "y ~ scale(ses) + year", client="school", splits=0)
+
+
+def test_a_variance_of_zero_at_the_means_is_zero():
+    """What is left where numbers cancel is no spread, and no correlation."""
+    mean = np.array([1.0, 1000.0, 3.0])
+    frame = np.eye(3)
+    frame[0, 1:] = -mean[1:]
+    D = frame @ np.diag([0.0, 0.18, 0.0]) @ frame.T
+    info = {"centred": {"intercept": 0, "means": mean.tolist()}}
+    np.testing.assert_allclose(at_means(D, info), np.diag([0.0, 0.18, 0.0]), rtol=1e-12)
+    np.testing.assert_array_equal(at_means(D[None], info)[0], at_means(D, info))
+    assert at_means(D, info)[0, 0] == 0.0 and at_means(D, {}) is D

@@ -47,9 +47,10 @@ def scaffold(gradients, weights, x, eta, steps, chosen, eta_g=1.0, full=None):
 def l2gd(gradients, weights, w, eta, chosen, counts, lam, alpha, clusters, tau):
     """Own models, one after another: a pull to the means of those that took part last, then so many local steps."""
     own, k = {}, max(clusters) + 1
-    means, share, done = [w] * k, [1 / k] * k, 0
+    size = [clusters.tolist().count(j) for j in range(k)]
+    means, total, done = [w] * k, [float(n) for n in size], 0
     for S, steps in zip(chosen, counts, strict=True):
-        every = sum(s * m for s, m in zip(share, means, strict=True))
+        every = mean(means, total)
         towards = [(1 - alpha) * m + alpha * every for m in means]
         for i in S:
             theta = own.get(i, towards[clusters[i]])
@@ -57,14 +58,10 @@ def l2gd(gradients, weights, w, eta, chosen, counts, lam, alpha, clusters, tau):
             for s in range(done, done + steps):
                 theta = theta - eta * gradients[i](theta, s)
             own[i] = theta
-        heard = [[i for i in S if clusters[i] == j] for j in range(k)]
-        there = sum(share[j] for j in range(k) if heard[j])
-        total = sum(weights[i] for i in S)
-        means = [
-            mean([own[i] for i in of], [weights[i] for i in of]) if of else m
-            for of, m in zip(heard, means, strict=True)
-        ]
-        share = [there * sum(weights[i] for i in of) / total if of else s for of, s in zip(heard, share, strict=True)]
+        for j in range(k):
+            if heard := [i for i in S if clusters[i] == j]:
+                means[j] = mean([own[i] for i in heard], [weights[i] for i in heard])
+                total[j] = sum(weights[i] for i in heard) / len(heard) * size[j]
         done += steps
     return means, own
 

@@ -85,8 +85,8 @@ def with_gains(local: list[float], pooled: list[float], recommended: str = "hier
         ),
         (
             with_gains([-0.5, -0.6, 0.1], [1, 1, 1]),
-            "The hierarchical model predicts best: the median school has 100% more squared error than with a model of "
-            "its own; "
+            "The hierarchical model predicts best over all rows, but the median school has 100% more squared error "
+            "than with a model of its own; "
             "1 of 3 schools gain, 2 lose.",
         ),
         (

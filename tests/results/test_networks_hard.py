@@ -243,3 +243,12 @@ def test_models_and_probes_are_checked(table, network, says):
 def test_options_of_a_run_are_not_guessed(table, rounds, says):
     with pytest.raises(CoterieError, match=says):
         fit(table, {}, rounds=rounds)
+
+
+def test_covariates_that_look_the_same_are_one(table):
+    """White space and forms of accents are no difference, as in labels of clients."""
+    ways = np.array([["Zürich", "Bern", "Genf"], ["Zürich ", "Bern", " Genf"], ["Zu\u0308rich", " Bern ", "Genf"]])
+    who, row = np.repeat(np.arange(N), ROWS), np.tile(np.arange(ROWS), N)
+    clean, odd = (table.assign(town=ways[way, who % 3]) for way in (0, row % 3))
+    found = [fit(t, {"covariates": "town", "k": 2}).model.client for t in (clean, odd)]
+    np.testing.assert_array_equal(found[0], found[1])

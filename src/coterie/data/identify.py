@@ -19,6 +19,7 @@ Mask = npt.NDArray[np.bool_]
 _TOLERANCE = 1e-10
 _BLOCK = 1 << 12
 _PROBE = 64
+_FAR = 20_000.0
 
 
 def constant_within_clients(clients: Clients) -> Mask:
@@ -43,6 +44,30 @@ def constant_within_clients(clients: Clients) -> Mask:
         lambda k: _is_intercept(clients, k),
         lambda k: _constant(X[:, k], starts, stops),
         lambda j, k: _multiple(X[:, j], X[:, k], starts, stops),
+    )
+
+
+def far_from_zero(terms: Sequence[str], weight: float, x: F64, xx: F64) -> str | None:
+    """What is wrong with a column so far from zero that it can hardly be told from the intercept; None if none is.
+
+    Parameters
+    ----------
+    weight : float
+        Of all rows.
+    x, xx : (p,) float64
+        Sums of the columns and of their squares.
+    """
+    if INTERCEPT not in terms:
+        return None
+    mean, square = x / weight, xx / weight
+    far = np.maximum(square - mean**2, 0.0) * _FAR**2 < mean**2
+    far[list(terms).index(INTERCEPT)] = False
+    if not far.any():
+        return None
+    term = terms[int(np.argmax(far))]
+    return (
+        f"Column '{term}' lies more than {_FAR:,.0f} standard deviations from zero, which leaves its numbers too few "
+        "digits: subtract one that is near its mean, or write scale() around it in the formula."
     )
 
 

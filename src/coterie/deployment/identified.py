@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.design import INTERCEPT
-from coterie.data.identify import Facts, constant_within, shared_terms
+from coterie.data.identify import Facts, constant_within, far_from_zero, shared_terms
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
@@ -55,6 +55,10 @@ def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str
     sums = complete(fed.total(view, p=p))
     _need(terms, float(sums["rows"]), full(np.asarray(sums["gram"])[None])[0])
     intercept = terms.index(INTERCEPT) if INTERCEPT in terms else None
+    if intercept is not None:
+        gram = full(np.asarray(sums["gram"])[None])[0]
+        if trouble := far_from_zero(terms, gram[intercept, intercept], gram[intercept], np.diag(gram)):
+            raise CoterieError(trouble)
     unknown = np.full(p, np.nan)  # largest and smallest values are values of rows, which stay where they are
     constant, multiple = np.asarray(sums["varies"]) == 0, full(np.asarray(sums["apart"])[None])[0] == 0
     facts = Facts(int(sums["rows"]), len(fed.clients), 0, np.empty((p, p)), unknown, unknown, constant, multiple)

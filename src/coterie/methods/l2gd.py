@@ -26,7 +26,10 @@ from coterie.methods.local_training.options import need
 from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.rounds import LocalTraining, State, models
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Bools, Floats, Ints
+
+LONGEST = 1e9
+"""Local steps of a round in the mean, at most."""
 
 
 @work
@@ -65,7 +68,7 @@ class L2GD(LocalTraining):
         super().__post_init__()
         need("lam", self.lam, 0.0)
         need("alpha", self.alpha, 0.0, 1.0)
-        need("tau", self.tau, 0.0, above=True)
+        need("tau", self.tau, 0.0, LONGEST, above=True)
         if not (by_name(self.up).unbiased or self.up.startswith("float")):
             raise CoterieError(
                 f"Clients' models stay apart, and up = '{self.up}' would lose the same part of them in every round: "
@@ -86,28 +89,43 @@ class L2GD(LocalTraining):
     def drawn(self, t: int) -> int:
         """Local steps of round t: how often the coin falls on them before the next communication."""
         u = keyed.uniform(self.seed, "local steps", np.zeros(1, dtype=np.int64), t, 1)[0, 0]
-        return int(np.log1p(-u) // np.log(self.tau / (1.0 + self.tau)))
+        return int(np.log1p(-u) // -np.log1p(1.0 / self.tau))
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients have the same model."""
         state, k = super().init(fed, w), fed.clients.k
-        return state | {"w": np.tile(state["w"], (k, 1)), "share": np.full(k, 1.0 / k), "steps": 0}
+        size = np.bincount(fed.clients.clusters, minlength=k) * 1.0
+        return state | {"w": np.tile(state["w"], (k, 1)), "weight": size, "steps": 0}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """Clients are pulled to what their means made, and step on; clusters unheard keep their mean and weight."""
-        eta, steps, means, share = self.rate(state["t"]), self.drawn(state["t"]), state["w"], state["share"]
-        towards = list(((1.0 - self.alpha) * means + self.alpha * (share @ means)).astype(means.dtype))
+        """Clients are pulled to what their means made, and step on; clusters not asked keep their mean and weight."""
+        eta, steps, means = self.rate(state["t"]), self.drawn(state["t"]), state["w"]
+        towards = list(((1.0 - self.alpha) * means + self.alpha * self.mean(state)).astype(means.dtype))
         coded = (self.up, self.down) != ("none", "none")
         message = addressed(fed, fed.clients.clusters, towards, to, coded)
         how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
         sums = fed.total(update, to=to, link=self.link, **message, **how)
-        parts, moves = averaged(sums, towards)
-        heard = parts > 0.0
-        new = np.where(heard[:, None], np.stack(towards) + np.stack(moves), means).astype(means.dtype)
-        kept = np.where(heard, parts * share[heard].sum(), share)
-        return sums, {"w": new, "share": kept / kept.sum(), "steps": state["steps"] + steps}
+        weight, heard = self.heard(fed, state, sums)
+        new = np.stack(towards) + np.stack(averaged(sums, towards)[1])
+        new = np.where((heard & (weight > 0.0))[:, None], new, means).astype(means.dtype)
+        return sums, {"w": new, "weight": weight, "steps": state["steps"] + steps}
+
+    def heard(self, fed: Federation, state: State, sums: Sums) -> tuple[Floats, Bools]:
+        """The weight of each cluster (k,), those that answered standing for all of its clients; and who answered."""
+        clusters, k = fed.clients.clusters, fed.clients.k
+        if not sums:
+            return state["weight"], np.zeros(k, dtype=bool)
+        answered = np.bincount(clusters[sums.to[sums.rows]], minlength=k)
+        members = np.bincount(clusters[state["quarantined"] == 0], minlength=k)
+        each = np.asarray(sums["w"], dtype=np.float64) / np.maximum(answered, 1)
+        return np.where(answered > 0, each * members, state["weight"]), answered > 0
+
+    def mean(self, state: State) -> Floats:
+        """The mean (d1,) over all clients."""
+        weight = state["weight"] if state["weight"].any() else np.ones(len(state["weight"]))
+        return np.asarray(weight / weight.sum() @ state["w"], dtype=state["w"].dtype)
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's own model (m, d); the mean for those that never took part."""
-        mean = (state["share"] @ state["w"]).astype(state["w"].dtype)
+        mean = self.mean(state)
         return models(fed, state | {"w": mean}, personal, w=mean, link=self.link)

@@ -120,7 +120,10 @@ def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
         return D
     frame = np.eye(D.shape[-1])
     frame[info["centred"]["intercept"]] = info["centred"]["means"]
-    return np.asarray(frame @ D @ frame.T)
+    out, size = frame @ D @ frame.T, np.abs(frame) @ np.abs(D) @ np.abs(frame).T
+    # What is less than this is left of numbers that cancel: zero, but for rounding.
+    some = np.diagonal(out, axis1=-2, axis2=-1) > 1e-12 * np.diagonal(size, axis1=-2, axis2=-1)
+    return np.asarray(out * some[..., :, None] * some[..., None, :])
 
 
 def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float | None) -> Floats:

@@ -162,7 +162,8 @@ def headline(result: FitResult) -> str:
     claim = ("has the lowest loss" if lowest else "is recommended") if tied else "predicts best"
     text = f"The {result.recommended} model {claim}"
     if other in table.index and result.recommended != other:
-        text += f": {_gained(result, other)}"
+        gained = _gained(result, other)
+        text += f" {gained}" if gained.startswith("over all rows") else f": {gained}"
     if tied:
         text += f"; {joined(tied)} may be as good"
     gains = _gains(result, other)
@@ -183,7 +184,9 @@ def _gained(result: FitResult, other: str) -> str:
     seen = gains[gains[f"gain_over_{other}"].notna()]
     best, theirs = (seen[f"loss_{name}"].to_numpy(dtype=np.float64) for name in ("recommended", other))
     model = "one model for all" if other == "pooled" else "a model of its own"
-    return f"the median {one(client)} has {less(median_ratio(best, theirs), 1.0, result.loss)} than with {model}"
+    ratio = median_ratio(best, theirs)
+    rows = "over all rows, but " if ratio > 1.0005 else ""  # what is best over rows need not be so for most
+    return f"{rows}the median {one(client)} has {less(ratio, 1.0, result.loss)} than with {model}"
 
 
 def _gains(result: FitResult, other: str) -> Any:

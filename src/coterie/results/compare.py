@@ -112,7 +112,7 @@ class Evidence:
 
     def best(self) -> str:
         """The method with the lowest held-out loss over rows; of equals the first."""
-        return min(self.losses, key=lambda name: float(self.losses[name].sum()))
+        return min(self.losses, key=lambda name: float(np.nan_to_num(self.losses[name].sum(), nan=np.inf)))
 
     def recommended(self) -> str:
         """The method to take: :meth:`best`, or where that ignores the clusters, one with them that may be as good.
@@ -192,6 +192,8 @@ class Evidence:
         if other not in self.losses or self.tested != np.sum(self.weight > 0):
             return ""
         ratio = median_ratio(self.mean(recommended), self.mean(other))
+        if np.isnan(ratio):
+            return ""
         model = "one model for all" if other == "pooled" else "a model of its own"
         return f" The median client has {less(ratio, 1.0, LOSSES[self.family])} than with {model}."
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
-from coterie.data.identify import collinear, constant_within_clients, shared_terms
+from coterie.data.identify import collinear, constant_within_clients, far_from_zero, shared_terms
 from coterie.errors import CoterieError, NotIdentified
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
@@ -87,7 +87,8 @@ class Fitting:
     def problem(self) -> tuple[Problem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
         clients, options = self.clients, self.options
-        trouble = collinear(clients)
+        X = clients.X
+        trouble = collinear(clients) or far_from_zero(clients.terms, len(X), X.sum(axis=0), np.einsum("ij,ij->j", X, X))
         if trouble is not None:
             raise CoterieError(trouble)
         must = constant_within_clients(clients)

@@ -10,6 +10,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.columns import need
 from coterie.data.labels import encode, find_labels
+from coterie.data.spelling import tidy
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.kernels import Floats, Ints
@@ -159,7 +160,7 @@ def _of_rows(clients: Clients, names: list[str], table: pd.DataFrame) -> pd.Data
         raise CoterieError(f"covariates must be columns that tell something of each {clients.name}: name some.")
     need(table, names, "covariate")
     coded = encode(table[clients.name])
-    groups = table[names].groupby(np.where(coded.missing, np.nan, coded.codes), observed=True)
+    groups = table[names].apply(_tidied).groupby(np.where(coded.missing, np.nan, coded.codes), observed=True)
     for name in names:
         many = groups[name].nunique().to_numpy() > 1
         if many.any():
@@ -190,6 +191,15 @@ def _by_client(clients: Clients, given: Any) -> pd.DataFrame | None:
     return frame
 
 
+def _tidied(column: pd.Series) -> pd.Series:
+    """Texts that look the same as one, as labels are read."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        return column
+    return column.map(lambda value: tidy(value) if isinstance(value, str) else value)
+
+
 def _numbers(clients: Clients, column: pd.Series) -> Floats:
     """A covariate as numbers (n, q): dates as days, a category as 0 or 1 for each of its values."""
     import pandas as pd
@@ -203,7 +213,7 @@ def _numbers(clients: Clients, column: pd.Series) -> Floats:
     elif kind in ("timedelta64", "timedelta"):
         column = pd.to_timedelta(column) / pd.Timedelta(days=1)
     elif kind not in ("integer", "floating", "mixed-integer-float", "decimal", "boolean"):
-        values = column.astype(str)
+        values = _tidied(column).astype(str)
         if len(column) > 2 and values.nunique() == len(column):
             raise CoterieError(
                 f"Covariate '{column.name}' is another category for each {clients.name}, so it says nothing of who is "

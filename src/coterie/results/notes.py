@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.design import INTERCEPT
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
@@ -57,7 +58,10 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
     """What was found: variances of zero, separation, a search that stopped early."""
     notes = []
     if problem.family != "gaussian":
-        errors = np.sqrt(np.maximum(np.diag(fitted.root_cov), 0.0)) * _sd(clients)
+        frame = np.diag(_sd(clients))
+        if INTERCEPT in terms:  # at the means, so that it does not depend on where columns have their zero
+            frame[terms.index(INTERCEPT)] = clients.X.mean(axis=0)
+        errors = np.sqrt(np.maximum(np.diag(frame @ fitted.root_cov @ frame.T), 0.0))
         wide = [term for term, error in zip(terms, errors, strict=True) if error > 30.0]
         if wide:
             notes.append(
@@ -99,7 +103,8 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
     counts = f"{_times(sent['between'])} between clusters and {sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
         counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
-    notes = [f"After {steps:,} steps with {counts}, the coefficients are {_short_of(r['gap'])}{_of_differences(r)}."]
+    left = f"{_short_of(r['gap'])}{_of_differences(r)}"
+    notes = [f"After {steps:,} step{'s' * (steps != 1)} with {counts}, the coefficients are {left}."]
     if not np.isfinite(r["promised"]):
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
         notes.append(
@@ -217,7 +222,8 @@ def _short_of(gap: float) -> str:
 def _of_differences(r: Mapping[str, Any]) -> str:
     """The same distance beside what clients differ by: of zero it says little where outcomes are far from it."""
     share = r.get("differing", np.nan)
-    return f", or {100.0 * share:.2g}% of how far clients' models lie from the global one" if share >= 1e-4 else ""
+    percent = f"{100.0 * share:,.0f}" if share >= 0.1 else f"{100.0 * share:.2g}"
+    return f", or {percent}% of how far clients' models lie from the global one" if share >= 1e-4 else ""
 
 
 def _sd(clients: Clients) -> Floats:
