@@ -248,6 +248,116 @@ def test_what_it_gives_is_checked_while_it_runs(folder, name, message):
         trained(folder, f"{NAME}:{name}", {})
 
 
+def trained_of(folder, body, base="Plain"):
+    """Train a method M of this body, made of another one."""
+    text = f"from typing import *\nfrom coterie.federation import Ragged\n@dataclass\nclass M({base}):\n    {body}\n"
+    (folder / f"{NAME}.py").write_text(MODULE + text)
+    return trained(folder, f"{NAME}:M", {})
+
+
+RUN, INIT, MODELS = (f"def {c}: " for c in ("run(self, fed, stops, state)", "init(self, fed)", "models(self, f, s)"))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (RUN + "return iter(())", 'must give a state for each of stops .* "running"; it gives none for t = 1'),
+        (RUN + "return [state | {'t': t} for t in stops][:2]", "gives none for t = 3"),
+        (RUN + "return [state | {'t': t} for t in stops[1:]]", "gives t = 2 where t = 1 was asked for"),
+        (RUN + "return [state for t in stops]", "gives t = 0 where t = 1 was asked for"),
+        (RUN + "return [state | {'t': 9, 'status': 'bad'}]", "gives t = 9 where t = 1"),
+        (RUN + "return [state | {'status': 'bad'} for t in range(5)]", "it gives one more"),
+        (RUN + "return [state | {'t': None}]", "states in run whose t, .*, is a whole number, not None"),
+        (RUN + "return [state | {'t': np.array([1])}]", r"is a whole number, not array\(\[1\]\)"),
+        (RUN + "return [state | {'t': True}]", "is a whole number, not True"),
+        (RUN + "return [state | {'t': 1, 'status': None}]", "must give states in run with t, .* and status"),
+        (INIT + "return {'t': 'a', 'status': 'running'}", "states in init whose t, .* is a whole number, not 'a'"),
+        (INIT + "return {'t': 3, 'status': 'running'}", "must give t = 0 in init, not 3"),
+        (MODELS + "return Ragged.of([np.zeros(3)] * 12)", r"of 650 numbers; it gives 12 rows of \[3\], float64"),
+        (MODELS + "return Ragged.of([np.zeros(650)] * 2)", r"it gives 2 rows of \[650\]"),
+    ],
+)
+def test_states_that_are_too_few_or_say_another_round_are_refused(folder, body, message):
+    with pytest.raises(CoterieError, match=message):
+        trained_of(folder, body)
+
+
+def test_a_run_may_end_early_where_something_is_wrong_and_rounds_may_be_numpy_s(folder):
+    run = trained_of(folder, RUN + "return [state | {'t': np.int64(1)}, state | {'t': 1, 'status': 'broke'}]")
+    assert (run.rounds, run.status) == (1, "broke") and "broke; its models are those of round 1" in run.trouble
+
+
+def test_models_may_be_ragged(folder):
+    assert len(trained_of(folder, MODELS + "return Ragged.of([np.zeros(650)] * 12)").theta) == 12
+
+
+SAYS = INIT + "return {{'t': 0, 'status': 'running', {}}}"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *("'quarantined': {'a': 1}", "'quarantined': np.array([3])", "'quarantined': np.full(12, -1)", "'gone': ['x']"),
+        *("'gone': [12]", "'gone': np.zeros(12, int)", "'gone': None", "'group': 'A'", "'group': np.zeros(12)"),
+        *("'group': [[1], [2, 3]]", "'why': 'late'", "'quarantined': np.full(12, 0.5)"),
+    ],
+)
+def test_names_in_states_that_mean_something_else_are_its_own_affair(folder, odd):
+    run = trained_of(folder, SAYS.format(odd))
+    assert run.rounds == 4 and run.quarantined == {} and run.gone == [] and run.group is None
+
+
+def test_names_in_states_that_mean_what_they_mean_here_are_read(folder):
+    labels = Bench.of(config(folder), 0).data.labels
+    left = "'quarantined': np.arange(12) // 10, 'gone': np.array([2]), 'group': np.arange(12)"
+    run = trained_of(folder, SAYS.format(left + ", 'why': ['late'] * 12"))
+    assert run.quarantined == {labels[i]: (1, "the method left it out") for i in (10, 11)}
+    assert run.gone == [labels[2]] and run.group.tolist() == list(range(12))
+    del sys.modules[NAME]
+    run = trained_of(folder, SAYS.format(left + ", 'why': np.arange(12) // 11"))
+    assert [why for _, why in run.quarantined.values()] == ["the method left it out", "its steps diverged"]
+
+
+def test_a_module_of_the_same_name_in_another_folder_is_refused(folder, tmp_path):
+    trainer(MINE, folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert trainer(MINE, other).own  # there is none, so it is the first one's
+    (other / f"{NAME}.py").write_text(MODULE)
+    with pytest.raises(CoterieError, match=rf"has imported {NAME} from '.*': start a new process for it, or rename"):
+        trainer(MINE, other)
+    described = config(other)
+    assert described.load(f"{NAME}:number", "The model") == 3  # whose text is the same
+    (other / f"{NAME}.py").write_text(MODULE.replace("number = 3", "number = 4"))
+    with pytest.raises(CoterieError, match=r"The model '.*' is in '.*': start a new process for it, or rename"):
+        described.load(f"{NAME}:number", "The model")
+    (other / f"{NAME}.py").unlink()
+    (other / NAME).mkdir()
+    (other / NAME / "__init__.py").write_text("")
+    with pytest.raises(CoterieError, match="start a new process for it, or rename"):
+        trainer(f"{NAME}.part:Mine", other)
+    del sys.modules[NAME]
+    sys.path.insert(0, str(folder))  # is found first, though nothing was imported before
+    (other / f"{NAME}.py").write_text(MODULE)
+    with pytest.raises(CoterieError, match="start a new process for it, or rename"):
+        trainer(MINE, other)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "listed"),
+    [
+        *((k, True) for k in ("list", "list[int]", "List[int]", "tuple[int, ...]", "Optional[list]", "list | None")),
+        *((k, True) for k in ("Sequence[int]", "None | Sequence[Tuple[int, str]]", "Union[list[int], tuple]")),
+        *((k, False) for k in ("float", "Optional[float]", "float | None", "int | Sequence[int]", "dict[str, list]")),
+    ],
+)
+def test_a_list_is_a_choice_but_for_fields_that_are_lists(folder, kind, listed, quoted):
+    first = f"ks: {kind!r} = None" if quoted else f"ks: {kind} = None"
+    trained_of(folder, first)
+    assert trainer(f"{NAME}:M", folder).several("ks", [1, 2]) is not listed
+
+
 def test_hyper_parameters_for_all_may_be_those_of_it_alone(folder):
     described = config(folder, method={"name": MINE}, methods={"all": {"lam": 0.3}})
     assert described.given(MINE) == {"lam": 0.3}

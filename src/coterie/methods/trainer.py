@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_origin
 
 from coterie.errors import CoterieError, nearest
 
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
+_LISTS = {"list", "tuple", "sequence", "mutablesequence", "iterable", "collection"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,7 @@ class Trainer:
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""
-        kind = self.takes[name].type
-        listed = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).startswith(("tuple", "list"))
-        return isinstance(value, list) and not listed
+        return isinstance(value, list) and not _listed(self.takes[name].type)
 
     def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Every combination of what is given, defaults below it."""
@@ -110,3 +110,18 @@ class Trainer:
             raise CoterieError(f"The method {self.name}: {e}") from e
         except Exception as e:
             raise CoterieError(f"The method {self.name} cannot be made: it raises {type(e).__name__}: {e}.") from e
+
+
+def _listed(kind: Any) -> bool:
+    """Whether a field's type is that of lists, or of lists and None, however it is written."""
+    plain = isinstance(kind, type) and get_origin(kind) is None
+    text = kind if isinstance(kind, str) else kind.__name__ if plain else repr(kind)
+    text = re.sub(r"\w+\.", "", text).strip(" '\"")  # typing.List is List
+    if text.startswith(("tuple", "list")):
+        return True
+    while found := re.fullmatch(r"(?:Optional|Union)\[(.*)\]", text):
+        text = found[1].strip()
+    while (short := re.sub(r"\[[^\[\]]*\]", "", text)) != text:  # list[int] is list
+        text = short
+    kinds = {k.strip().lower() for k in re.split(r"[|,]", text)} - {"none", "nonetype"}
+    return bool(kinds) and kinds <= _LISTS

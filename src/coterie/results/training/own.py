@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral
+from reprlib import repr as short
 from traceback import extract_tb
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged
+from coterie.numerics.kernels import Ints
 
 State = Mapping[str, Any]
 
@@ -43,35 +46,89 @@ class Own:
             raise CoterieError(f"The method '{self.path}' raises {type(e).__name__} in {name} ({where}): {e}.") from e
 
     def _state(self, state: Any, name: str) -> State:
-        if not isinstance(state, Mapping) or not {"t", "status"} <= state.keys():
+        if not isinstance(state, Mapping) or "t" not in state or not isinstance(state.get("status"), str):
             raise CoterieError(
                 f"The method '{self.path}' must give states in {name} with t, the rounds that were done, and status, "
                 'which is "running" until something is wrong.'
+            )
+        t = state["t"]
+        if not isinstance(t, Integral) or isinstance(t, bool):
+            raise CoterieError(
+                f"The method '{self.path}' must give states in {name} whose t, the rounds that were done, is a whole "
+                f"number, not {short(t)}."
             )
         return state
 
     def init(self, fed: Federation) -> State:
         """The state before the first round."""
         with self._said("init"):
-            return self._state(self.inner.init(fed), "init")
+            state = self._state(self.inner.init(fed), "init")
+        if state["t"] != 0:
+            raise CoterieError(f"The method '{self.path}' must give t = 0 in init, not {state['t']}.")
+        return state
 
     def run(self, fed: Federation, stops: Sequence[int], state: State) -> Iterator[State]:
-        """The states after some rounds."""
+        """The states after some rounds: one for each, unless something is wrong."""
+        left = iter(stops)
         with self._said("run"):
             for found in self.inner.run(fed, stops, state):
-                yield self._state(found, "run")
+                before, state, stop = state["t"], self._state(found, "run"), next(left, None)
+                going = state["status"] == "running"
+                if stop is None or not (state["t"] == stop if going else before <= state["t"] <= stop):
+                    what = "one more" if stop is None else f"t = {state['t']} where t = {stop} was asked for"
+                    raise CoterieError(
+                        f"The method '{self.path}' must give a state for each of stops in run, in their order, whose t "
+                        f"is the stop; it gives {what}."
+                    )
+                yield state
+        stop = next(left, None)
+        if stop is not None and state["status"] == "running":
+            raise CoterieError(
+                f"The method '{self.path}' must give a state for each of stops in run while its status is "
+                f'"running"; it gives none for t = {stop}.'
+            )
 
     def models(self, fed: Federation, state: State) -> Any:
         """Models of the clients (m, d), or of all of them (1, d)."""
         with self._said("models"):
             theta = self.inner.models(fed, state)
-            if isinstance(theta, Ragged):
-                return theta
-            theta = np.asarray(theta)
+            theta = theta if isinstance(theta, Ragged) else np.asarray(theta)
         m, d = self.shape
+        if isinstance(theta, Ragged):
+            lengths = np.diff(theta.offsets)
+            if len(lengths) != m or np.any(lengths != d) or theta.values.ndim != 1 or theta.values.dtype.kind != "f":
+                raise CoterieError(
+                    f"The method '{self.path}' must give Ragged models as {m} rows of {d} numbers; it gives "
+                    f"{len(lengths)} rows of {short(np.unique(lengths).tolist())}, {theta.values.dtype}."
+                )
+            return theta
         if theta.shape not in ((m, d), (1, d)) or theta.dtype.kind != "f":
             raise CoterieError(
                 f"The method '{self.path}' must give models as ({m}, {d}) numbers, a row for each client, or as "
                 f"(1, {d}), one for all; not as {theta.dtype} {theta.shape}."
             )
         return theta
+
+    def told(self, state: State) -> State:
+        """What a state says of clients, as far as names that methods here use are used alike in it.
+
+        That is ``quarantined``, ``why`` and ``group``, whole numbers (m,), and ``gone``, which are clients.
+        """
+        m = self.shape[0]
+        of = {name: _whole(state.get(name)) for name in ("quarantined", "why", "group", "gone")}
+        out = {name: v for name, v in of.items() if v is not None and v.shape == (m,) and name != "gone"}
+        if "quarantined" in out and np.any(out["quarantined"] < 0):
+            del out["quarantined"]
+        gone = of["gone"]
+        if gone is not None and gone.ndim < 2 and len(set(range(m)) & set(gone.ravel().tolist())) == gone.size:
+            out["gone"] = gone
+        return {"why": np.full(m, -1)} | out
+
+
+def _whole(value: Any) -> Ints | None:
+    """Whole numbers, or None for whatever else."""
+    try:
+        found = np.asarray(value)
+        return found.astype(np.int64) if found.dtype.kind in "iu" else None
+    except Exception:  # what a method of the user's own keeps under such a name is its own affair
+        return None

@@ -29,6 +29,7 @@ State = dict[str, Any]
 Point = dict[str, float]
 FILE = "checkpoint"
 _WHY = {FAR: "its steps diverged", BROKEN: "its data give no gradient"}
+_LEFT = "the method left it out"
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ def _ended(run: _Run, status: str) -> Trained:
     if not run.curve or run.curve[-1]["round"] != run.state["t"]:
         run.evaluate()
     theta = run.best["theta"] if run.best else run.models()
-    labels, state = run.bench.data.labels, run.state
+    labels, state = run.bench.data.labels, run.method.told(run.state) if run.trainer.own else run.state
     together = run.trainer.together
     out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
     why = state.get("why", np.full(len(out), BROKEN))
@@ -267,8 +268,8 @@ def _ended(run: _Run, status: str) -> Trained:
         scores=run.bench.scores(theta),
         curve=run.curve,
         status=status,
-        rounds=int(state["t"]),
-        quarantined={labels[i]: (int(out[i]), _WHY[int(why[i])]) for i in np.flatnonzero(out)},
+        rounds=int(run.state["t"]),
+        quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
         gone=gone,
         group=np.asarray(state["group"]) if "group" in state and not together else None,
         ledger=run.fed.ledger.as_dict(),
