@@ -22,6 +22,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.groups.exchange import assigned
 from coterie.methods.local_training.at_home import Reply, each, finite, sent, train, weight
 from coterie.methods.local_training.options import need
 from coterie.methods.local_training.own import Link, stays
@@ -114,12 +115,7 @@ class GroupPenalty(LocalTraining):
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
-        if self.group is None:
-            return fed.clients.clusters
-        given = np.asarray(self.group)
-        if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
-            raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
-        return given.astype(np.int64)
+        return assigned(fed, self.group)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients have the same z."""

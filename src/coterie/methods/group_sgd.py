@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.checks import need_choices
 from coterie.methods.groups.at_home import received, weights
-from coterie.methods.groups.exchange import addressed, averaged, everyones
+from coterie.methods.groups.exchange import addressed, assigned, averaged, everyones
 from coterie.methods.groups.layers import agreed
 from coterie.methods.groups.look import appended, observe, seen
 from coterie.methods.local_training.at_home import Reply, epochs, finite, sent, train
@@ -93,12 +93,7 @@ class GroupSGD(LocalTraining):
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
-        if self.group is None:
-            return fed.clients.clusters
-        given = np.asarray(self.group)
-        if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
-            raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
-        return given.astype(np.int64)
+        return assigned(fed, self.group)
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""

@@ -6,10 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Sums
 from coterie.methods.groups.at_home import mine
 from coterie.methods.local_training.own import Link
 from coterie.numerics.kernels import Floats, Ints
+
+
+def assigned(fed: Federation, group: Any) -> Ints:
+    """Group (m,) of every client: the one that is given, or its cluster."""
+    if group is None:
+        return fed.clients.clusters
+    given = np.asarray(group)
+    if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
+        raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
+    return given.astype(np.int64)
 
 
 def addressed(fed: Federation, group: Ints, models: list[Floats], to: Ints, coded: bool = False) -> dict[str, Any]:
