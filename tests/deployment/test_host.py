@@ -114,6 +114,20 @@ def test_values_outside_the_range_are_refused(tmp_path):
     assert kept.stat().st_mode & 0o077 == 0
 
 
+def test_what_is_wrong_in_a_table_is_for_its_owner_alone_whoever_asked(tmp_path):
+    united = build(tmp_path)
+    for folder in (tmp_path / "coordinator", home(tmp_path, "bern")):
+        Schema(dict(united.columns) | {"age": Column("number", "years", low=20, high=60)}).write(folder / "schema.toml")
+    kept, host = home(tmp_path, "bern") / tasks.PROBLEM, Host(home(tmp_path, "bern"))
+    for request in ({"kind": "check"}, opened(tmp_path), {"kind": "check"}):
+        kept.unlink(missing_ok=True)
+        for mode in (None, 0o644):  # also where there is one that others may read
+            if mode is not None:
+                kept.chmod(mode)
+            say(host, **request)
+            assert kept.stat().st_mode & 0o077 == 0 and "outside 20 to 60" in kept.read_text()
+
+
 def test_no_column_is_read_by_calling_its_values_clients(tmp_path):
     build(tmp_path)
     host = hosts(tmp_path)["bern"]
@@ -395,6 +409,30 @@ def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
     with pytest.raises(CoterieError, match=r"The owner does not let answers to .*clipped leave by total"):
         Private(fed, clip={"rows": 50.0}, noise=1.0, hide="site").total(rows_here)
     assert everyone["bern"]._guard.spent == 0.0
+
+
+@pytest.mark.parametrize("kind", ["ask", "total"])
+@pytest.mark.parametrize("deep", [1, 2])
+def test_what_the_owner_does_not_let_leave_does_not_leave_inside_a_sum_with_noise(kind, deep, tmp_path):
+    build(tmp_path)
+    clipped, describe = "coterie.engines.privacy.at_home:clipped", "coterie.methods.tree.setup:describe"
+    folder, how = home(tmp_path, "bern"), {"form": "names", "noise": 0.0, "sampling": 1.0, "seed": None}
+    how["bound"] = dict.fromkeys(("rows", "w", "y", "x", "xx", "constant"), 1e300)
+    message = {"inner": describe, "message": {}} | how
+    for _ in range(deep - 1):
+        message = {"inner": clipped, "message": message} | how
+    request = {"kind": kind, "run": "r", "work": clipped, "message": message, "rows": None, "by": None}
+    request |= {"exchange": [1, 1], "counted": [0, 0]}
+
+    def answer(*patterns):
+        Member("bern", "data.csv", 5, **{kind: patterns}).write(folder)
+        host = Host(folder)
+        say(host, **opened(tmp_path))
+        return say(host, **request)
+
+    refused = f"The owner does not let answers to {describe} leave by {kind}"
+    assert refused in answer("coterie.engines.privacy.*")["refused"]
+    assert deep > 1 or "values" in answer("coterie.engines.privacy.*", describe)
 
 
 @pytest.mark.parametrize("privacy", [{}, {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}], ids=["plain", "guarded"])

@@ -15,12 +15,14 @@ from safetensors.numpy import load_file
 
 from coterie.deployment import beforehand, tasks
 from coterie.deployment.config import Config, Member
+from coterie.deployment.host import Host
 from coterie.deployment.program import Program
 from coterie.deployment.run import run
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.deployment.hospitals import begin, transport
+from tests.deployment.sites import say
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ("east", "north", "west")
@@ -111,7 +113,8 @@ def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allo
         request = {"work": "coterie.engines.privacy.at_home:clipped", "message": {"inner": name}}
     code = (
         "import sys; from pathlib import Path; from coterie.deployment import tasks, config\n"
-        f"try: tasks.learn(Path({str(tmp_path)!r}), config.Member('east', allow={tuple(allow)!r}), {request!r})\n"
+        f"member, names = config.Member('east', allow={tuple(allow)!r}), tasks.works({request!r})\n"
+        f"try: tasks.learn(Path({str(tmp_path)!r}), member, names)\n"
         "except ValueError as e: print(e)\n"
         "print(sorted({'antigravity', 'package', 'ring'} & set(sys.modules)))"
     )
@@ -121,10 +124,32 @@ def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allo
     assert out.endswith(f"{['ring'] if may and name.startswith('ring') else []}\n")
 
 
+@pytest.mark.parametrize("raised", ["SystemExit('bye')", "ValueError('bye')", "SystemExit()"])
+def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
+    (tmp_path / "quits.py").write_text(f"raise {raised}\n")
+    Config("toy", "nvflare", sites=SITES).write(tmp_path)
+    Member("east", allow=("quits", "quits:make")).write(tmp_path)
+    host, named = Host(tmp_path), raised.partition("(")[0]
+    make = {"kind": "factory", "name": "quits:make"}
+    for request in ({"kind": "total", "work": "quits:x"}, {"kind": "open", "run": "r", "task": make, "seed": 0}):
+        for _ in range(2):
+            said = say(host, **request)["refused"]
+            assert "cannot be imported (it raises " + named in said and said.endswith("): put its module right.")
+
+
+def test_works_inside_of_sums_with_noise_are_named_however_deep():
+    clipped, message = "coterie.engines.privacy.at_home:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
+    assert tasks.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
+    assert tasks.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
+    twice = {"inner": clipped, "message": message}
+    assert tasks.works({"work": clipped, "message": twice}) == [clipped, clipped, "mine:pull"]
+    assert tasks.works({"work": clipped, "message": {}}) == tasks.works({"work": clipped}) == [clipped]
+
+
 def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
-    tasks.learn(tmp_path, Member("east"), {"work": f"{__name__}:known"})
+    tasks.learn(tmp_path, Member("east"), tasks.works({"work": f"{__name__}:known"}))
     with pytest.raises(CoterieError, match="The work 'None' is not known here"):
-        tasks.learn(tmp_path, Member("east"), {})
+        tasks.learn(tmp_path, Member("east"), tasks.works({}))
 
 
 @work

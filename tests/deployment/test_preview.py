@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
+from coterie import federation
 from coterie.deployment import logs, toml
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import BOOK, Host
-from coterie.deployment.preview import Here, preview
+from coterie.deployment.preview import Here, _alone, preview
 from coterie.deployment.run import run
 from tests.deployment.sites import FORMULA, build, home, say, tables, task
 
@@ -54,6 +56,65 @@ def test_a_program_that_cannot_run_says_why(tmp_path):
     build(tmp_path)
     found = look(tmp_path, EXACT | {"task": {"formula": "score ~ weight"}})
     assert "weight" in found.ended
+
+
+OWN = """
+from coterie.federation import work
+
+@work
+def rows_of_basel(site):
+    return {"rows": site.objective.counts.astype(float)}
+
+def stops(fed):
+    fed.total(rows_of_basel)
+    raise ValueError("no such thing")
+
+def quits(fed):
+    fed.total(rows_of_basel)
+    raise SystemExit("bye")
+"""
+
+
+@pytest.mark.parametrize(("name", "says"), [("stops", "ValueError: no such thing"), ("quits", "SystemExit: bye")])
+def test_what_left_before_a_program_of_one_s_own_raised_is_shown(name, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    build(tmp_path)
+    own = home(tmp_path, "basel")
+    (own / "program_of_basel.py").write_text(OWN)
+    Member("basel", "data.csv", allow=("program_of_basel",)).write(own)
+    monkeypatch.delitem(sys.modules, "program_of_basel", raising=False)
+    monkeypatch.setattr(federation, "_WORK", dict(federation._WORK))
+    found = look(tmp_path, {"program": f"program_of_basel:{name}", "task": {"formula": FORMULA}})
+    monkeypatch.delitem(sys.modules, "program_of_basel")
+    assert found.ended == f"The program raised {says}"
+    assert [(item.kind, item.answers) for item in found.leaving] == [("open", 1), ("total", 1)]
+
+
+def test_what_ended_a_program_names_neither_the_drawer_nor_stand_ins(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    frames = tables()
+    frames["basel"].loc[3, "age"] = None
+    build(tmp_path, frames)
+    ended = look(tmp_path).ended
+    assert ended.startswith("basel cannot take part (Its table does not fit")
+    assert not re.search("bern|chur", ended)
+    ended = look(tmp_path, {"program": "elsewhere_of_basel:nope", "task": {"formula": FORMULA}}).ended
+    assert "cannot be imported" in ended and f"'{home(tmp_path, 'basel')}'" in ended and "preview-" not in ended
+
+
+ENDS = {
+    "bern, m, n cannot take part (x)": "m cannot take part (x)",
+    "bern, m, n cannot take part (bern, n: x; m: y)": "m cannot take part (a stand-in: x; m: y)",
+    "At bern, its work failed": "At a stand-in, its work failed",
+    "Site 'n': no": "A stand-in: no",
+    "Site 'm': of n rows, n-1: no": "Site 'm': of n rows, n-1: no",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), ENDS.items())
+def test_stand_ins_are_named_for_what_they_are(text, says):
+    assert _alone(text, "m", ["bern", "n"]) == says
+    assert _alone(text, "m", []) == text
 
 
 FACTORY = """

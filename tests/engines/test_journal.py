@@ -184,6 +184,54 @@ def test_a_state_that_cannot_be_kept_leaves_the_entries(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["entries-0", "lock"]
 
 
+@pytest.mark.parametrize(
+    "how", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["a fault", "an interrupt"]
+)
+def test_a_run_goes_on_from_a_state_that_was_kept_though_its_writing_failed(how, tmp_path, monkeypatch):
+    book = Journal(tmp_path)
+    book.add("ask", b"1", {"values": {}})
+
+    def fails(folder):
+        raise how
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.files.sync", fails)
+        with pytest.raises((CoterieError, KeyboardInterrupt)):
+            book.keep({"t": 1}, {})
+        with pytest.raises((CoterieError, KeyboardInterrupt)):
+            book.add("ask", b"2", {"values": {}})  # until the names of files are on disk, nothing is counted
+    for key in (b"2", b"3"):
+        book.add("ask", key, {"values": {}})
+    again = Journal(tmp_path)
+    assert again.base["state"] == {"t": 1}
+    assert [again.next("ask", key) is not None for key in (b"2", b"3")] == [True, True]
+    assert len(again) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["base", "entries-1", "lock"]
+    book = again
+    book.keep({"t": 2}, {})
+    book.add("ask", b"4", {"values": {}})
+    assert Journal(tmp_path).base["era"] == 2 and len(Journal(tmp_path)) == 1
+
+
+def test_nothing_is_added_while_it_cannot_be_told_which_state_was_kept(tmp_path, monkeypatch):
+    book = Journal(tmp_path)
+    book.add("ask", b"1", {"values": {}})
+
+    def fails(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.files.sync", fails)
+        with pytest.raises(CoterieError, match="base cannot be written"):
+            book.keep({"t": 1}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.read_bytes", fails)
+        with pytest.raises(CoterieError, match="base cannot be read"):
+            book.add("ask", b"2", {"values": {}})
+    book.add("ask", b"2", {"values": {}})
+    assert len(Journal(tmp_path)) == 1
+
+
 def full(*_):
     raise CoterieError("entries cannot be written: No space left on device.")
 
@@ -219,6 +267,49 @@ def test_what_could_not_be_written_was_not_counted(kind, secure, tmp_path, monke
     assert again.number == number and len(events) == 3
     assert {**again.ledger.as_dict(), "seconds": 0} == {**ledger, "seconds": 0}
     np.testing.assert_allclose(getattr(again, kind)(add, x=1.0)["u"], 4 * first)
+
+
+@pytest.mark.parametrize("truncates", [True, False], ids=["at once", "before the next"])
+@pytest.mark.parametrize("kind", ["ask", "total", "mark", "restore"])
+def test_an_interrupt_after_an_entry_is_on_disk_takes_it_back(kind, truncates, tmp_path, monkeypatch):
+    add_entry = Journal.add
+
+    def begin():
+        return Loopback(quadratic(12).objective, sites=3, journal=tmp_path / "journal", folder=tmp_path / "sites")
+
+    def step(fed):
+        return getattr(fed, kind)("here") if kind in ("mark", "restore") else getattr(fed, kind)(add, x=1.0)
+
+    def interrupted(*given):
+        add_entry(*given)
+        raise KeyboardInterrupt
+
+    def fails(*_):
+        raise OSError(5, "Input/output error")
+
+    fed = begin()
+    fed.ask(add, x=1.0)
+    fed.mark("here")
+    before = fed._life, fed.number, list(fed._counted), fed.ledger.gradient_calls
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", interrupted)
+        if not truncates:
+            patch.setattr("os.truncate", fails)
+        for _ in range(2 if truncates else 1):
+            with pytest.raises(KeyboardInterrupt):
+                step(fed)
+    assert (fed._life, fed.number, fed._counted, fed.ledger.gradient_calls) == before
+    step(fed)
+    last = fed.ask(add, x=1.0)["u"]
+    number = fed.number
+    again = begin()
+    assert len(again._journal) == 4
+    again.ask(add, x=1.0)
+    again.mark("here")
+    step(again)
+    np.testing.assert_array_equal(again.ask(add, x=1.0)["u"], last)
+    assert again.number == number and len(again._journal) == 0
+    np.testing.assert_array_equal(again.ask(add, x=1.0)["u"], last + 1.0)
 
 
 def test_another_process_counts_what_could_not_be_written(tmp_path, monkeypatch):

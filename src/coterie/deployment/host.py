@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie import files
 from coterie.deployment import outgoing, secrecy, tasks, toml
 from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
@@ -25,7 +26,6 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
 from coterie.engines.requests import Answer, answered, failed
 from coterie.errors import CoterieError, NoRows
-from coterie.files import locked
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], tasks.Holding]
@@ -92,7 +92,7 @@ class Host:
             busy = f"another process of site '{self.member.name}' is answering"
             try:
                 with suppress(OSError):
-                    held.enter_context(locked(self._keep / LOCK, WAIT, busy))
+                    held.enter_context(files.locked(self._keep / LOCK, WAIT, busy))
             except CoterieError as problem:
                 return wire.encode({"busy": str(problem)})
             run = request["run"] if isinstance(request, dict) and isinstance(request.get("run"), str) else ""
@@ -129,8 +129,10 @@ class Host:
         if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
         if request["kind"] in ("ask", "total"):
-            self.member.need(request["kind"], request.get("work"))
-            tasks.learn(self.folder, self.member, request)
+            names = tasks.works(request)
+            for name in names:
+                self.member.need(request["kind"], name)
+            tasks.learn(self.folder, self.member, names)
         return self._guard(request, key)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
@@ -176,7 +178,7 @@ class Host:
         if rows:
             problems.append(f"'{tasks.PROBLEM}' in the site's folder says in which rows")
             with suppress(OSError):  # a full disk
-                checkpoint.write(self.folder / tasks.PROBLEM, [f"{row}\n".encode() for row in rows])
+                files.write(self.folder / tasks.PROBLEM, [f"{row}\n".encode() for row in rows], mode=0o600)
         return own, problems
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:

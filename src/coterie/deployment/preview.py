@@ -6,6 +6,7 @@ under other names. Nothing is sent; what this site would have answered is listed
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -143,7 +144,22 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
             run(Here(receivers), drawer, "preview")
         except CoterieError as problem:
             ended = str(problem)
+        except (Exception, SystemExit) as problem:  # a program of one's own: what has left by then is still shown
+            ended = f"The program raised {type(problem).__name__}: {problem}".rstrip(": ")
+    ended = _alone(ended.replace(str(drawer), str(folder)), member.name, others)
     return Preview(list(seen.values()), ended, masked)
+
+
+def _alone(text: str, name: str, others: Sequence[str]) -> str:
+    """What ended a program, in words about this site alone: stand-ins have no say, nor a name."""
+    if not others:
+        return text
+    other = f"(?:{'|'.join(map(re.escape, others))})"
+    text = re.sub(rf"(?<![\w-])(?:{other}, )*{re.escape(name)}(?:, {other})*(?![\w-])", lambda _: name, text)
+    text = re.sub(rf"Site '{other}'", "A stand-in", text)
+    return re.sub(
+        rf"(?P<before>^|\bAt |\(|; ){other}(?:, {other})*(?=: |, | cannot take part)", r"\g<before>a stand-in", text
+    )
 
 
 def _note(seen: dict[tuple[str, str], Leaving], entry: Mapping[str, Any]) -> None:

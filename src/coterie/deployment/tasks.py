@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie import files
 from coterie.deployment import cache
 from coterie.deployment.config import SCHEMA, Member
 from coterie.deployment.schema import Schema, disagreements
@@ -182,9 +182,7 @@ def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> Cote
     """
     from coterie.deployment.own_rows import Withheld
 
-    descriptor = os.open(folder / PROBLEM, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"{problem}\n")
+    files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
     if isinstance(problem, NoRows):
         return NoRows("No row of its table can be used.")
     if isinstance(problem, Withheld):
@@ -248,8 +246,17 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
     return Holding(objective.take(order), _travel(labels[order]), clusters, label_ids(labels[order]), levels)
 
 
-def learn(folder: Path, member: Member, request: Mapping[str, Any]) -> None:
-    """Make the works that a request names known here: import their modules if the owner of the site allows it.
+def works(request: Mapping[str, Any]) -> list[str]:
+    """The works that a request names: its own and, of a sum with noise, those that are inside of it."""
+    names, message = [str(request.get("work"))], request.get("message")
+    while names[-1].startswith("coterie.engines.privacy.") and isinstance(message, Mapping) and "inner" in message:
+        names.append(str(message["inner"]))
+        message = message.get("message")
+    return names
+
+
+def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
+    """Make works known here: import their modules if the owner of the site allows it.
 
     A message can choose among the modules that ``allow`` in ``site.toml`` names, with or without a function of theirs.
     No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are.
@@ -259,9 +266,6 @@ def learn(folder: Path, member: Member, request: Mapping[str, Any]) -> None:
     CoterieError
         If a work is not known and its module is not allowed, cannot be imported, or has no such work.
     """
-    names, message = [str(request.get("work"))], request.get("message")
-    if names[0].startswith("coterie.engines.privacy.") and isinstance(message, Mapping):
-        names.append(str(message.get("inner", names[0])))  # what a sum with noise is of
     mine = {entry.partition(":")[0] for entry in member.allow}
     for name in names:
         module = name.partition(":")[0]
@@ -284,7 +288,10 @@ def findable(folder: Path) -> None:
 
 
 def imported(folder: Path, name: str) -> Any:
-    """What "module:function" names (or a module, without a function), looked for in the site's folder too."""
+    """What "module:function" names (or a module, without a function), looked for in the site's folder too.
+
+    Whatever a module raises while it is imported, and be it the wish to end the process, is a CoterieError.
+    """
     module, _, attribute = name.partition(":")
     findable(folder)
     try:
@@ -293,3 +300,6 @@ def imported(folder: Path, name: str) -> Any:
     except (ImportError, AttributeError) as problem:
         remedy = f"install its module, or put it into '{folder}'"
         raise CoterieError(f"'{name}' cannot be imported ({problem}): {remedy}.") from problem
+    except (Exception, SystemExit) as problem:
+        raised = f"it raises {type(problem).__name__}: {problem}".rstrip(". :")
+        raise CoterieError(f"'{name}' cannot be imported ({raised}): put its module right.") from problem

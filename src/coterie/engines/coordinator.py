@@ -149,7 +149,8 @@ class Coordinator(ABC):
 
     def mark(self, tag: str) -> Ints:
         """Let every site keep its state under ``tag``; the clients that were not reached."""
-        return self._tell("mark", tag, lambda s: {"kind": "mark", "tag": tag, "counted": self._counted[s]})
+        with self._whole():
+            return self._tell("mark", tag, lambda s: {"kind": "mark", "tag": tag, "counted": self._counted[s]})
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state of ``mark(tag)``; the clients that were not reached.
@@ -256,10 +257,13 @@ class Coordinator(ABC):
     def _whole(self) -> Iterator[None]:
         """Count what happens within once all of it is done and on disk, or else nothing: then it may be tried again."""
         stood = self.number, self._life, list(self._counted), self.ledger.gradient_calls
+        length = 0 if self._journal is None else self._journal.length()
         try:
             yield
         except BaseException:
             self.number, self._life, self._counted, self.ledger.gradient_calls = stood
+            if self._journal is not None:
+                self._journal.cut(length)  # an interrupt may come when the entry is on disk already
             raise
 
     def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> Hidden | None:

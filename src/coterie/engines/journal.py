@@ -10,6 +10,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ class Journal:
         if (self.folder / "base").exists():
             self.base = checkpoint.read(self.folder / "base")
         self._era = 0 if self.base is None else int(self.base["era"])
+        self._sure, self._synced = True, False
+        """Whether the era is known to be that of ``base``, and the names of the files are known to be on disk."""
+        self._cut: int | None = None  # what is left of the entries once the last could be taken back
         self._ahead = deque(self._read())
 
     def __len__(self) -> int:
@@ -80,30 +84,61 @@ class Journal:
     def add(self, kind: str, key: bytes, entry: Mapping[str, Any]) -> None:
         """Append an entry; it is on disk when this returns, and nothing of it is where a CoterieError is raised."""
         data = wire.encode({"kind": kind, "key": key, **entry})
-        fresh = not self._path.exists()
+        self._look()
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                if fresh:
+                if not self._synced:
                     files.sync(self.folder)
+                    self._synced = True
+                if self._cut is not None and os.fstat(file).st_size > self._cut:
+                    os.ftruncate(file, self._cut)
+                self._cut = None
                 files.append(file, _LENGTH.pack(len(data)) + data, durable=True)
             finally:
                 os.close(file)
         except OSError as problem:
             raise _full(self._path, problem) from problem
 
+    def length(self) -> int:
+        """Bytes of the entries, for :meth:`cut`."""
+        self._look()
+        if self._cut is not None:
+            return self._cut
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def cut(self, length: int) -> None:
+        """Take back what was added since :meth:`length`: at once or, if that cannot be, before the next entry."""
+        self._cut = length
+        with suppress(OSError):
+            if self._path.stat().st_size > length:
+                os.truncate(self._path, length)
+            self._cut = None
+
     def keep(self, state: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
         """Make a state of the method the point that a resumed run begins from, and forget the entries before it."""
         if self._ahead:  # a resumed run that has yet to arrive where it stood
             return
+        self._look()
         old = self._path
         base = {"era": self._era + 1, "state": state, "engine": engine}
+        self._sure = self._synced = False  # a fault, or an interrupt, may come before or after the new base is there
         try:
             checkpoint.write(self.folder / "base", wire.pieces(base))
         except OSError as problem:
             raise _full(self.folder / "base", problem) from problem
-        self._era += 1
+        self._era, self._cut, self._sure = self._era + 1, None, True
         old.unlink(missing_ok=True)
+
+    def _look(self) -> None:
+        """See which era ``base`` begins, where a state may or may not have been kept."""
+        if self._sure:
+            return
+        path = self.folder / "base"
+        era = int(checkpoint.read(path)["era"]) if path.exists() else 0
+        if era != self._era:
+            self._era, self._cut = era, None
+        self._sure = True
 
     @property
     def _path(self) -> Path:
