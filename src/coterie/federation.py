@@ -60,8 +60,7 @@ def work_name(function: Work) -> str:
 def find_work(name: str) -> Work:
     """The marked function called ``name`` ("module:qualname"); a CoterieError if it is not known.
 
-    A module of this package is imported when needed; any other module must have been imported by the site's owner, so
-    no message can make a site import code.
+    Modules of this package are imported when needed; which others are is up to the site's owner, not to a message.
     """
     if (module := name.partition(":")[0]).split(".")[0] == "coterie":
         with suppress(ModuleNotFoundError):

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.columns import need
 from coterie.data.labels import encode, find_labels
-from coterie.data.spelling import tidy
+from coterie.data.spelling import tidied
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.kernels import Floats, Ints
@@ -197,7 +197,7 @@ def _tidied(column: pd.Series) -> pd.Series:
 
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
         return column
-    return column.map(lambda value: tidy(value) if isinstance(value, str) else value)
+    return pd.Series(tidied(column.to_numpy(dtype=object)), index=column.index, name=column.name)
 
 
 def _numbers(clients: Clients, column: pd.Series) -> Floats:
