@@ -19,7 +19,8 @@ import coterie
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coterie"
 FILES = {p.relative_to(SOURCE).as_posix(): p for p in sorted(SOURCE.rglob("*.py"))}
-METHODS = [name for name in FILES if name.startswith("methods/") and not name.endswith("__init__.py")]
+# The files of algorithms: what they share lies in folders beside them.
+METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and not name.endswith("__init__.py")]
 
 # Each room imports only itself and rooms to its left.
 ROOMS = (
@@ -53,7 +54,7 @@ HEAVY = {
     "dp_accounting",
 }
 
-FILE_LINES, METHOD_LINES, FUNCTION_LINES = 400, 150, 60
+FILE_LINES, METHOD_LINES, FUNCTION_LINES = 400, 200, 60
 
 # What may be longer, each with the reason: {"numerics/x.py": "why"}, {"methods/x.py": "why"}, {"api.py:fit": "why"}.
 LONG_FILES: dict[str, str] = {}
