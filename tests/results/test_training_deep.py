@@ -148,3 +148,86 @@ def test_a_layer_pattern_that_matches_nothing_lists_the_names(tmp_path, monkeypa
     message = coterie("train", "c.toml").message
     assert "'haed*' matches no layer of the model" in message
     assert "head" in message
+
+
+def outcomes(kind):
+    """Rows of two clients whose targets are not one number each."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(24, 1, 4, 4) if kind == "map" else (24, 5, 3) if kind == "sequence" else (24, 6))
+    X = X.astype(np.float32)
+    y = {
+        "labels": (X[:, :4] > 0).astype(np.int64) if X.ndim == 2 else None,
+        "numbers": X[:, :3] * 2.0 if X.ndim == 2 else None,
+        "column": X[:, :1] if X.ndim == 2 else None,
+        "map": (X[:, 0] > 0).astype(np.int64) if kind == "map" else None,
+        "sequence": (X[..., 0] > 0).astype(np.int64) if kind == "sequence" else None,
+    }[kind]
+    return X, y, np.repeat(["a", "b"], 12)
+
+
+def outputs(kind):
+    """A model for each of these."""
+    from torch import nn
+
+    class Steps(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).transpose(1, 2)  # (rows, classes, steps)
+
+    return {"labels": nn.Linear(6, 4), "numbers": nn.Linear(6, 3), "column": nn.Linear(6, 1)}.get(
+        kind, nn.Conv2d(1, 3, 3, padding=1) if kind == "map" else Steps(3, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "shape"),
+    [
+        ("labels", "bce", (2, 4)),
+        ("numbers", "mse", (2, 3)),
+        ("column", "mse", (2, 1)),
+        ("map", "cross_entropy", (2, 4, 4)),
+        ("sequence", "cross_entropy", (2, 5)),
+    ],
+)
+def test_targets_of_any_shape_are_trained_scored_and_predicted(tmp_path, kind, loss, shape):
+    settled = Config.of(
+        {
+            "data": {"source": f"{__name__}:outcomes", "args": {"kind": kind}, "partition": "given"},
+            "model": {"path": f"{__name__}:outputs", "args": {"kind": kind}, "loss": loss},
+            "run": {"rounds": 2},
+        }
+    )
+    bench = Bench.of(settled, 0)
+    run = train(bench, "local", {})
+    store.save(tmp_path, bench, run)
+    saved, held = store.load(tmp_path), bench.data.test
+    X, y = held.X[held.starts[1] : held.stops[1]], held.y[held.starts[1] : held.stops[1]]
+    found = saved.predict(X, "b")
+    assert saved.predict(X[:2], "b").shape == shape and saved.predict(X[:0], "b").shape == (0, *shape[1:])
+    if loss == "mse":
+        assert run.scores.loss[1] == pytest.approx(np.square(found - y).mean(), rel=1e-5)
+    else:
+        right = found == y if loss == "cross_entropy" else (found > 0) == (y > 0)
+        assert run.scores.accuracy[1] == pytest.approx(right.mean())
+
+
+def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
+    bench = Bench.of(config(), 0)
+    run = train(bench, "local", {})
+    theta, group = np.array(run.theta), np.repeat([0, 1, 3], [3, 3, 2])
+    theta[0], theta[4] = 50.0, np.nan
+    labels = bench.data.labels
+    broken = replace(
+        run, theta=theta, group=group, quarantined={labels[0]: (1, "its steps diverged")}, gone=[labels[6]]
+    )
+    store.save(tmp_path, bench, broken)
+    saved, part = store.load(tmp_path), bench.data.test
+    groups, models = saved._groups()
+    np.testing.assert_array_equal(groups, [0, 1, 3])
+    np.testing.assert_allclose(models, [theta[1:3].mean(0), theta[[3, 5]].mean(0), theta[7]], rtol=1e-6)
+    rows = slice(part.starts[7], part.stops[7])
+    adapted = saved.adapt(part.X[rows], part.y[rows])
+    assert adapted.group[0] in (0, 1, 3)
+    np.testing.assert_allclose(adapted.models[0], models[list(groups).index(adapted.group[0])], rtol=1e-6)
+    nobody = replace(saved, about=saved.about | {"gone": list(labels)})
+    with pytest.raises(CoterieError, match="Every client was left out"):
+        nobody.adapt(part.X[rows], part.y[rows])

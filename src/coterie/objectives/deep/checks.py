@@ -33,6 +33,8 @@ def tried(of: Architecture, rows: Rows) -> None:
             f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.{more}"
         ) from problem
     of.random = of.random or draws(of, x)
+    if isinstance(rows, Tensors) and not rows.known:
+        return
     if of.labels and isinstance(rows, Tensors):
         _known(outputs, rows.y)
     outputs = outputs.to(of.dtype).requires_grad_()

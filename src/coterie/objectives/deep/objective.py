@@ -97,7 +97,8 @@ class Deep:
         X : (n, ...) array or tensor
             Inputs. Floating numbers take the model's type; whole numbers are handed on as they are.
         y : (n, ...) array or tensor
-            Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients.
+            Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients. None for rows that are
+            only predicted (:meth:`predict`).
         starts, stops : (m,) int
             Row range of every client.
         loss : {"cross_entropy", "mse", "bce"} or callable, default "cross_entropy"
@@ -185,7 +186,8 @@ class Deep:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
         tried(of, rows)
         together = Together(of, training.ridge)
-        batched = bool(batched) and not of.moving and not of.random and batches(together, rows)
+        known = not isinstance(rows, Tensors) or rows.known
+        batched = bool(batched) and known and not of.moving and not of.random and batches(together, rows)
         return cls(of, rows, w, lo, hi, training, batched, together, Alone(of, training.ridge))
 
     def __len__(self) -> int:

@@ -33,11 +33,13 @@ class Rows(Protocol):
 class Tensors:
     """Inputs (n, ...) and targets (n, ...) that lie in memory; floating numbers take the model's type.
 
-    Whole numbers are handed on as they are, so that embeddings can be told which row to look up.
+    Whole numbers are handed on as they are, so that embeddings can be told which row to look up. Targets that are None
+    are not known: 0 stands for each.
     """
 
     def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.X, self.y = (_tensor(a, dtype, device) for a in (X, y))
+        self.X, self.known = _tensor(X, dtype, device), y is not None
+        self.y = _tensor(y, dtype, device) if self.known else self.X.new_zeros(self.X.shape[:1])
         if not self.X.ndim or len(self.X) != (len(self.y) if self.y.ndim else -1):
             raise CoterieError("X and y must have one row for each other.")
 

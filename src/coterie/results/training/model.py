@@ -24,8 +24,10 @@ SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 
 
-def objective(config: Config, rows: Part, classes: int, held: bool = False) -> Any:
+def objective(config: Config, rows: Part, classes: int, held: bool = False, targets: bool = True) -> Any:
     """The clients' rows as an objective; without its ridge where they are held out.
+
+    Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing.
 
     Raises
     ------
@@ -48,7 +50,7 @@ def objective(config: Config, rows: Part, classes: int, held: bool = False) -> A
     loss, score = model["loss"], model["score"]
     options["loss"] = config.load(loss, "The loss") if ":" in loss else loss
     options["score"] = None if score is None else config.load(score, "The score")
-    return deep.Deep.of(made, rows.X, rows.y, rows.starts, rows.stops, **options)
+    return deep.Deep.of(made, rows.X, rows.y if targets else None, rows.starts, rows.stops, **options)
 
 
 def network(config: Config) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +82,24 @@ class Saved:
         return np.asarray(self.theta[0 if same else self.labels.index(name)])
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
-        """What a client's model says of rows X (n, ...): the likeliest class, or the outputs where there are none."""
-        return np.asarray(self.objective(self._rows(X, "predict")).predict(self.model(client)[None]))
+        """What a client's model says of rows X (n, ...).
+
+        Returns
+        -------
+        (n, ...)
+            The likeliest class of every row (of every pixel or place, where each has one) under the loss
+            "cross_entropy"; else the model's outputs as they are, such as (n, outputs).
+        """
+        rows = self._rows(X, "predict")
+        some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
+        found = self.objective(some).predict(self.model(client)[None])
+        return np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows: see :func:`coterie.methods.grouping.adapt.adapt`.
 
         It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
+        Models of clients that were left out, or that diverged, have no part in either.
 
         Parameters
         ----------
@@ -100,7 +111,7 @@ class Saved:
         Raises
         ------
         CoterieError
-            For rows of another shape, none, or such as are not finite.
+            For rows of another shape, none, or such as are not finite; where no client's model is of use.
         """
         rows = self._rows(X, "adapt to")
         if not len(rows):
@@ -108,10 +119,23 @@ class Saved:
         here = self.objective(rows, y)
         if "personal" not in options and any(self.config.layout.values()):
             options["personal"] = model.layers(self.config, here)["personal"]
-        theta = np.asarray(self.theta)
-        label = np.zeros(len(theta), dtype=np.int64) if self.group is None else self.group
-        means = [theta[label == g].mean(axis=0) for g in np.unique(label)]
-        return adapt(InProcess(here), np.stack(means), **options)
+        groups, means = self._groups()
+        found = adapt(InProcess(here), means, **options)
+        return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+
+    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
+        theta = self.theta.values.reshape(len(self.theta), -1) if isinstance(self.theta, Ragged) else self.theta
+        out = {*self.about.get("quarantined", ()), *self.about.get("gone", ())}
+        good = np.isfinite(theta).all(axis=1)
+        label = np.zeros(len(theta), dtype=np.int64)
+        if len(theta) == len(self.labels):
+            good &= ~np.isin(self.labels, list(out))
+            label = label if self.group is None else np.asarray(self.group)
+        groups = np.unique(label[good])
+        if not len(groups):
+            raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
+        return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
 
     def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
@@ -123,11 +147,11 @@ class Saved:
         return rows
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
-        """Rows of one client as the objective that was trained; outcomes are zero where they are not known."""
+        """Rows of one client as the objective that was trained; without outcomes it only predicts."""
         rows = np.asarray(X)
-        outcome = np.zeros(len(rows), dtype=np.int64 if self.classes else np.float32) if y is None else np.asarray(y)
+        outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
         part = Part(rows, outcome, np.array([0]), np.array([len(rows)]))
-        return model.objective(self.config, part, self.classes)
+        return model.objective(self.config, part, self.classes, targets=y is not None)
 
 
 def save(out: Path, bench: Bench, run: Trained) -> None:
