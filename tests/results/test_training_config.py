@@ -74,6 +74,27 @@ def test_hyper_parameters_for_all_go_to_those_that_have_them():
     assert config.document("ditto")["methods"]["ditto"] == {"eta": 0.3, "B": 10, "lam": 1.0, "s": 5}
 
 
+@pytest.mark.parametrize("name", ["group-sgd", "group-models", "found-groups"])
+def test_of_two_ways_to_say_one_thing_the_one_given_drops_the_default_of_the_other(name):
+    method = TRAINERS[name]
+    for given in ({"tau": 5}, {"tau": 1}, {"tau": [1, 5]}):
+        for tables in ({"methods": {name: given}}, {"method": {"name": name, **given}}, {"methods": {"all": given}}):
+            config = Config.of(tables)
+            assert config.given(name) == given
+            assert "E" not in config.document(name)["methods"][name]
+            made = [
+                method.make(0, **{method.layout: ("*",)} | s if method.layout else s) for s in method.settings(given)
+            ]
+            assert {(one.E, one.steps_at_home) for one in made} <= {(0, 1), (0, 5)}
+    plain = method.settings({})[0]
+    assert plain["E"] == 1 and "tau" not in plain
+    specific = Config.of({"methods": {"all": {"tau": 5}, name: {"E": 2}}})
+    assert specific.given(name) == {"E": 2}
+    for both in ({"tau": 5, "E": 2}, {"tau": 1, "E": 1}):
+        with pytest.raises(CoterieError, match="leave one of the two out"):
+            Config.of({"methods": {name: both}})
+
+
 @pytest.mark.parametrize("name", ["digits", "fashion"])
 def test_the_examples_are_right(name):
     config = read(Path(__file__).parents[2] / "examples" / f"{name}.toml")

@@ -84,7 +84,9 @@ class FoundGroups(GroupSGD):
         if self.by == "updates":
             many = range(2, MOST + 1) if self.k == 0 else self.k
             return by_updates(fed, model, eta=eta, steps=self.steps, k=many, B=self.B, seed=self.seed)
-        ifca = IFCA(k=self.k, eta=eta, tau=self.tau, B=self.B, C=self.C, seed=self.seed, personal=self.personal)
+        ifca = IFCA(
+            k=self.k, eta=eta, tau=self.steps_at_home, B=self.B, C=self.C, seed=self.seed, personal=self.personal
+        )
         return by_restarts(fed, ifca, model, rounds=self.rounds, restarts=self.restarts, steps=self.steps)
 
     def known(self, group: Ints) -> GroupSGD:

@@ -11,7 +11,7 @@ Any layers may be shared, and the others may have other shapes in every group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,10 @@ class GroupSGD(LocalTraining):
         Names or patterns of the layers x_s that all groups share; () is a model for each group, ("*",) one for all.
     group : (m,) int, optional
         Group of every client from 0, by default its cluster. Groups of other architectures must be the clusters.
-    tau : int, default 1
-        Steps at home in a round. With one, a round is one step of SGD on f.
+    tau : int, optional
+        Steps at home in a round, by default one: a round is then one step of SGD on f.
     E : int, default 0
-        Instead of tau, passes over a client's rows in a round.
+        Instead of tau, passes over a client's rows in a round; 0 for none.
     weigh : {"clients", "rows"}, default "clients"
         Whether clients count alike, as in the notes, or by the weight of their rows.
     own : {"weighted", "averaged"}, default "weighted"
@@ -68,9 +68,10 @@ class GroupSGD(LocalTraining):
         Independent batches of every client at a look.
     """
 
+    EXCLUSIVE: ClassVar = (("tau", "E"),)
     shared: tuple[str, ...] = ()
     group: Any = None
-    tau: int = 1
+    tau: int | None = None
     E: int = 0
     weigh: str = "clients"
     own: str = "weighted"
@@ -79,12 +80,19 @@ class GroupSGD(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in {"tau": 1, "E": 0, "look": 0, "replicates": 2}.items():
+        for name, least in {"E": 0, "look": 0, "replicates": 2}.items():
             need(name, getattr(self, name), least, whole=True)
+        if self.tau is not None:
+            need("tau", self.tau, 1, whole=True)
         need_choices(self, {"weigh": ("clients", "rows"), "own": ("weighted", "averaged")})
         object.__setattr__(self, "shared", need_patterns("shared", self.shared))
-        if self.E and self.tau > 1:
-            raise CoterieError("Give tau, steps of a round, or E, passes over the rows, not both.")
+        if self.E and self.tau is not None:
+            raise CoterieError("Give tau, steps of a round, or E, passes over the rows: leave one of the two out.")
+
+    @property
+    def steps_at_home(self) -> int:
+        """Steps of a round where no passes are asked for."""
+        return 1 if self.tau is None else self.tau
 
     @property
     def coded(self) -> bool:
@@ -111,7 +119,7 @@ class GroupSGD(LocalTraining):
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
         trace, models = self.looked(fed, state, layout), layout.models(x)
-        over = {"eta": self.rate(t), "tau": self.tau, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
+        over = {"eta": self.rate(t), "tau": self.steps_at_home, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
         message = addressed(fed, self.groups(fed), models, to, self.coded)
         sums = fed.total(update, to=to, **message, link=self.link, **over)
         share, moves = averaged(sums, models)

@@ -85,10 +85,15 @@ class Trainer:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""
         return isinstance(value, list) and not _listed(self.takes[name].type)
 
+    def over(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given above what stands below it: of two that exclude each other, the one given drops the other."""
+        dropped = {name for pair in getattr(self.made_of, "EXCLUSIVE", ()) if set(pair) & set(given) for name in pair}
+        return {name: value for name, value in below.items() if name not in dropped} | dict(given)
+
     def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Every combination of what is given, defaults below it."""
         out: list[dict[str, Any]] = [{}]
-        for name, value in (self.defaults | dict(given)).items():
+        for name, value in self.over(self.defaults, given).items():
             choice = value if self.several(name, value) else [value]
             if not choice:
                 raise CoterieError(f"The method {self.name} needs one value of {name} at least to choose among.")
@@ -97,7 +102,7 @@ class Trainer:
 
     def make(self, seed: int, **given: Any) -> Any:
         """The method with its hyper-parameters, the defaults below those given."""
-        values = self.defaults | given | self.fixed
+        values = self.over(self.defaults, given) | self.fixed
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         if any(f.name == "seed" for f in fields(self.made_of)):
             values["seed"] = seed

@@ -100,7 +100,8 @@ class Config:
             for name in SECTIONS
             if name != "privacy" or self.private
         }
-        chosen = {name: trainer(name).defaults | self.given(name) for name in methods or (self.method,)}
+        made = {name: trainer(name) for name in methods or (self.method,)}
+        chosen = {name: method.over(method.defaults, self.given(name)) for name, method in made.items()}
         return {**kept, "methods": chosen}
 
     def fingerprint(self, *methods: str) -> str:
@@ -172,9 +173,9 @@ def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[
 
 def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
     """What is given of a method's hyper-parameters, under its name or for all that have them."""
-    takes = trainer(name).takes
-    common = {key: value for key, value in options.get(ALL, {}).items() if key in takes}
-    return common | dict(options.get(name, {}))
+    method = trainer(name)
+    common = {key: value for key, value in options.get(ALL, {}).items() if key in method.takes}
+    return method.over(common, options.get(name, {}))
 
 
 def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:

@@ -219,7 +219,7 @@ def train(
     else:
         run.restore(saved)
     try:
-        settings = {"method": name, "seed": bench.seed, **run.trainer.defaults, **run.setting}
+        settings = {"method": name, "seed": bench.seed, **run.trainer.over(run.trainer.defaults, run.setting)}
         for callback in callbacks:
             callback.start({**settings, "rounds": config["rounds"], "configuration": bench.config.fingerprint(name)})
         status = _rounds(run, callbacks, folder)
@@ -262,7 +262,7 @@ def _ended(run: _Run, status: str) -> Trained:
     gone = [] if together else [labels[i] for i in np.atleast_1d(state.get("gone", []))]
     return Trained(
         method=run.trainer.name,
-        setting=run.trainer.defaults | run.setting,
+        setting=run.trainer.over(run.trainer.defaults, run.setting),
         seed=run.bench.seed,
         theta=theta,
         scores=run.bench.scores(theta),
