@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie.engines import wire
+from coterie.engines import replies, wire
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, PerRow, Ragged
 
@@ -120,11 +121,27 @@ def test_nesting_without_end_is_refused():
         wire.encode(loop)
 
 
+def other_version(message, version=9):
+    """A message as that version would send it: its checksum is right."""
+    head = message[:4] + bytes([version]) + message[5:-16]
+    return head + blake2b(head, digest_size=16).digest()
+
+
 def test_another_version_is_named():
-    message = bytearray(wire.encode(1))
-    message[4] = 9
-    with pytest.raises(CoterieError, match="format 9, not 2"):
-        wire.decode(bytes(message))
+    with pytest.raises(wire.OtherVersion, match="format 9, not 2"):
+        wire.decode(other_version(wire.encode(1)))
+
+
+def test_every_bit_that_flips_is_damage_and_never_another_version():
+    message = wire.encode({"kind": "ask", "x": np.arange(3.0), "n": 7})
+    for place in range(len(message)):
+        for bit in range(8):
+            flipped = message[:place] + bytes([message[place] ^ 1 << bit]) + message[place + 1 :]
+            with pytest.raises(CoterieError, match="changed on the way.*send it again") as caught:
+                wire.decode(flipped)
+            assert type(caught.value) is CoterieError
+            reply = replies.read(flipped, {"kind": "ask"})
+            assert isinstance(reply, replies.Trouble) and reply.kind == "unreadable"
 
 
 def test_a_pickle_is_not_a_message():

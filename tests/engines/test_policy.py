@@ -2,6 +2,7 @@
 
 import re
 import time
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def changed(change):
 
 
 def other_version(name, call, reply):
-    return reply if name != "site 1" or call == 1 else reply[:4] + bytes([9]) + reply[5:]
+    head = reply[:4] + bytes([9]) + reply[5:-16]
+    return reply if name != "site 1" or call == 1 else head + blake2b(head, digest_size=16).digest()
 
 
 def garbage(name, call, reply):
@@ -93,6 +95,16 @@ def test_a_broken_site_is_left_out_and_named(fault, why):
     sent = len(fed._transport.sent)
     ask(fed)
     assert len(fed._transport.sent) == sent + 2, "it is not asked any more"
+
+
+@pytest.mark.parametrize("place", [0, 4, 5, 40])
+def test_a_bit_that_flipped_is_asked_for_again(place):
+    def fault(name, call, reply):
+        flips = name == "site 1" and call == 2
+        return reply[:place] + bytes([reply[place] ^ 2]) + reply[place + 1 :] if flips else reply
+
+    fed = remote(fault)
+    assert len(ask(fed).missing) == 0 and not fed.quarantined and fed._transport.calls == 3
 
 
 @pytest.mark.parametrize("fault, why", [v for k, v in BROKEN.items() if k not in ("garbage", "NaN")])

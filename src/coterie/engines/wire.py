@@ -71,6 +71,11 @@ def decode(data: bytes, writable: bool = False) -> Any:
     if len(data) < _HEAD.size + _CHECK:
         raise CoterieError(f"A message of {len(data)} bytes is cut short: send it again.")
     magic, version, size = _HEAD.unpack_from(data)
+    # The checksum first: what the head says is believed of a message that arrived as it was sent, and of no other.
+    if _checksum(memoryview(data)[:-_CHECK]) != data[-_CHECK:]:
+        if magic != MAGIC:
+            raise CoterieError("These bytes are not a coterie message, or were changed on the way: send it again.")
+        raise CoterieError("A message was changed on the way (its checksum differs): send it again.")
     if magic != MAGIC:
         raise CoterieError("These bytes are not a coterie message.")
     if version != VERSION:
@@ -78,8 +83,6 @@ def decode(data: bytes, writable: bool = False) -> Any:
     if len(data) != _HEAD.size + size + _CHECK:
         raise CoterieError(f"A message of {size} bytes arrived with {len(data)} bytes: send it again.")
     body = memoryview(data)[_HEAD.size : -_CHECK]
-    if _checksum(memoryview(data)[:-_CHECK]) != data[-_CHECK:]:
-        raise CoterieError("A message was changed on the way (its checksum differs): send it again.")
     try:
         reader = _Reader(body, writable)
         value = reader.value(0)
