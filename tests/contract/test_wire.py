@@ -137,7 +137,7 @@ def test_every_bit_that_flips_is_damage_and_never_another_version():
     for place in range(len(message)):
         for bit in range(8):
             flipped = message[:place] + bytes([message[place] ^ 1 << bit]) + message[place + 1 :]
-            with pytest.raises(CoterieError, match="changed on the way.*send it again") as caught:
+            with pytest.raises(CoterieError, match=r"changed on the way.*send it again") as caught:
                 wire.decode(flipped)
             assert type(caught.value) is CoterieError
             reply = replies.read(flipped, {"kind": "ask"})
