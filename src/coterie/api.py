@@ -107,7 +107,7 @@ def fit(
         ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
         :class:`coterie.methods.network.options.Asked` and :class:`coterie.methods.network.similarity.Similarity`.
     offset, weights : str, optional
-        Columns added to the linear predictor, and of row weights.
+        Columns added to the linear predictor, and of row weights: precisions relative to their mean, not counts.
     missing : {"error", "drop"}, default "error"
         What to do with rows that have missing or infinite values in columns that are used.
 

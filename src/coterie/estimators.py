@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.data.clients import Clients, cluster_columns
+from coterie.data.clients import Clients, cluster_columns, relative_weights
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
 from coterie.data.label_columns import (
@@ -133,7 +133,7 @@ class _Hierarchical(BaseEstimator):
             raise CoterieError(f"'{name}' names both the clients and their clusters.")
         coded[name] = coded_labels(labels, n, "clients")
         tree, notes = informative_tree(name, self._levels, coded)
-        weights = np.ones(n) if weights is None else weights
+        weights = np.ones(n) if weights is None else relative_weights(weights)
         terms = (*([INTERCEPT] if first else []), *names)
         design = X
         if first or not tree.presorted:
@@ -271,6 +271,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
             Whose row it is; one client by default.
         clusters : (n,) labels or (n, L) labels, fine to coarse, optional
         sample_weight : (n,) array, optional
+            Precisions of rows relative to their mean, not counts.
 
         Returns
         -------

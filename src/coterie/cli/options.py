@@ -31,7 +31,13 @@ Offset = Annotated[
     Option("--offset", metavar="COLUMN", help="Added to the linear predictor as it is.", rich_help_panel=_TABLE),
 ]
 Weights = Annotated[
-    str | None, Option("--weights", metavar="COLUMN", help="Weights of the rows.", rich_help_panel=_TABLE)
+    str | None,
+    Option(
+        "--weights",
+        metavar="COLUMN",
+        help="Weights of the rows: precisions relative to their mean, not counts.",
+        rich_help_panel=_TABLE,
+    ),
 ]
 Missing = Annotated[
     str,

@@ -189,6 +189,15 @@ class Clients:
         return tree.clients(design, vectors["y"], vectors["offset"], vectors["weights"], names, tree.order)
 
 
+def relative_weights(weights: F64) -> F64:
+    """Weights divided by the mean of those that are not zero: a constant factor, however large or small, is none."""
+    top = weights.max(initial=0.0)
+    if not 0.0 < top < np.inf:
+        return weights
+    scaled = weights / top  # so that no sum of weights overflows
+    return np.asarray(scaled / scaled[weights > 0.0].mean(), dtype=np.float64)
+
+
 def _matrix(X: npt.ArrayLike) -> F64:
     try:
         design = np.ascontiguousarray(X, dtype=np.float64)

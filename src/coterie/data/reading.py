@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.clients import Clients, Tree, arrange
+from coterie.data.clients import Clients, Tree, arrange, relative_weights
 from coterie.data.columns import (
     as_name,
     as_names,
@@ -68,7 +68,7 @@ def prepare(
     offset : str, optional
         A column that is added to the linear predictor as it is.
     weights : str, optional
-        A column of row weights, not negative.
+        A column of row weights, not negative; divided by their mean, but for a ``part``, which does not know it.
     missing : {"error", "drop"}, default "error"
         What to do with rows that have missing, infinite or non-numeric values in a column that is used.
     design : Design, optional
@@ -122,11 +122,12 @@ def prepare(
     X, _ = design.matrices(table, outcome=False, rows=take)
     y = design.read_outcome(table, take)
     notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
+    weigh = np.ones(len(y)) if weights is None else _numbers(table, weights, rows)
     clients = tree.clients(
         X,
         y,
         np.zeros(len(y)) if offset is None else _numbers(table, offset, rows),
-        np.ones(len(y)) if weights is None else _numbers(table, weights, rows),
+        weigh if part else relative_weights(weigh),
         design.terms,
         rows,
     )

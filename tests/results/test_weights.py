@@ -1,0 +1,76 @@
+"""Row weights are relative: a constant factor, however large or small, changes no number of a fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
+
+RNG = np.random.default_rng(0)
+N = 150
+DF = pd.DataFrame(
+    {"x": RNG.normal(size=N), "c": np.arange(N) % 10, "k": np.arange(N) % 10 % 3, "w": RNG.uniform(0.5, 2, N)}
+)
+DF["gaussian"] = 2 * DF["x"] + 0.3 * DF["c"] + RNG.normal(size=N)
+DF["binomial"] = (RNG.random(N) < 1 / (1 + np.exp(-DF["x"] - 0.2 * DF["c"] + 1))).astype(int)
+DF["poisson"] = RNG.poisson(np.exp(0.5 * DF["x"] + 0.1 * DF["c"]))
+GIVEN = {"gamma": 2.0, "lam": 1.0}
+
+
+def fitted(df, family, method, **options):
+    r = coterie.fit(
+        df, f"{family} ~ x", client="c", cluster="k", family=family, method=method, splits=0, weights="w", **options
+    )
+    bounds = r.predict(DF, interval=0.9)[["prediction", "lower", "upper"]].to_numpy()
+    parts = [[r.log_likelihood], r.global_coefficients["std_error"], r.client_coefficients.to_numpy(), bounds]
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("local", {}), ("pooled", {}), ("own-intercept", {}), ("hierarchical", {}), ("given-strengths", GIVEN)],
+)
+def test_a_constant_factor_changes_nothing(family, method, options):
+    here = fitted(DF, family, method, **options)
+    for factor in (1e-300, 1e-8, 1e16, 1e300):
+        there = fitted(DF.assign(w=DF["w"] * factor), family, method, **options)
+        np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-8, equal_nan=True)
+
+
+@pytest.mark.parametrize("method", ["async-l2gd", "similarity-network", "weighted-averaging"])
+def test_nor_in_runs_over_rounds(method):
+    options = {"rounds": {"steps": 20}}
+    if method == "async-l2gd":
+        options |= GIVEN
+    if method == "similarity-network":
+        options = {"network": {"space": "model", "k": 2, "lam": 0.1}}
+    one, other = (
+        coterie.fit(
+            DF.assign(w=DF["w"] * factor), "gaussian ~ x", client="c", method=method, weights="w", splits=0,
+            cluster="k" if method == "async-l2gd" else None, **options,
+        ).client_coefficients
+        for factor in (1.0, 1e20)
+    )  # fmt: skip
+    np.testing.assert_allclose(other, one, rtol=1e-8)
+
+
+def test_weights_over_thirty_orders_are_those_of_the_rows_that_have_one():
+    w = np.where(np.arange(N) < 120, 1.0, 1e-30)
+    r = coterie.fit(DF.assign(w=w), "gaussian ~ x", client="c", method="pooled", weights="w", splits=0)
+    known = coterie.fit(DF[:120], "gaussian ~ x", client="c", method="pooled", splits=0)
+    np.testing.assert_allclose(r.global_coefficients["estimate"], known.global_coefficients["estimate"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome"), [(HierarchicalRegressor(), "gaussian"), (HierarchicalClassifier(), "binomial")]
+)
+def test_estimators_take_relative_weights(model, outcome):
+    zero = np.where(np.arange(N) % 7 == 0, 0.0, DF["w"])
+    one, other = (
+        model.fit(DF[["x"]], DF[outcome], clients=DF["c"], sample_weight=zero * f).client_coef_ for f in (1.0, 1e40)
+    )
+    np.testing.assert_allclose(other, one, rtol=1e-8)
