@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import as_name, as_names, at_rows, need, need_order
+from coterie.data.columns import as_name, as_names, at_rows, need
+from coterie.data.order import row_order
 from coterie.data.reading import prepare
 from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
@@ -82,7 +84,8 @@ def fit(
         "given-strengths").
     test_fraction : float, default 0.25
     order_by : str, optional
-        Test on each client's latest rows by this column instead (one split).
+        Test on each client's latest rows by this column instead (one split). Dates and numbers in text are read; see
+        :func:`coterie.data.order.row_order`.
     split_by : str, optional
         Keep rows with the same value of this column (a person's) on one side of a split.
     seed : int, default 0
@@ -134,11 +137,12 @@ def fit(
     rounds = {} if rounds is None else rounds
     Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual, rounds, network)  # type: ignore[arg-type]
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
-    columns = {"order": order_by, "groups": split_by}
-    if order_by is not None and order_by in table.columns:
-        need_order(table[order_by], order_by)
     splits, test_fraction, seed, reml = int(splits), float(test_fraction), int(seed), bool(reml)  # NumPy's come too
-    hold = Splits(splits, test_fraction, seed, **{k: _column(table, c, clients) for k, c in columns.items()})
+    order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
+    if order is not None and splits:
+        order, note = row_order(order, str(order_by))
+        clients = replace(clients, notes=(*clients.notes, *([] if note is None else [note])))
+    hold = Splits(splits, test_fraction, seed, order, groups)
     if split_by is not None and splits:
         need_groups(clients, hold.groups, split_by)
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
@@ -171,4 +175,4 @@ def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:
     missing[clients.order] = table[name].isna().to_numpy()[clients.order]
     if missing.any():
         raise CoterieError(f"Column '{name}' has missing values in {at_rows(missing)}: these cannot be split by it.")
-    return table[name].to_numpy()[clients.order]
+    return table[name].iloc[clients.order]

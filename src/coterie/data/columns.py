@@ -31,7 +31,6 @@ LEVELS = 1000
 
 _OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
-_LOCAL_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}")
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
@@ -151,17 +150,6 @@ def _thing(dtype: Any) -> str:
     if text.startswith(("datetime", "period", "timestamp", "date")):
         return "dates"
     return "durations" if text.startswith(("timedelta", "duration")) else f"values of type {text}"
-
-
-def need_order(series: pd.Series[Any], name: str) -> None:
-    """Raise CoterieError for dates as text that does not sort by time."""
-    texts = [value for value in series.iloc[:1000] if isinstance(value, str)]
-    wrong = next((text for text in texts if _LOCAL_DATE.match(text.strip())), None)
-    if wrong is not None:
-        raise CoterieError(
-            f"Column '{name}' has dates such as {wrong!r}, which do not sort by time: write them with the year first, "
-            "as in 2026-12-31."
-        )
 
 
 def read_numbers(series: pd.Series[Any]) -> npt.NDArray[Any]:

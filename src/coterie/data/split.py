@@ -10,6 +10,7 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
+from coterie.data.order import row_order
 from coterie.errors import CoterieError
 from coterie.numerics.keyed import uniform, uniform_rows
 
@@ -35,8 +36,8 @@ def split_rows(
     repeat : int, default 0
         Number of the split.
     order : (n,) values, optional
-        By sorted row (``column[clients.order]``): the latest rows of each client are tested on. There is one such
-        split; of equal values, those further down the table count as later.
+        By sorted row (``column[clients.order]``), read by :func:`coterie.data.order.row_order`: the latest rows of each
+        client are tested on. There is one such split; of equal values, those further down the table count as later.
     groups : (n,) labels, optional
         By sorted row: rows with the same label (one person's) stay together, in all clients. Whole groups are drawn,
         and the share counts groups.
@@ -110,9 +111,7 @@ def _latest(clients: Clients, take: I64, order: Any) -> Mask:
 
     series = pd.Series(order)
     _complete(series.isna().to_numpy(dtype=bool), len(clients.y), "order", clients.order)
-    plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufM"
-    values = series.to_numpy() if plain else encode(series).codes
-    by_time = np.lexsort((values, clients.codes))
+    by_time = np.lexsort((row_order(series, "order")[0], clients.codes))
     test = np.zeros(len(clients.y), dtype=bool)
     test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
     return test
