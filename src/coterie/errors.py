@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 LONGEST = 2000
@@ -35,6 +36,32 @@ class NoSuchName(CoterieError, KeyError):
     """Replies without a name that was to be in them: those of a slip in a method, or of a site that is broken."""
 
     __str__ = Exception.__str__
+
+
+@contextmanager
+def fitting(what: str, remedy: str) -> Iterator[None]:
+    """Around what is done with something that was read: where its parts do not fit together, one sentence says so.
+
+    Files and messages come from anywhere, and checks of every part before use would be all of the code twice.
+
+    Parameters
+    ----------
+    what : str
+        What was read: "The model in 'x'".
+    remedy : str
+        What to do: "Save it again."
+
+    Raises
+    ------
+    CoterieError
+        For whatever else is raised inside, but what the operating system refuses.
+    """
+    try:
+        yield
+    except (CoterieError, OSError):
+        raise
+    except Exception as problem:  # a fault in what was read can come out anywhere, as anything
+        raise CoterieError(f"{what} cannot be used: parts of it do not fit together. {remedy}") from problem
 
 
 def entry(values: Mapping[str, Any], name: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +44,14 @@ def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666,
     """
     with replacing(path, mode=mode, durable=durable) as partial, partial.open("wb") as file:
         file.writelines(parts)
+
+
+def content(path: Path) -> bytes:
+    """All bytes of a file; an OSError where it is none, but a pipe or a device, which may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return file.read()
 
 
 @contextmanager

@@ -1,10 +1,13 @@
-"""A method of the user's own, found by its import path, and what it must have."""
+"""Code of the user's own, found by its import path: who may name it, and what a method must have."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,53 @@ def own(path: str, folder: Path | None = None) -> Trainer:
     plain.pop("seed", None)  # what is left tells one version of the code from another in hashes and reports
     what = (inspect.getdoc(made) or "").partition("\n")[0].rstrip(".")
     return Trainer(path, path, what, plain, groups=getattr(made, "known_groups", False) is True)
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """What a caller lets a file that was read name of code that is not coterie's. By default nothing.
+
+    Attributes
+    ----------
+    allow : frozenset of str
+        Import paths.
+    given : dict
+        What the caller gives for an import path.
+    digests : dict of str
+        :func:`digest` of each import path when the file was written.
+    changed : bool, default False
+        Whether code may be another than that.
+    """
+
+    allow: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    changed: bool = False
+
+    def get(self, path: str, what: str, folder: Path | None = None) -> Any:
+        """What an import path names; a CoterieError unless the caller named it in the call, and it did not change."""
+        if path not in self.given and path not in self.allow:
+            raise CoterieError(
+                f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: if you trust "
+                "it, name it in the call, with allow=[...] or as model=."
+            )
+        made = self.given[path] if path in self.given else imported(path, what, folder)
+        if not self.changed and digest(made) != self.digests.get(path):
+            raise CoterieError(
+                f"{what} '{path}' is not the code that was there when these models were trained: put that version of "
+                "its file back, train again, or take it as it is with changed=True."
+            )
+        return made
+
+
+def digest(made: Any) -> str:
+    """SHA-256 of the file that defines a function or a class, in hexadecimal; empty where it is in none."""
+    while isinstance(made, partial):
+        made = made.func
+    made = inspect.unwrap(made)
+    module = sys.modules.get(getattr(made, "__module__", None) or type(made).__module__)
+    file = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def imported(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:

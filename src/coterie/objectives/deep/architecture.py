@@ -207,6 +207,13 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
+def size(make: Make) -> int:
+    """How many numbers a module has, parameters and floating buffers, that layers of torch make: without the memory."""
+    with torch.device("meta"):
+        module = make()
+    return sum(t.numel() for t in tensors(module).values() if t.is_floating_point())
+
+
 def _moves(d: int, still: list[Place]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """1 for what is trained and 0 for what is frozen (d,); None where nothing is."""
     if not still:
@@ -247,6 +254,8 @@ def _device(given: str) -> torch.device:
         device = torch.device(given)
     except RuntimeError:
         raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise CoterieError(f'The device {given!r} was asked for and CUDA is not there: say device="cpu".')
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

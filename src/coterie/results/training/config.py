@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.own_method import imported
+from coterie.methods.own_method import Permitted, imported
+from coterie.methods.trainer import Trainer
 from coterie.methods.training import TRAINERS, trainer
 from coterie.results.training.keys import SECTIONS, section
 
@@ -56,6 +57,9 @@ class Config:
         "all"; lists are settings to choose among.
     folder : path
         Where files and modules that it names are looked for first.
+    permitted : Permitted or None
+        Of a configuration that was read from saved models: the code of a user's own that it may name. None: all, since
+        the user wrote it.
     """
 
     data: dict[str, Any]
@@ -67,6 +71,7 @@ class Config:
     privacy: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     folder: Path = Path()
+    permitted: Permitted | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Config:
@@ -91,6 +96,7 @@ class Config:
 
     def given(self, name: str) -> dict[str, Any]:
         """What is given of a method's hyper-parameters, under its name or for all."""
+        self._trainer(name)
         return _given(self.options, name)
 
     def document(self, *methods: str) -> dict[str, Any]:
@@ -100,7 +106,7 @@ class Config:
             for name in SECTIONS
             if name != "privacy" or self.private
         }
-        made = {name: trainer(name) for name in methods or (self.method,)}
+        made = {name: self._trainer(name) for name in methods or (self.method,)}
         chosen = {name: method.over(method.defaults, self.given(name)) for name, method in made.items()}
         return {**kept, "methods": chosen}
 
@@ -110,8 +116,15 @@ class Config:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def load(self, path: str, what: str) -> Any:
-        """What "package.module:name" names; a CoterieError says what cannot be found."""
+        """What "package.module:name" names; a CoterieError says what cannot be found, or may not be named here."""
+        if self.permitted is not None:
+            return self.permitted.get(path, what, self.folder)
         return imported(path, what, self.folder)
+
+    def _trainer(self, name: str) -> Trainer:
+        if self.permitted is not None and ":" in name:
+            self.permitted.get(name, "The method", self.folder)
+        return trainer(name)
 
 
 def read(path: str | Path) -> Config:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,12 @@ from coterie.objectives.softmax import Softmax
 from coterie.results.training.config import Config, called
 
 Array = npt.NDArray[Any]
+_PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
+"""Modules whose functions a configuration may also name by their import paths, as it would name its user's own."""
 NETS = ("mlp", "cnn", "unet", "nodule_detector")
 """The package's own nets, in ``objectives/deep/nets.py``."""
+_ARGS = 100
+"""Most arguments of a saved model, and entries of one of them."""
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 
@@ -48,8 +53,8 @@ def objective(config: Config, rows: Part, classes: int, held: bool = False, targ
     deep, _ = _deep()
     options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum")} | {"ridge": ridge}
     loss, score = model["loss"], model["score"]
-    options["loss"] = config.load(loss, "The loss") if ":" in loss else loss
-    options["score"] = None if score is None else config.load(score, "The score")
+    options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
+    options["score"] = None if score is None else _found(config, score, "The score")
     return deep.Deep.of(made, rows.X, rows.y if targets else None, rows.starts, rows.stops, **options)
 
 
@@ -57,13 +62,65 @@ def network(config: Config) -> Any:
     """A function without arguments that makes the torch module."""
     path, args = config.model["path"], config.model["args"]
     if ":" in path:
-        made = config.load(path, "The model")
+        made = _found(config, path, "The model")
     elif path in NETS:
         made = getattr(_deep()[1], path)
     else:
         hint = nearest(path, ("softmax", *NETS)) or f" There are softmax, {', '.join(NETS)}, and package.module:name."
         raise CoterieError(f"There is no model called '{path}'.{hint}")
     return partial(called, made, f"The model '{path}'", args)
+
+
+def own(path: str) -> bool:
+    """Whether a name is the import path of code that is not coterie's."""
+    return ":" in path and path.partition(":")[0] not in _PACKAGED
+
+
+def need_size(config: Config, d: int, softmax: int) -> None:
+    """Raise unless a saved model of the package has d numbers; to find out, nothing of its size is made.
+
+    Parameters
+    ----------
+    config : Config
+        With args from anywhere.
+    d : int
+        Numbers of a client's model, as they were read.
+    softmax : int
+        Numbers that a model called softmax would have.
+    """
+    path = config.model["path"]
+    if own(path):
+        return
+    size = softmax
+    if path != "softmax":
+        if not _small(config.model["args"], d):
+            raise CoterieError(f"The model '{path}' is not of the size of the numbers that were saved: train it again.")
+        make = network(config)
+        from coterie.objectives.deep import architecture
+
+        size = architecture.size(make)
+    if size != d:
+        raise CoterieError(f"The model '{path}' has {size:,} numbers, and {d:,} were saved: train it again.")
+
+
+def _small(args: Any, d: int) -> bool:
+    """Whether no size among the args of a model, nor their number, is beyond what d parameters can need."""
+    if isinstance(args, dict | list | tuple):
+        parts = list(args.values() if isinstance(args, dict) else args)
+        return len(parts) <= _ARGS and all(_small(part, d) for part in parts)
+    return args is None or isinstance(args, bool | str) or (isinstance(args, int) and abs(args) <= d)
+
+
+def _found(config: Config, path: str, what: str) -> Any:
+    """A function or class that a configuration names by its import path."""
+    module, _, name = path.partition(":")
+    if own(path):
+        return config.load(path, what)
+    _deep()
+    made = vars(import_module(module)).get(name)
+    if getattr(made, "__module__", None) != module:
+        raise CoterieError(f"{what} '{path}': {module} has no '{name}'.")
+    return made
 
 
 def _deep() -> tuple[Any, Any]:

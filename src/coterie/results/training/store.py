@@ -1,6 +1,7 @@
 """Trained models on disk: ``training.json`` and, beside it, the arrays in a safetensors file that it names.
 
 Never pickle. The arrays' file is written first and named after its content, so that no fault leaves half a model.
+What is read chooses no code: a model of the package is found by its name, and anything else is the caller's to name.
 """
 
 from __future__ import annotations
@@ -8,27 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie import __version__
+from coterie import __version__, files
 from coterie.data.columns import at_rows
 from coterie.data.dealing import Part
 from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, fitting, nearest
 from coterie.federation import Ragged
 from coterie.methods.grouping.adapt import Adapted, adapt
+from coterie.methods.own_method import Permitted, digest
 from coterie.methods.training import trainer
 from coterie.results.plain import plain, unplain
 from coterie.results.store import Shelf
 from coterie.results.training import model
 from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config
+from coterie.results.training.keys import SECTIONS, section
 from coterie.results.training.run import Trained
 
 if TYPE_CHECKING:
@@ -36,7 +41,9 @@ if TYPE_CHECKING:
 
 FORMAT, FILE = "coterie training", "training.json"
 _ARRAYS = re.compile(r"training-[0-9a-f]{16}\.safetensors")
-_SECTIONS = ("data", "model", "layout", "engine", "run", "privacy", "method", "options")
+_SECTIONS = (*SECTIONS, "method", "options")
+_OWN = {"path": "The model", "loss": "The loss", "score": "The score"}
+_REMEDY = "They are damaged: train them again."
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,9 @@ class Saved:
         """
         rows = self._rows(X, "predict")
         some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
-        found = self.objective(some).predict(self.model(client)[None])
+        theta = self.model(client)
+        with fitting("What was read of these trained models", _REMEDY):
+            found = self.objective(some).predict(theta[None])
         return np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
@@ -119,7 +128,8 @@ class Saved:
         here = self.objective(rows, y)
         if "personal" not in options and any(self.config.layout.values()):
             options["personal"] = model.layers(self.config, here)["personal"]
-        groups, means = self._groups()
+        with fitting("What was read of these trained models", _REMEDY):
+            groups, means = self._groups()
         found = adapt(InProcess(here), means, **options)
         return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
 
@@ -140,6 +150,8 @@ class Saved:
     def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
         rows = np.asarray(X)
+        if rows.dtype.kind not in "biuf":
+            raise CoterieError(f"Rows to {what} must be numbers, not {rows.dtype}.")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
@@ -150,6 +162,8 @@ class Saved:
         """Rows of one client as the objective that was trained; without outcomes it only predicts."""
         rows = np.asarray(X)
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
+        each = self.theta[0] if len(self.theta) else np.empty(0)
+        model.need_size(self.config, len(each), (1 + prod(self.shape)) * self.classes)
         part = Part(rows, outcome, np.array([0]), np.array([len(rows)]))
         return model.objective(self.config, part, self.classes, targets=y is not None)
 
@@ -179,6 +193,7 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
         "version": __version__,
         "arrays": {"file": name, "sha256": digest, **arrays},
         "config": {key: plain(getattr(bench.config, key)) for key in _SECTIONS},
+        "code": _digests(bench.config),
         "method": run.method,
         "setting": plain(run.setting),
         "labels": list(data.labels),
@@ -226,46 +241,113 @@ def by_client(bench: Bench, run: Trained) -> pd.DataFrame:
     return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
 
 
-def load(path: str | Path, folder: str | Path = ".") -> Saved:
+def load(
+    path: str | Path,
+    folder: str | Path = ".",
+    *,
+    model: Callable[..., Any] | None = None,
+    allow: Iterable[str] = (),
+    changed: bool = False,
+) -> Saved:
     """Read what ``coterie train --out`` wrote.
+
+    Nothing in it runs. Models and losses of the package are found by their names; code of a user's own is taken only
+    from this call, and only if its file is the one that was there in training.
 
     Parameters
     ----------
     path : path
         The folder.
     folder : path, default "."
-        Where a model of the user's own is imported from, before other places.
+        Where modules that ``allow`` names are imported from, before other places.
+    model : callable, optional
+        What makes the torch module, where that was a function or class of the user's own. It is called with the
+        ``args`` that the configuration had.
+    allow : iterable of str
+        Import paths "module:name" that may be imported: of the model, the loss and the score, as the configuration
+        named them.
+    changed : bool, default False
+        Take that code also if its file has changed since.
 
     Raises
     ------
     CoterieError
-        If there are no models, or they are damaged.
+        If there are no models, or they are damaged. Code that is not allowed, or that has changed, is refused when it
+        is needed: by ``predict`` and ``adapt``.
     """
-    from safetensors import SafetensorError
-
-    path = Path(path)
+    path, what = Path(path), f"The trained models in '{path}'"
+    if isinstance(allow, str) or not all(isinstance(name, str) for name in allow):
+        raise CoterieError("allow must be a list of import paths, such as ['mine:net'].")
     try:
-        document = json.loads((path / FILE).read_bytes())
-        if document["format"] != FORMAT or not _ARRAYS.fullmatch(file := document["arrays"]["file"]):
-            raise ValueError
-        content = (path / file).read_bytes()
-        if hashlib.sha256(content).hexdigest() != document["arrays"]["sha256"]:
-            raise ValueError
-        shelf, arrays = Shelf.from_bytes(content), document["arrays"]
-        theta = shelf.get(arrays["theta"])
-        sections = {key: unplain(document["config"].get(key, {})) for key in _SECTIONS}
-        return Saved(
-            config=Config(**sections, folder=Path(folder).absolute()),
-            method=document["method"],
-            setting=unplain(document["setting"]),
-            labels=tuple(document["labels"]),
-            theta=theta if arrays["offsets"] is None else Ragged(theta, shelf.get(arrays["offsets"])),
-            group=None if arrays["group"] is None else shelf.get(arrays["group"]),
-            classes=int(document["classes"]),
-            shape=tuple(document["shape"]),
-            about=unplain(document["about"]),
-        )
+        with fitting(what, _REMEDY):
+            document, shelf = _read(path)
+            config = document["config"]
+            sections = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
+            named = _text(config["method"]), _options(unplain(config["options"]))
+            given = {} if model is None else {_own_model(sections["model"]["path"]): model}
+            permitted = Permitted(frozenset(allow), given, dict(document.get("code", {})), changed)
+            return _saved(document, shelf, Config(**sections, method=named[0], options=named[1],
+                                                  folder=Path(folder).absolute(), permitted=permitted))  # fmt: skip
     except OSError as e:
         raise CoterieError(f"There are no trained models in '{path}': {e.strerror or e} ('{e.filename}').") from e
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as e:
-        raise CoterieError(f"The trained models in '{path}' are damaged: train them again.") from e
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Shelf]:
+    """The document and its arrays; a ValueError where they are not what was written together."""
+    document = json.loads(files.content(path / FILE))
+    if document["format"] != FORMAT or not _ARRAYS.fullmatch(file := document["arrays"]["file"]):
+        raise ValueError
+    content = files.content(path / file)
+    if hashlib.sha256(content).hexdigest() != document["arrays"]["sha256"]:
+        raise ValueError
+    return document, Shelf.from_bytes(content)
+
+
+def _saved(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Saved:
+    """The models; a ValueError where parts do not fit each other."""
+    arrays, labels = document["arrays"], tuple(map(_text, document["labels"]))
+    theta = values = shelf.get(arrays["theta"])
+    m = len(labels)
+    group = None if arrays["group"] is None else shelf.get(arrays["group"])
+    classes, shape = document["classes"], tuple(document["shape"])
+    if arrays["offsets"] is not None:
+        theta = Ragged(values, shelf.get(arrays["offsets"]))
+        values = values.reshape(len(theta), -1)
+        if np.any(np.diff(theta.offsets) != values.shape[1]):
+            raise ValueError
+    rows = values.ndim == 2 and len(values) in (1, m) and values.dtype.kind == "f"
+    whole = all(type(n) is int and 0 <= n < 2**31 for n in (classes, *shape))
+    if not (m and rows and whole and len(set(labels)) == m):
+        raise ValueError
+    if group is not None and (group.shape != (m,) or group.dtype.kind not in "iu"):
+        raise ValueError
+    setting, about = unplain(document["setting"]), unplain(document["about"])
+    if not (isinstance(setting, dict) and isinstance(about, dict)):
+        raise ValueError
+    return Saved(config, _text(document["method"]), setting, labels, theta, group, classes, shape, about)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _options(value: Any) -> dict[str, dict[str, Any]]:
+    """What was given of each method's hyper-parameters."""
+    if not (isinstance(value, dict) and all(isinstance(options, dict) for options in value.values())):
+        raise ValueError
+    return value
+
+
+def _own_model(path: str) -> str:
+    """The path of a model that a caller may stand in for; a CoterieError where it is one of the package."""
+    if model.own(path):
+        return path
+    raise CoterieError(f"These models are of the package's '{path}', which needs no model=: leave it out.")
+
+
+def _digests(config: Config) -> dict[str, str]:
+    """Of the code of a user's own that a configuration names: see :func:`coterie.methods.own_method.digest`."""
+    found = {p: digest(config.load(p, what)) for key, what in _OWN.items() if model.own(p := config.model[key] or "")}
+    return found | ({config.method: digest(trainer(config.method).made_of)} if ":" in config.method else {})

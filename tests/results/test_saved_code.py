@@ -1,0 +1,148 @@
+"""Code of a user's own in saved models: taken from the call alone, and only if its file is that of the training."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.results.training import store
+from coterie.results.training.bench import Bench
+from coterie.results.training.config import Config
+from coterie.results.training.run import train
+
+torch = pytest.importorskip("torch")
+
+MODULE = """
+from torch import nn
+from torch.nn import functional as F
+
+from pathlib import Path
+
+Path({mark!r}).write_text("imported")  # what importing it does
+
+def net(width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
+
+def loss(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+"""
+DATA = {"clients": 2, "rows": 80}
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A folder of models of a user's own, made in another process as it were, and the file of their code."""
+    code, out, mark = tmp_path / "code", tmp_path / "out", tmp_path / "mark"
+    code.mkdir()
+    (code / "ownnet.py").write_text(MODULE.format(mark=str(mark)))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    own = {"path": "ownnet:net", "args": {"width": 3}, "loss": "ownnet:loss"}
+    bench = Bench.of(Config.of({"data": DATA, "model": own, "run": {"rounds": 1}}, code), 0)
+    run = train(bench, "fedavg", {})
+    store.save(out, bench, run)
+    forget(monkeypatch)
+    mark.unlink()
+    yield out, code, mark, run
+    forget(monkeypatch)
+
+
+def forget(monkeypatch) -> None:
+    """As in a new process."""
+    sys.modules.pop("ownnet", None)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("code")])
+
+
+ROWS = np.zeros((3, 1, 8, 8), np.float32)
+
+
+def test_code_is_imported_only_if_the_caller_names_it(saved, monkeypatch) -> None:
+    out, code, mark, run = saved
+    trained = store.load(out, code)
+    assert trained.model("1").shape == run.theta[0].shape
+    for ask in (lambda: trained.predict(ROWS, "1"), lambda: trained.adapt(ROWS, np.zeros(3, int)),
+                lambda: store.load(out, code, allow=["ownnet:loss"]).predict(ROWS, "1")):  # fmt: skip
+        forget(monkeypatch)
+        with pytest.raises(CoterieError, match=r"'ownnet:\w+' is code that is not coterie's, .* name it in the call"):
+            ask()
+    mark.unlink(missing_ok=True)
+    assert len(store.load(out, code, allow=["ownnet:net", "ownnet:loss"]).predict(ROWS, "1")) == 3 and mark.exists()
+
+
+def test_code_that_has_changed_is_refused_unless_the_caller_says_so(saved, monkeypatch) -> None:
+    out, code, _, _ = saved
+    both = ["ownnet:net", "ownnet:loss"]
+    (code / "ownnet.py").write_text((code / "ownnet.py").read_text() + "# another line\n")
+    with pytest.raises(CoterieError, match=r"not the code that was there .* changed=True"):
+        store.load(out, code, allow=both).predict(ROWS, "1")
+    assert len(store.load(out, code, allow=both, changed=True).predict(ROWS, "1")) == 3
+
+
+def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
+    out, code, _, _ = saved
+    sys.path.insert(0, str(code))
+    from ownnet import net
+
+    trained = store.load(out, model=net, allow=["ownnet:loss"])
+    assert len(trained.predict(ROWS, "1")) == 3
+    with pytest.raises(CoterieError, match="'ownnet:net' is not the code that was there"):
+        store.load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
+    with pytest.raises(CoterieError, match="allow must be a list of import paths"):
+        store.load(out, allow="ownnet:net")
+
+
+@pytest.fixture
+def packaged(tmp_path):
+    bench = Bench.of(Config.of({"data": DATA, "model": {"path": "mlp"}, "run": {"rounds": 1}}), 0)
+    store.save(tmp_path, bench, train(bench, "fedavg", {}))
+    return tmp_path
+
+
+def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
+    assert len(store.load(packaged).predict(ROWS, "1")) == 3
+    with pytest.raises(CoterieError, match="package's 'mlp', which needs no model=: leave it out"):
+        store.load(packaged, model=torch.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"args": {"sizes": [64, 10**12, 10]}}, "'mlp' is not of the size of the numbers that were saved"),
+        ({"args": {"sizes": [1] * 10**5}}, "'mlp' is not of the size of the numbers that were saved"),
+        ({"args": {"sizes": [64, 2000, 10]}}, "'mlp' has 150,010 numbers, and 2,410 were saved"),
+        ({"path": "softmax"}, "'softmax' has 650 numbers, and 2,410 were saved"),
+        ({"args": {"sizes": ["os:system", 2]}}, "does not take these args"),
+        ({"path": "coterie.objectives.deep.nets:torch.load", "args": {"f": "x"}}, "has no 'torch.load'"),
+        ({"path": "coterie.objectives.deep.nets:OrderedDict"}, "has no 'OrderedDict'"),
+        ({"path": "coterie.files:write"}, "is code that is not coterie's"),
+        ({"loss": "os:system"}, "'os:system' is code that is not coterie's"),
+        ({"score": "os:system"}, "'os:system' is code that is not coterie's"),
+        ({"device": "meta"}, "There is no device 'meta'"),
+        ({"momentum": "0.9"}, "model.momentum must be a number"),
+    ],
+    ids=lambda v: str(v)[:40],
+)  # fmt: skip
+def test_what_a_file_says_of_a_model_is_checked_before_anything_is_made(packaged, model, message) -> None:
+    document = json.loads((packaged / store.FILE).read_text())
+    document["config"]["model"] |= model
+    (packaged / store.FILE).write_text(json.dumps(document))
+    with pytest.raises(CoterieError, match=message):
+        store.load(packaged).predict(ROWS, "1")
+
+
+def test_a_saved_method_of_a_user_s_own_is_not_imported_to_say_what_was_configured(packaged) -> None:
+    document = json.loads((packaged / store.FILE).read_text())
+    document["config"]["method"] = "os:system"
+    (packaged / store.FILE).write_text(json.dumps(document))
+    with pytest.raises(CoterieError, match="The method 'os:system' is code that is not coterie's"):
+        store.load(packaged).config.fingerprint()
+
+
+def test_a_file_that_never_ends_is_not_read(packaged) -> None:
+    (packaged / store.FILE).unlink()
+    (packaged / store.FILE).symlink_to("/dev/zero")
+    with pytest.raises(CoterieError, match="not a regular file"):
+        store.load(packaged)
