@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import as_name, as_names, at_rows, need
+from coterie.data.columns import as_name, as_names, at_rows, need, read_as_missing
 from coterie.data.order import row_order
 from coterie.data.reading import prepare
 from coterie.data.split import need_groups
@@ -151,6 +151,8 @@ def fit(
     options = Options(family, shared, *learn, dict(rounds), network)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
+    if (given := table.attrs.get("coterie", {}).get("na_values")) is not None:
+        settings["na_values"] = given
     fitting = Fitting(clients, design, formula, options, settings, offset)
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
@@ -174,5 +176,8 @@ def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:
     missing = np.zeros(len(table), dtype=bool)
     missing[clients.order] = table[name].isna().to_numpy()[clients.order]
     if missing.any():
-        raise CoterieError(f"Column '{name}' has missing values in {at_rows(missing)}: these cannot be split by it.")
+        texts = "".join(f", where {text}" for text in read_as_missing(table, [name]))
+        raise CoterieError(
+            f"Column '{name}' has missing values in {at_rows(missing)}{texts}: these cannot be split by it."
+        )
     return table[name].iloc[clients.order]

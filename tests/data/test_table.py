@@ -225,3 +225,37 @@ def test_fingerprint_does_not_see_how_a_table_is_stored(df):
         pl.from_pandas(df),
     ]
     assert {fingerprint(d) for d in same} == {fingerprint(df)}
+
+
+NONE = "drug,dose,zip\nNone,1,01002\nA,NA,NA\nB,,02003\nNone,2,01002\n"
+
+
+def test_text_that_is_read_as_missing_is_told_from_empty_cells(tmp_path):
+    (tmp_path / "t.csv").write_text(NONE)
+    df = read_table(tmp_path / "t.csv")
+    assert df.drug.isna().tolist() == [True, False, False, True]
+    assert df.attrs["coterie"]["read_as_missing"] == {"drug": {"None": 2}, "dose": {"NA": 1}, "zip": {"NA": 1}}
+    assert df.zip.isna().tolist() == [False, True, False, False]  # not a level although leading zeros make it text
+    assert df.zip[0] == "01002"
+
+
+@pytest.mark.parametrize(
+    ("na_values", "drug", "dose"),
+    [
+        ([], ["None", "A", "B", "None"], ["1", "NA", None, "2"]),
+        (["NA"], ["None", "A", "B", "None"], [1, None, None, 2]),
+    ],
+)
+def test_what_means_missing_can_be_said(tmp_path, na_values, drug, dose):
+    (tmp_path / "t.csv").write_text(NONE)
+    df = read_table(tmp_path / "t.csv", na_values=na_values)
+    assert df.drug.tolist() == drug
+    assert df.dose.astype(object).where(df.dose.notna(), None).tolist() == dose
+    assert df.attrs["coterie"]["na_values"] == na_values
+    assert read_table(tmp_path / "t.csv", "drug").drug.tolist() == drug  # labels are read as they are written
+
+
+def test_texts_that_mean_missing_must_be_texts(tmp_path):
+    (tmp_path / "t.csv").write_text(NONE)
+    with pytest.raises(CoterieError, match="na_values must be texts"):
+        read_table(tmp_path / "t.csv", na_values=[-99])

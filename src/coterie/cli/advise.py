@@ -70,6 +70,7 @@ def advise(
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
+    na_value: o.NaValue = None,
     splits: Splits = 5,
     test_fraction: o.TestFraction = 0.25,
     seed: o.Seed = 0,
@@ -106,10 +107,11 @@ def _read(context: typer.Context) -> Advice:
     mine = ("table", "out", "pairs", "main")
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in mine}
     options["cluster"] = tuple(options["cluster"] or ())
+    na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.data.table import read_table
         from coterie.results.advice import advise as advise_frame
 
-        df = read_table(context.params["table"], [options["client"], *options["cluster"]])
+        df = read_table(context.params["table"], [options["client"], *options["cluster"]], na_values)
     with status("Choosing collaborators ..."):
         return advise_frame(df, **options)

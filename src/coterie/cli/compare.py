@@ -78,6 +78,7 @@ def compare(
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
+    na_value: o.NaValue = None,
     splits: o.Splits = 5,
     test_fraction: o.TestFraction = 0.25,
     order_by: o.OrderBy = None,

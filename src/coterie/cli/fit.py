@@ -53,6 +53,7 @@ def fit(
     offset: o.Offset = None,
     weights: o.Weights = None,
     missing: o.Missing = "error",
+    na_value: o.NaValue = None,
     splits: o.Splits = 5,
     test_fraction: o.TestFraction = 0.25,
     order_by: o.OrderBy = None,
@@ -94,12 +95,13 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     if (budget := options.pop("bytes_per_update", None)) is not None:
         options["rounds"] = with_budget(options["rounds"], budget, options["method"])
     options["network"] = described(options.get("network"))
+    na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
 
         split_by = [options["split_by"]] if options["split_by"] is not None else []
-        df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by])
+        df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
     with status("Comparing the methods ..."):
         return df, fit_frame(df, **options)
 

@@ -48,6 +48,16 @@ Missing = Annotated[
         rich_help_panel=_TABLE,
     ),
 ]
+NaValue = Annotated[
+    list[str] | None,
+    Option(
+        "--na-value",
+        metavar="TEXT",
+        help="Text of a CSV that means a missing value, besides empty cells; several are allowed. By default NA, null, "
+        "nan, None and the like; '' alone takes only empty cells as missing.",
+        rich_help_panel=_TABLE,
+    ),
+]
 Family = Annotated[
     str,
     Option(
@@ -216,6 +226,11 @@ def numbers(option: str, text: str | None) -> float | list[float] | None:
     except ValueError as e:
         raise CoterieError(f"{option} takes a number, or several with commas between them, not '{text}'.") from e
     return values if len(values) > 1 else values[0]
+
+
+def na_values(texts: list[str] | None) -> list[str] | None:
+    """What --na-value says to :func:`coterie.read_table`; None where nothing was said."""
+    return [text for text in texts if text] if texts else None
 
 
 def assignments(option: str, texts: list[str] | None, names: tuple[str, ...] = ()) -> dict[str, Any]:

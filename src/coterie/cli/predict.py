@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli import options as o
 from coterie.cli.common import ModelPath, TablePath, check_table, load_model, place, say, status
 from coterie.errors import CoterieError, listed, nearest
 
@@ -59,6 +60,7 @@ def predict(
     ] = None,
     missing: Missing = "error",
     keep: Keep = None,
+    na_value: o.NaValue = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -81,7 +83,7 @@ def predict(
     from coterie.data.table import write_table
 
     with status("Reading the table ..."):
-        df, kept = read(table, result, keep or [])
+        df, kept = read(table, result, keep or [], o.na_values(na_value))
     df = of_client(df, result.model, client)
     answers = result.predict(df, interval=interval, missing=missing)  # type: ignore[arg-type]
     frame = beside(df, [result.model.client_name, *kept], answers)
@@ -95,7 +97,9 @@ def predict(
         say(f"Written to {out}.")
 
 
-def read(table: Path, result: FitResult, keep: list[str]) -> tuple[pd.DataFrame, list[str]]:
+def read(
+    table: Path, result: FitResult, keep: list[str], na_values: list[str] | None
+) -> tuple[pd.DataFrame, list[str]]:
     """The table, and which of its columns to keep; those the model does not use are read as they are written."""
     from coterie.data.columns import need
     from coterie.data.table import read_table
@@ -103,10 +107,11 @@ def read(table: Path, result: FitResult, keep: list[str]) -> tuple[pd.DataFrame,
     m, design = result.model, result.design
     used = {*(m.terms if design is None else design.columns), result.offset}
     labels = [m.client_name, *(level.name for level in m.levels)]
-    df = read_table(table, [*labels, *(name for name in keep if name not in used)])
+    na_values = result.settings.get("na_values") if na_values is None else na_values
+    df = read_table(table, [*labels, *(name for name in keep if name not in used)], na_values)
     if "all" in keep:
         keep = list(df.columns)
-        df = read_table(table, [*labels, *(name for name in keep if name not in used)])
+        df = read_table(table, [*labels, *(name for name in keep if name not in used)], na_values)
     need(df, keep, "kept")
     return df, [name for name in dict.fromkeys(keep) if name != m.client_name]
 

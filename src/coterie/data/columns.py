@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,7 @@ LEVELS = 1000
 
 _OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
+_MISSING = "missing values"
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
 
@@ -193,7 +194,7 @@ def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
     """What is wrong with a column: (``"missing values"``, rows) and the like; empty for a sound column."""
     if kind == "category":
         missing = series.isna().to_numpy(dtype=bool)
-        return [("missing values", missing)] if missing.any() else []
+        return [(_MISSING, missing)] if missing.any() else []
     values = read_numbers(series)
     if values.dtype.kind in "iub":
         return []
@@ -202,19 +203,46 @@ def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
             return []
     nan = np.isnan(values)
     missing = series.isna().to_numpy(dtype=bool)
-    parts = [("missing values", missing), (_NOT_NUMBERS, nan & ~missing)]
+    parts = [(_MISSING, missing), (_NOT_NUMBERS, nan & ~missing)]
     parts.append(("infinite values", np.isinf(values)))
     return [(what, rows) for what, rows in parts if rows.any()]
 
 
-def fault_text(column: str, what: str, bad: Mask, series: pd.Series[Any]) -> str:
-    """One fault in words, without a full stop."""
+def fault_text(column: str, what: str, bad: Mask, df: pd.DataFrame) -> str:
+    """One fault of a column of a table in words, without a full stop."""
     if what != _NOT_NUMBERS:
-        return f"column '{column}' has {what} in {at_rows(bad)}"
-    values = list(dict.fromkeys(series[bad].astype(str)))
+        texts = read_as_missing(df, [column]) if what == _MISSING else []
+        return f"column '{column}' has {what} in {at_rows(bad)}{f', where {texts[0]}' if texts else ''}"
+    values = list(dict.fromkeys(df[column][bad].astype(str)))
     return (
         f"column '{column}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} "
         f"(if '{column}' is a category, write C({column}) in the formula)"
+    )
+
+
+def read_as_missing(df: pd.DataFrame, columns: Iterable[str]) -> list[str]:
+    """Which texts of a file were read as missing in each of some columns, in words; only columns with such texts.
+
+    :func:`coterie.read_table` leaves word of them in the table; counts are those of the whole file.
+    """
+    word = df.attrs.get("coterie")
+    found = word.get("read_as_missing", {}) if isinstance(word, dict) else {}
+    notes = []
+    for column in columns:
+        if counts := found.get(column):
+            whole = len(df) == word["rows"]
+            shown = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
+            notes.append(f"the file says {listed(shown, 5)}")
+    return notes
+
+
+def missing_remedy(df: pd.DataFrame, kinds: Mapping[str, Kind]) -> str:
+    """How text that was read as missing is read as a level; empty where no category has such text."""
+    if not read_as_missing(df, [c for c, kind in kinds.items() if kind == "category"]):
+        return ""
+    return (
+        " If such text is a level and not a missing value, name the texts that do mean missing when the file is read: "
+        "na_values=[] (--na-value '') leaves empty cells alone."
     )
 
 

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+NA_VALUES = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""Texts that mean a missing value where nobody says which do; those of pandas."""
 _DECIMAL = r"\s*[+-]?\d+,\d+\s*"
 
 
-def read_delimited(file: Path, labels: Collection[str] = ()) -> pd.DataFrame:
+def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collection[str] | None = None) -> pd.DataFrame:
     """Read a CSV or TSV file.
 
     Parameters
@@ -30,10 +35,13 @@ def read_delimited(file: Path, labels: Collection[str] = ()) -> pd.DataFrame:
         UTF-8, names in the first line.
     labels : collection of str
         Columns of labels, see :func:`coterie.read_table`; names that are not in the file do not matter.
+    na_values : collection of str, optional
+        Texts that mean a missing value, as an empty cell always does; by default ``NA_VALUES``.
 
     Returns
     -------
     DataFrame
+        ``.attrs["coterie"]`` says which texts were read as missing.
 
     Raises
     ------
@@ -47,10 +55,15 @@ def read_delimited(file: Path, labels: Collection[str] = ()) -> pd.DataFrame:
     form: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
     try:
         _check_head(file, form)
-        df = pd.read_csv(file, low_memory=False, **form)
+        empty = ["", *(NA_VALUES if na_values is None else na_values)]
+        df = pd.read_csv(file, low_memory=False, keep_default_na=False, na_values=empty, **form)
     except UnicodeDecodeError as e:
         raise CoterieError(_convert(file, "WINDOWS-1252", "Latin-1 or Windows-1252")) from e
-    return _labels_as_text(df, file, form, labels)
+    df, absent = _as_text(df, file, form, labels)
+    if absent or na_values is not None:
+        given = None if na_values is None else list(na_values)
+        df.attrs["coterie"] = {"na_values": given, "rows": len(df), "read_as_missing": absent}
+    return df
 
 
 def distinct(names: Iterable[str]) -> None:
@@ -108,24 +121,33 @@ def _other_mark(file: Path, mark: str) -> str:
     return f"{sentence}, or read it in Python with pandas.read_csv('{file.name}', sep='{mark}'{decimal})."
 
 
-def _labels_as_text(df: pd.DataFrame, file: Path, form: dict[str, Any], labels: Collection[str]) -> pd.DataFrame:
-    """Labels as they are written; and no number begins with a zero, such as a ZIP code: 01002 and 1002 are two."""
+def _as_text(
+    df: pd.DataFrame, file: Path, form: dict[str, Any], labels: Collection[str]
+) -> tuple[pd.DataFrame, dict[str, dict[str, int]]]:
+    """Labels as they are written, and the texts that were read as missing in other columns, each with its rows.
+
+    No number begins with a zero, such as a ZIP code: 01002 and 1002 are two.
+    """
     import pandas as pd
 
     zeros = _leading_zeros(file, form["sep"])
     plain = [not zeros and dtype == np.int64 for dtype in df.dtypes]  # need no second look, and no memory for text
     own = {j for j, name in enumerate(df.columns) if name in labels and not plain[j]}
     numeric = {j for j, dtype in enumerate(df.dtypes) if zeros and pd.api.types.is_numeric_dtype(dtype)}
-    places = sorted(own | numeric)
+    gaps = {j for j, some in enumerate(df.isna().any()) if some and df.columns[j] not in labels}
+    places, absent = sorted(own | numeric | gaps), {}
     if not places:
-        return df
+        return df, absent
     texts = pd.read_csv(file, usecols=places, dtype=str, keep_default_na=False, na_values=[""], **form)
     for j, (_, text) in zip(places, texts.items(), strict=True):
         if j in own:
             df[df.columns[j]] = _as_written(text)
-        elif text.str.fullmatch(r"\s*0[0-9]+\s*", na=False).any():
-            df[df.columns[j]] = text.str.strip()
-    return df
+            continue
+        if j in gaps and len(counts := text[df[df.columns[j]].isna()].value_counts()):
+            absent[str(df.columns[j])] = {str(k): int(n) for k, n in counts.items()}
+        if j in numeric and text.str.fullmatch(r"\s*0[0-9]+\s*", na=False).any():
+            df[df.columns[j]] = text.str.strip().mask(df[df.columns[j]].isna())
+    return df, absent
 
 
 def _as_written(text: pd.Series[Any]) -> pd.Series[Any]:

@@ -27,6 +27,7 @@ from coterie.data.columns import (
     find_levels,
     kind_of,
     limit_columns,
+    missing_remedy,
     need,
     outcome_levels,
     read_levels,
@@ -319,8 +320,9 @@ class Design:
             for what, found in faults(df[column], self.kind(column)):
                 here = found & _used(rows, len(df))
                 if on_missing == "error" and here.any():
-                    text = fault_text(column, what, here, df[column])
-                    raise BadRows(f"{text[0].upper()}{text[1:]}.")
+                    text = fault_text(column, what, here, df)
+                    remedy = missing_remedy(df, {column: self.kind(column)})
+                    raise BadRows(f"{text[0].upper()}{text[1:]}.{remedy}")
                 bad = here if bad is None else bad | here
         return bad
 

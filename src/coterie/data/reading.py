@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from coterie.data.columns import (
     fault_text,
     faults,
     kind_of,
+    missing_remedy,
     need,
     read_numbers,
     rows_text,
@@ -97,6 +99,7 @@ def prepare(
     parsed = read_roles(table, formula, client, levels, roles, design)
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
+    dropped = tuple(notes)
     notes += spellings(table, parsed, design, labels if part else {}, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
@@ -116,12 +119,13 @@ def prepare(
     del labels
     rows = tree.order if rows is None else rows[tree.order]
     take = None if tree.presorted and len(rows) == len(table) else rows
-    if design is None:
-        design = Design.fit(table, parsed.formula, rows=take)
-        design.need_variety()
-    X, _ = design.matrices(table, outcome=False, rows=take)
-    y = design.read_outcome(table, take)
-    notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
+    with _mentioning(dropped):
+        if design is None:
+            design = Design.fit(table, parsed.formula, rows=take)
+            design.need_variety()
+        X, _ = design.matrices(table, outcome=False, rows=take)
+        y = design.read_outcome(table, take)
+        notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
     weigh = np.ones(len(y)) if weights is None else _numbers(table, weights, rows)
     clients = tree.clients(
         X,
@@ -132,6 +136,17 @@ def prepare(
         rows,
     )
     return replace(clients, notes=tuple(notes)), design
+
+
+@contextmanager
+def _mentioning(dropped: Sequence[str]) -> Iterator[None]:
+    """Errors of what is left of a table say also what was left out of it, which may be why."""
+    try:
+        yield
+    except CoterieError as e:
+        if not dropped:
+            raise
+        raise type(e)(" ".join([str(e), *dropped])) from e
 
 
 def check_choices(family: str, missing: str) -> None:
@@ -204,21 +219,22 @@ def sound_rows(
         kinds[name] = "number"
     for name, kind in kinds.items():
         for what, bad in faults(table[name], kind):
-            found.append((fault_text(name, what, bad, table[name]), bad))
+            found.append((fault_text(name, what, bad, table), bad))
     if not found:
         return None, []
+    remedy = missing_remedy(table, kinds)
     texts = [text for text, _ in found]
     sentence = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     if missing == "error":
         raise CoterieError(
             f"{sentence[0].upper()}{sentence[1:]}. Correct these rows, or leave them out with missing='drop' "
-            "(--missing drop)."
+            f"(--missing drop).{remedy}"
         )
     bad = np.logical_or.reduce([mask for _, mask in found])
     rows = np.flatnonzero(~bad).astype(np.int64)
     if len(rows) == 0:
-        raise NoRows(f"No row is left without missing values: {sentence}.")
-    return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}."]
+        raise NoRows(f"No row is left without missing values: {sentence}.{remedy}")
+    return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
 def spellings(

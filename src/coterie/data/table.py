@@ -25,7 +25,9 @@ _READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
 
 
-def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -> pd.DataFrame:
+def read_table(
+    path: str | os.PathLike[str], labels: str | Sequence[str] = (), na_values: str | Sequence[str] | None = None
+) -> pd.DataFrame:
     """Read a table from a file.
 
     Parameters
@@ -39,6 +41,11 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
         Columns of a CSV that hold labels, such as those of clients and clusters. They are read as they are written:
         ``1e3`` and ``1000`` are two, ``NA`` and ``null`` are labels, and only an empty cell has none. Names that are
         not in the table do not matter.
+    na_values : str or sequence of str, optional
+        Texts that mean a missing value in the other columns of a CSV, as an empty cell does everywhere; ``[]`` for
+        none, so that "None" is a level as any other. By default those of pandas, such as ``NA``, ``null``, ``nan`` and
+        ``None``. What is said of missing values names the texts that were read as such; a model remembers what was
+        given here, and ``coterie predict`` reads tables in the same way.
 
     Returns
     -------
@@ -51,6 +58,10 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
     """
     if not isinstance(path, (str, os.PathLike)):
         raise CoterieError(f"path must be the path of one file, not {path!r:.60}.")
+    if isinstance(na_values, str):
+        na_values = (na_values,)
+    if na_values is not None and not all(isinstance(v, str) for v in na_values):
+        raise CoterieError(f"na_values must be texts, such as ['NA', '-99'], not {na_values!r:.60}.")
     file = Path(path)
     if not file.exists():
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
@@ -63,7 +74,7 @@ def read_table(path: str | os.PathLike[str], labels: str | Sequence[str] = ()) -
         if suffix in readers:
             df = readers[suffix](file)
         else:
-            df = read_delimited(file, (labels,) if isinstance(labels, str) else labels)
+            df = read_delimited(file, (labels,) if isinstance(labels, str) else labels, na_values)
     if len(df) == 0:
         raise NoRows(f"The table '{file}' has no rows.")
     return df

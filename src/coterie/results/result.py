@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.columns import meant
+from coterie.data.columns import meant, read_as_missing
 from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
@@ -246,6 +246,12 @@ class FitResult:
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
         notes = notes_of(m, df[m.client_name], a, bool(a.lower is not None and np.isnan(a.lower[why < 0]).any()))
+        if self.design is not None and (why >= 0).any():
+            notes += [
+                f"In '{c}' {text}, which was read as missing."
+                for c in self.design.columns
+                for text in read_as_missing(df, [c])
+            ]
         if interval is not None and m.family != "gaussian":
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes
