@@ -105,7 +105,8 @@ class _Hierarchical(BaseEstimator):
         if not isinstance(self.random_state, (int, np.integer)):
             raise CoterieError(f"random_state must be a whole number, not {self.random_state!r}.")
         method = self.method
-        if method in METHODS and METHODS[method].learns and (len(rows) == 1 or rows.single_rows):
+        told = rows.levels or (self.family == "poisson" and self.fit_intercept) or not rows.single_rows
+        if method in METHODS and METHODS[method].learns and (len(rows) == 1 or not told):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
         settings = {"weights": None if weights is None else "sample_weight"}
         options = Options(
@@ -270,8 +271,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         clients : (n,) labels, optional
             Whose row it is; one client by default.
         clusters : (n,) labels or (n, L) labels, fine to coarse, optional
-        sample_weight : (n,) array, optional
-            Precisions of rows relative to their mean, not counts.
+        sample_weight : (n,) array, optional; relative to its mean, not counts
 
         Returns
         -------

@@ -107,6 +107,16 @@ class Clients:
             counts = np.bincount(self.codes[self.weights > 0], minlength=len(self))
         return bool(np.all(counts <= 1))
 
+    @property
+    def finest_clusters(self) -> Clients:
+        """The same rows, those of each finest cluster as one client's."""
+        level, *coarser = self.levels
+        first = np.flatnonzero(np.diff(self.clusters, prepend=-1))
+        last = np.append(first[1:], len(self)) - 1
+        ends = {"starts": self.starts[first], "stops": self.stops[last], "ids": label_ids(level.labels)}
+        of = {"labels": level.labels, "name": level.name, "clusters": level.parent, "levels": tuple(coarser)}
+        return replace(self, **ends, **of)  # type: ignore[arg-type]
+
     def subset(self, mask: Mask) -> Clients:
         """The same clients with some of their rows.
 

@@ -192,6 +192,8 @@ def _need(name: str, problem: Problem, clients: Clients) -> None:
     method = METHODS[name]
     if method.learns and len(clients) < 2:
         raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")
+    if method.learns and not problem.learnable:
+        raise NotIdentified("Every client has one row, which says nothing of how clients differ: use 'pooled'.")
     if method.intercept and problem.intercept not in problem.personal:
         raise CoterieError(f"Method '{name}' needs an intercept that is not shared.")
     if method.whole and (len(problem.personal) < len(clients.terms) or len(problem.tree.parents) > 1):

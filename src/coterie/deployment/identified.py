@@ -68,7 +68,7 @@ def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str
     nothing = len(fed.clients) == 1 or int(sums["several"]) == 0
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
     tree = Tree(tuple(level.parent for level in fed.people.levels))
-    return Problem(tree, family, np.flatnonzero(~(asked | must)), intercept), names
+    return Problem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0), names
 
 
 def _need(terms: Sequence[str], rows: float, gram: Any) -> None:

@@ -28,12 +28,31 @@ class Problem:
         Columns that may differ between clients.
     intercept : int or None
         The intercept's column.
+    single_rows : bool, default False
+        Every client has one row.
     """
 
     tree: Tree
     family: str
     personal: Ints
     intercept: int | None
+    single_rows: bool = False
+
+    @property
+    def straying(self) -> Ints:
+        """Personal columns in which how far clients stray from their cluster can be told from the noise of rows.
+
+        With one row for each client only counts tell, and of their intercepts: Poisson's noise has no variance of its
+        own, while a Gaussian residual takes up what clients differ by, and a 0 or 1 alone does not scatter.
+        """
+        if not self.single_rows:
+            return self.personal
+        return self.personal[(self.personal == self.intercept) & (self.family == "poisson")]
+
+    @property
+    def learnable(self) -> bool:
+        """Whether there is a variance to be learned: of clients, or of clusters."""
+        return len(self.straying) > 0 or not self.single_rows or self.tree.sizes[0] > 1
 
 
 @dataclass(frozen=True)

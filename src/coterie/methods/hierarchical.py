@@ -48,7 +48,10 @@ def fit(
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     tried: dict[str, float] = {}
     runs: dict[str, tuple[Variances, State]] = {}
-    for name in candidates(covariance, problem, len(fed.clients)):
+    members = (
+        len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
+    )  # of the finest level that is learned
+    for name in candidates(covariance, problem, members):
         search = Variances(setup, structures(name, problem, setup.mean if covariance == "auto" else None), own, reml)
         begin = None
         if runs:  # simpler structures come first: go on from the last
@@ -57,7 +60,7 @@ def fit(
         *_, state = search.run(fed, begin)
         state = snap(fed, search, state)
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        tried[name] = state.deviance + parameters * float(np.log(len(fed.clients)))
+        tried[name] = state.deviance + parameters * float(np.log(members))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
     logs = 0.0
@@ -69,6 +72,8 @@ def fit(
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
+    if problem.single_rows:
+        info["straying"] = problem.straying.tolist()
     if search.structures[0].frame is not None and problem.intercept is not None:
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family == "gaussian":
@@ -101,13 +106,17 @@ def structures(name: str, problem: Problem, mean: Floats | None = None) -> tuple
     """The structure of every level; one with a single node has no variance.
 
     Given the ``mean`` (p,) of columns, as "auto" does, structures are of columns less these, and small levels simple.
+    Clients stray in ``problem.straying`` only; where that is nothing, the finest clusters take their place.
     """
     q, automatic = len(problem.personal), mean is not None
     at = np.flatnonzero(problem.personal == problem.intercept)
     intercept = int(at[0]) if len(at) else None
     mean = None if mean is None else mean[problem.personal]
-    out = [Structure.named(name, q, intercept, mean)]
+    out = [Structure.named(name, q, intercept, mean).among(np.flatnonzero(np.isin(problem.personal, problem.straying)))]
     for nodes in problem.tree.sizes[:-1]:
+        if not len(problem.straying) and len(out) == 1 < nodes:
+            out.append(Structure.named(name, q, intercept, mean))
+            continue
         simple = "two" if automatic and nodes < 5 * q else "diagonal" if automatic and name == "full" else name
         level = Structure.named(simple if name != "isotropic" else name, q, intercept, mean)
         out.append(level if nodes > 1 else Structure(name, level.basis[:0]))

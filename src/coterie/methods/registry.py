@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from coterie.methods.network import fit as network
 from coterie.methods.network.run_options import Run
 from coterie.methods.rounds import fit as rounds
 from coterie.methods.rounds.options import Options as Rounds
+from coterie.relations.clusters import Tree
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,14 @@ def applicable(
     ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
     is asked for, ``network`` whether a similarity network is described.
     """
+    learns = {False: learnable, True: learnable and replace(problem, tree=Tree()).learnable}
 
     def fits(m: Method) -> bool:
         has_intercept = problem.intercept is not None and problem.intercept in problem.personal
         clusters = len(problem.tree.parents) > 0 and problem.tree.sizes[0] > 1
         given = strengths and "gamma" in m.takes
         if (m.asked and m.name != asked and not (m.networked and network)) or not (
-            given or (learnable if m.learns else "gamma" not in m.takes)
+            given or (learns[m.flat] if m.learns else "gamma" not in m.takes)
         ):
             return False
         return (clusters or not m.clustered) and (has_intercept or not m.intercept)

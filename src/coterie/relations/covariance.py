@@ -74,6 +74,16 @@ class Structure:
     def __len__(self) -> int:
         return len(self.basis)
 
+    def among(self, columns: npt.NDArray[np.int64]) -> Structure:
+        """The structure of these of its q columns; the others do not stray."""
+        if len(columns) == self.basis.shape[1]:
+            return self
+        inside = np.zeros(self.basis.shape[1], dtype=bool)
+        inside[columns] = True
+        plain = np.where(np.outer(inside, inside), self._unframed(self.basis), 0.0)
+        kept = plain[np.any(plain != 0.0, axis=(1, 2))]
+        return Structure(self.name, kept if self.frame is None else np.asarray(self.frame @ kept), self.frame)
+
     def start(self, sd: float) -> Floats:
         """Parameters (a,) of ``L = sd I``."""
         return np.where(self._diagonal, sd, 0.0)
@@ -123,7 +133,7 @@ def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
     out, size = frame @ D @ frame.T, np.abs(frame) @ np.abs(D) @ np.abs(frame).T
     # What is less than this is left of numbers that cancel: zero, but for rounding.
     some = np.diagonal(out, axis1=-2, axis2=-1) > 1e-12 * np.diagonal(size, axis1=-2, axis2=-1)
-    return np.asarray(out * some[..., :, None] * some[..., None, :])
+    return np.asarray(out * some[..., :, None] * some[..., None, :]) + 0.0  # no zero is negative
 
 
 def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float | None) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) 
     method = METHODS[name]
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
-        problem = Problem(Tree(), problem.family, problem.personal, problem.intercept)
+        problem = replace(problem, tree=Tree())
     here = None if method.flat else clients.clusters
     block = BLOCK
     if problem.family != "gaussian":  # whose work is by rows in every exchange

@@ -46,7 +46,7 @@ class Fitting:
         if self.options.method != "auto" and METHODS[self.options.method].corrected is not None:
             auto_shared = []  # main clients have all coefficients, whoever they learn them from
         sentences = words.before(self.clients, problem, auto_shared, self.options.method)
-        learnable = len(self.clients) > 1 and not self.clients.single_rows
+        learnable = len(self.clients) > 1 and problem.learnable
         network = self.options.network is not None
         names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)
         evidence, name, reason = self.choose(problem, names, learnable)
@@ -91,13 +91,19 @@ class Fitting:
         trouble = collinear(clients) or far_from_zero(clients.terms, len(X), X.sum(axis=0), np.einsum("ij,ij->j", X, X))
         if trouble is not None:
             raise CoterieError(trouble)
-        must = constant_within_clients(clients)
+        single = clients.single_rows
+        if single and options.residual == "by-client":
+            raise NotIdentified(
+                "A residual variance of each client needs more than one row of some: leave residual out."
+            )
+        must = constant_within_clients(clients.finest_clusters if single and clients.levels else clients)
         asked = shared_terms(clients.terms, options.shared)
         must &= ~asked
-        auto = [] if len(clients) == 1 or clients.single_rows else [clients.terms[j] for j in np.flatnonzero(must)]
+        said = len(clients) > 1 and (not single or len(clients.levels) > 0)
+        auto = [clients.terms[j] for j in np.flatnonzero(must) if said]
         personal = np.flatnonzero(~(asked | must))
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-        return Problem(Tree.of(clients), options.family, personal, intercept), auto
+        return Problem(Tree.of(clients), options.family, personal, intercept, single), auto
 
     def choose(self, problem: Problem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
         """The evidence, the method to fit, and why."""

@@ -25,24 +25,21 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: st
     notes = list(clients.notes)
     if auto_shared:
         has = "has one coefficient" if len(auto_shared) == 1 else "have one coefficient each"
+        within = clients.levels[0].name if problem.single_rows and clients.levels else "client"
         notes.append(
-            f"{_names(auto_shared)} {has} for all clients ({clients.name}): within a client nothing varies there that "
-            "other columns do not tell."
+            f"{_names(auto_shared)} {has} for all clients ({clients.name}): within a {within} nothing varies there "
+            "that other columns do not tell."
         )
     if len(clients) == 1:
         notes.append(f"There is one client only ({clients.name}): nothing can be said of how clients differ.")
-    elif clients.single_rows:
-        notes.append(
-            f"Every client ({clients.name}) has one row, so the variance between clients cannot be told from the "
-            "variance within: no variances are reported"
-            + (", and one model serves all." if asked in ("auto", "pooled") else ".")
-        )
+    elif problem.single_rows:
+        notes.append(_of_single_rows(clients, problem, asked))
     for level in clients.levels:
         if len(level.labels) == 1:
             notes.append(
                 f"There is one {level.name} only ({level.labels[0]}): a variance between them is not identified."
             )
-    if problem.family == "binomial" and not clients.single_rows:
+    if problem.family == "binomial" and not problem.single_rows:
         low = np.minimum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
         high = np.maximum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
         single = int(np.sum(low == high))
@@ -52,6 +49,22 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: st
                 "keeps their coefficients finite."
             )
     return notes
+
+
+def _of_single_rows(clients: Clients, problem: Problem, asked: str) -> str:
+    """What one row for each client says of how clients differ."""
+    one = f"Every client ({clients.name}) has one row"
+    if len(problem.straying):
+        return (
+            f"{one}: how clients differ is learned of their intercepts, from counts that scatter more than Poisson's."
+        )
+    why = ", so the variance between clients cannot be told from the variance within"
+    if problem.family == "binomial":
+        why = ", and a 0 or 1 alone says nothing of how clients differ"
+    if problem.learnable and asked not in ("pooled", "local"):
+        both = "the residual variance holds both, and " if problem.family == "gaussian" else ""
+        return f"{one}{why}: {both}every client has the model of its {clients.levels[0].name}."
+    return f"{one}{why}: no variances are reported{', and one model serves all' * (asked in ('auto', 'pooled'))}."
 
 
 def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: tuple[str, ...]) -> list[str]:
@@ -78,9 +91,11 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
-    for who, nodes, D in zip(levels, sizes, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False):
+    columns = [problem.straying, *([problem.personal] * len(clients.levels))]
+    each = zip(levels, sizes, columns, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False)
+    for who, nodes, where, D in each:
         D = at_means(D, fitted.info)
-        zero = [terms[j] for j in problem.personal if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
+        zero = [terms[j] for j in where if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
         if zero:
             notes.append(f"{who} do not differ in {_names(zero)}: the variance is zero.")
     if fitted.info.get("status") == "stopped":

@@ -177,10 +177,11 @@ class FitResult:
         own = len(m.D_client) > 1
         if m.has_variances:
             for k, D in enumerate(m.D_client):
-                rows += _components("client", D, m, {"cluster": m.levels[0].labels[k]} if own else {})
+                straying = m.info.get("straying", m.personal)
+                rows += _components("client", D, m, {"cluster": m.levels[0].labels[k]} if own else {}, straying)
             for name, level, D in zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False):
                 if len(level.labels) > 1:
-                    rows += _components(name, D, m, {"cluster": ""} if own else {})
+                    rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal)
         if m.family == "gaussian":
             rows.append({"level": "residual", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
             rows[-1] |= {"cluster": ""} if own else {}
@@ -341,11 +342,11 @@ def load(path: str | os.PathLike[str]) -> FitResult:
     return read(Path(path))
 
 
-def _components(level: str, D: Floats, m: Model, more: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the variance table for one covariance matrix: variances, then pairs where there are any."""
+def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:
+    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any."""
     D = at_means(D, m.info)
     sd = np.sqrt(np.maximum(np.diag(D), 0.0))
-    q = [int(j) for j in m.personal]
+    q = [int(j) for j in columns]
     rows = [
         {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])} for j in q
     ]

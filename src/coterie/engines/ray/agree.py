@@ -119,7 +119,8 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     shared = shared_terms(design.terms, asked.shared)
     personal = np.flatnonzero(~(shared | must))
     intercept = design.terms.index(INTERCEPT) if INTERCEPT in design.terms else None
-    problem = Problem(Tree(tuple(level.parent for level in tree.levels)), asked.family, personal, intercept)
+    above = Tree(tuple(level.parent for level in tree.levels))
+    problem = Problem(above, asked.family, personal, intercept, facts.most <= 1)
     said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)
     return Agreed(problem, design.terms, levels, tuple(said), facts.rows)
