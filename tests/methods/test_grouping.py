@@ -18,9 +18,9 @@ from coterie.methods.grouping.losses import by_held_out, held_loss, training_los
 from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
 from coterie.methods.grouping.sketch import sketch
 from coterie.methods.grouping.sure import judge, probability, sure
-from coterie.methods.grouping.updates import by_updates, silhouette
+from coterie.methods.grouping.updates import alike, by_updates, silhouette
 from coterie.methods.ifca import IFCA
-from coterie.objectives.beside import Beside, hold_out
+from coterie.objectives.beside import Beside, halves, hold_out
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
@@ -144,6 +144,54 @@ def test_sites_change_nothing():
     np.testing.assert_array_equal(one.labels, two.labels)
 
 
+def test_clients_that_are_alike_are_one_group_as_often_as_promised():
+    """The test is exact: of 40 federations of like clients 2 are split in the mean, and 6 or more once in 70."""
+    every = (federation(groups=1, each=12, n=8, wrong=1.0, seed=s)[0] for s in range(40))
+    found = [by_updates(fed, np.zeros(15), eta=0.5, k=(1, 2)) for fed in every]
+    assert sum(one.k > 1 for one in found) <= 5
+    for one in found:
+        assert (one.k == 1) == (one.about["alike"] > 0.05) and set(one.score) == {2}
+    assert min(one.about["alike"] for one in found) < 0.2 and max(one.about["alike"] for one in found) > 0.8
+
+
+@pytest.mark.parametrize(("groups", "each"), [(2, 3), (3, 6), (4, 2)])
+def test_few_clients_of_several_groups_are_not_taken_for_one(groups, each):
+    fed, known = federation(groups=groups, each=each, n=30)
+    found = by_updates(fed, np.zeros(15), eta=0.5)
+    assert found.k == groups and right(found.labels, known) == len(known) and found.about["alike"] <= 0.05
+
+
+def test_like_clients_of_unlike_sizes_are_alike():
+    rng = np.random.default_rng(0)
+    both = rng.normal(size=(300, 2, 12)) * np.geomspace(0.1, 3.0, 300)[:, None, None]
+    both[:, :, 0] += 1.0  # what all have in common, which the noise of small clients hides
+    both /= np.linalg.norm(both, axis=2, keepdims=True)
+    assert 0.05 < alike(both) <= 1.0
+    assert alike(both + 0.3 * rng.normal(size=(300, 1, 12))) <= 0.002
+    assert alike(both[:2]) == 1.0 or alike(both[:2]) == 0.5  # of two pairings
+    assert alike(np.zeros((5, 2, 3))) == 1.0
+
+
+def test_halves_are_drawn_by_key_and_hold_every_row_once():
+    X, y, starts, stops, _ = rows(each=2, n=7)
+    stops[3] = starts[3] + 1
+    whole = softmax(X, y, starts, stops)
+    first, second = halves(whole, np.arange(6))
+    np.testing.assert_array_equal(first.sizes() + second.sizes(), whole.sizes())
+    assert first.sizes().tolist() == [3, 3, 3, 0, 3, 3] and not np.any(first.weights * second.weights)
+    again = halves(softmax(X, y, starts[[2]], stops[[2]]), [2])[0]
+    np.testing.assert_array_equal(again.weights[starts[2] : stops[2]], first.weights[starts[2] : stops[2]])
+    kept = halves(hold_out(softmax, X, y, starts, stops), np.arange(6))
+    assert sum(half.sizes() for half in kept).tolist() == [5, 5, 5, 1, 5, 5]
+
+
+def test_losses_without_rows_have_no_halves():
+    A = np.tile(np.eye(3), (6, 1, 1))
+    fed = InProcess(Quadratic(A, np.repeat([[3.0, 0, 0], [0, 3.0, 0]], 3, axis=0)))
+    found = by_updates(fed, np.zeros(3), eta=0.1, steps=5)
+    assert found.k == 2 and found.about["alike"] is None
+
+
 # -- by restarts of IFCA
 
 
@@ -172,6 +220,8 @@ def test_the_number_of_groups_by_rows_kept_back():
     found = number_by_held_out(fed, methods, np.zeros(15), rounds=8, restarts=6)
     assert found.k == 3 and right(found.labels, known) == 18
     assert set(found.score) == {1, 2, 3, 4} and found.score[1] > found.score[3]
+    alone = number_by_held_out(fed, methods[1:2], np.zeros(15), rounds=2, restarts=1)
+    assert set(alone.score) == {1, 2}
 
     found = by_updates(fed, np.zeros(15), eta=0.5, k=range(2, 6))
     chosen = by_held_out(fed, found.about["partitions"], rounds=30, eta=0.5, tau=5)

@@ -41,7 +41,8 @@ class FoundGroups(GroupSGD):
     by : {"updates", "restarts"}, default "updates"
         Cluster clients' normalised updates, or keep the best of several restarts of IFCA.
     k : int, default 0
-        Number of groups; 0, for updates alone: 2 to 8, the one with the largest silhouette.
+        Number of groups; 0, for updates alone: one if clients do not differ beyond what their rows scatter, else 2 to
+        8, the one with the largest silhouette.
     steps : int, default 50
         Local steps that make an update, or the first models of a restart.
     restarts, rounds : int, default 20 and 20
@@ -82,7 +83,7 @@ class FoundGroups(GroupSGD):
         if m < FEWEST:
             return Groups(np.zeros(m, dtype=np.int64))
         if self.by == "updates":
-            many = range(2, MOST + 1) if self.k == 0 else self.k
+            many = range(1, MOST + 1) if self.k == 0 else self.k
             return by_updates(fed, model, eta=eta, steps=self.steps, k=many, B=self.B, seed=self.seed)
         ifca = IFCA(
             k=self.k, eta=eta, tau=self.steps_at_home, B=self.B, C=self.C, seed=self.seed, personal=self.personal

@@ -1,9 +1,9 @@
-"""Rows that are kept back from training, beside those that clients train on: what choices are made by."""
+"""Rows that are kept back from training, beside those that clients train on, and halves of rows: what choices need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,40 @@ class Beside:
     def walk(self, *where: Any, **how: Any) -> Floats:
         """Over the rows to train on."""
         return np.asarray(self.train.walk(*where, **how))
+
+
+def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0) -> list[Any]:
+    """The same clients twice, each time with weight on one half of their rows, drawn by keys; nothing is copied.
+
+    Parameters
+    ----------
+    objective : Objective
+        Of m clients.
+    ids : (m,) uint64
+        Of the clients: draws depend on nothing else, and the seed.
+    seed : int, default 0
+
+    Returns
+    -------
+    list of Objective
+        Empty where an objective's losses are not sums over weighted rows of its own. Of an odd number of rows the
+        second half has one more; a client with one row has none in the first.
+    """
+    whole = getattr(objective, "train", objective)
+    if not all(hasattr(whole, name) for name in ("weights", "starts", "stops")):
+        return []
+    n = whole.stops - whole.starts
+    owner, first = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
+    row = np.repeat(whole.starts - first, n) + np.arange(len(owner))
+    order = np.lexsort((keyed.uniform_rows(seed, "halves", ids, 0, n), owner))
+    rank = np.arange(len(owner)) - np.repeat(first, n)
+    out = []
+    for low, high in ((0 * n, n // 2), (n // 2, n)):
+        taken = row[order[(rank >= low[owner]) & (rank < high[owner])]]
+        weights = np.zeros_like(whole.weights)
+        weights[taken] = whole.weights[taken]
+        out.append(replace(whole, weights=weights))
+    return out
 
 
 def hold_out(

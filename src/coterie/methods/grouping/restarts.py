@@ -8,6 +8,7 @@ groups is luck, hence the restarts.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def number_by_held_out(
     fed : Federation
         Its objective keeps rows back: see ``objectives.beside.hold_out``.
     methods : iterable of IFCA
-        One for each number of groups.
+        One for each number of groups; one group is tried too, by the first of them.
     w, rounds, restarts, steps
         As for :func:`by_restarts`.
 
@@ -123,8 +124,9 @@ def number_by_held_out(
         Where parts of the models stay with clients, so that nobody has a group's whole model to judge.
     """
     found, score = {}, {}
-    for method in methods:
-        one = by_restarts(fed, method, w, rounds=rounds, restarts=restarts, steps=steps)
+    given = list(methods)
+    for method in (*(replace(one, k=1) for one in given[:1] if all(other.k > 1 for other in given)), *given):
+        one = by_restarts(fed, method, w, rounds=rounds, restarts=restarts if method.k > 1 else 1, steps=steps)
         found[method.k] = one
         group = one.about["group"]
         if one.about["w"].shape[1] < np.shape(w)[-1]:

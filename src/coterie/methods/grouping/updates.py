@@ -2,6 +2,7 @@
 
 Every client takes some steps on its own rows from the same model, and sends the direction in which it went: q numbers.
 One step is not enough, as first gradients mostly say what all clients have in common.
+Halves of clients' rows tell whether there are groups at all.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.grouping.found import Groups, numbered
 from coterie.methods.grouping.sketch import sketch
-from coterie.methods.local_training.at_home import finite, train
+from coterie.methods.local_training.at_home import finite
 from coterie.methods.local_training.options import need
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.beside import halves
+from coterie.objectives.mean_loss import sizes, walk
+from coterie.objectives.steps import Draws
 
 SKETCH = 4096
 """Numbers a client sends of its update."""
 FEW = 2000
 """Clients among whom all pairs are looked at for the silhouette."""
+SURE = 0.05
+"""How often clients that are all alike may be taken for several groups."""
+SHUFFLES = 999
+"""How often clients are paired at random for that."""
 
 
 @work
@@ -31,11 +39,69 @@ def direction(site: Site, w: Floats, eta: float, steps: int, B: int, q: int, see
     """Where local steps from w lead, as a vector of length 1 (m, q) and its length; zero where they diverge."""
     if np.shape(w) != (site.objective.dim,):
         raise CoterieError(f"The common model must be {site.objective.dim} numbers, not of shape {np.shape(w)}.")
+    u, size = _walked(site, site.objective, w, eta, steps, B, q, seed)
+    return {"u": u, "size": size}
+
+
+@work
+def halved(site: Site, w: Floats, eta: float, steps: int, B: int, q: int, seed: int) -> dict[str, Any]:
+    """The same on either half of a client's rows, (m, 2, q); zero where there are no rows to halve."""
+    d = site.objective.dim
+    u = np.zeros((len(site), 2, min(q, d) or d))
+    for h, half in enumerate(halves(site.objective, site.ids, site.seed)):
+        known = sizes(half) > 0.0
+        u[known, h] = _walked(site, half, w, eta, steps, B, q, seed, f" {h}")[0][known]
+    return {"u": u}
+
+
+def _walked(
+    site: Site, objective: Any, w: Floats, eta: float, steps: int, B: int, q: int, seed: int, half: str = ""
+) -> tuple[Floats, Floats]:
+    """Where ``steps`` steps on an objective of the site's clients lead, and how far."""
     start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
-    theta = train(site, start, eta, many, np.zeros_like(many), B, "direction rows")
+    draws = Draws(keyed.starts(site.seed, f"direction rows{half}", site.ids), np.zeros_like(many), B)
+    site.count(gradients=int(many.sum()))
+    theta = walk(objective, start, start, np.full(len(site), eta), 0.0, many, draws)
     change = np.where(finite(theta)[:, None], theta - start, 0.0).astype(np.float64)
     size = np.linalg.norm(change, axis=1)
-    return {"u": sketch(change / np.where(size > 0.0, size, 1.0)[:, None], q, seed), "size": size}
+    return sketch(change / np.where(size > 0.0, size, 1.0)[:, None], q, seed), size
+
+
+def alike(halves: Floats, seed: int = 0) -> float:
+    """How often halves of rows would agree as much with the other half of the same client if clients did not differ.
+
+    Parameters
+    ----------
+    halves : (n, 2, q)
+        Directions of both halves of every client's rows. What all have in common is taken off: their mean, and all
+        along it, since clients with more rows follow it more closely.
+    seed : int, default 0
+        Of the pairings.
+
+    Returns
+    -------
+    float
+        The p-value of a permutation test: the mean cosine of a client's two halves against that with another client's
+        second half. It is exact for clients whose rows are drawn alike, whatever these are, and says nothing of *how*
+        clients differ. All pairings of 6 clients or fewer, ``SHUFFLES`` and the right one otherwise.
+    """
+    from itertools import permutations
+
+    off = halves - halves.mean(axis=0)
+    common = halves.mean(axis=(0, 1))
+    length = np.linalg.norm(common)
+    common = common / length if length > 0.0 else common
+    off = off - (off @ common)[..., None] * common
+    size = np.linalg.norm(off, axis=2, keepdims=True)
+    off = off / np.where(size > 1e-12, size, np.inf)
+    cosines, n = off[:, 0] @ off[:, 1].T, len(off)
+    if n <= 6:
+        pairs = np.array(list(permutations(range(n))))
+    else:
+        u = keyed.uniform(seed, "pairings", np.arange(SHUFFLES), 0, n)
+        pairs = np.concatenate([np.arange(n)[None], np.argsort(u, axis=1)])
+    agree = cosines[np.arange(n), pairs].sum(axis=1)
+    return float(np.mean(agree >= agree[0] - 1e-9))
 
 
 def by_updates(
@@ -44,7 +110,7 @@ def by_updates(
     *,
     eta: float,
     steps: int = 50,
-    k: int | Iterable[int] = range(2, 9),
+    k: int | Iterable[int] = range(1, 9),
     B: int = 0,
     q: int = SKETCH,
     how: str = "k-means",
@@ -61,9 +127,10 @@ def by_updates(
         Step size at home.
     steps : int, default 50
         Local steps.
-    k : int or iterable of int, default 2 to 8
-        Number of groups; of several, the one with the largest mean silhouette (by cosines). One group has no
-        silhouette: to compare with it, use ``by_held_out``.
+    k : int or iterable of int, default 1 to 8
+        Number of groups; of several, the one with the largest mean silhouette (by cosines). One group has none: where 1
+        is among several, it is what is found if clients do not differ (``alike``), for which they send the directions
+        of both halves of their rows, too.
     B : int, default 0
         Rows of a step; 0 takes all.
     q : int, default 4096
@@ -76,12 +143,14 @@ def by_updates(
     Returns
     -------
     Groups
-        Clients that have not moved, or did not answer, are in group -1. ``about`` has the directions.
+        Clients that have not moved, or did not answer, are in group -1. ``about`` has the ``directions``, the
+        ``partitions`` into each number of groups, and as ``alike`` the p-value of one group, None where it was not
+        looked at or cannot be, as rows are not to be halved.
 
     Raises
     ------
     CoterieError
-        For a number of groups below 2 or not below the number of clients, and an unknown way of clustering.
+        For a number of groups not below that of the clients, for one group alone, and an unknown way of clustering.
     """
     need("steps", steps, 1, whole=True)
     need("eta", eta, 0.0, above=True)
@@ -90,24 +159,36 @@ def by_updates(
     ks = list(k) if isinstance(k, Iterable) and not isinstance(k, str) else [k]
     for number in ks:
         need("k", number, 1, whole=True)
-    found = fed.ask(direction, w=np.asarray(w), eta=float(eta), steps=steps, B=B, q=q, seed=seed)
+    how_far: dict[str, Any] = {"w": np.asarray(w), "eta": float(eta), "steps": steps, "B": B, "q": q, "seed": seed}
+    found = fed.ask(direction, **how_far)
     u = np.zeros((len(fed.clients), found["u"].shape[1] if found else 1))
     if found:
         u[found.to[found.rows]] = found["u"]
     here = np.flatnonzero((u != 0.0).any(axis=1))
-    ks = [n for n in ks if 1 < n < len(here)]
-    if not ks:
-        raise CoterieError(f"{len(here)} clients sent updates: give a number of groups from 2 to one less than that.")
     labels, score = {}, {}
     points = u[here] / np.linalg.norm(u[here], axis=1, keepdims=True)
+    one, different = len(ks) > 1 and 1 in ks and len(here) > 0, len(np.unique(points.round(9), axis=0))
+    ks = [n for n in ks if 1 < n < min(len(here), different + 1)]
+    if not (ks or one):
+        raise CoterieError(f"{len(here)} clients sent updates: give a number of groups from 2 to one less than that.")
     for n in ks:
         labels[n] = cluster(points, n, how, seed)
         score[n] = silhouette(points, labels[n], seed)
-    best = max(ks, key=lambda n: score[n])
-    out = np.full(len(u), -1, dtype=np.int64)
-    out[here] = labels[best]
+    p = _differ(fed.ask(halved, to=here, **how_far), seed) if one else None
     every = {n: _spread(labels[n], here, len(u)) for n in ks}
-    return Groups(numbered(out), score, {"directions": u, "partitions": every})
+    if ks and (p is None or p <= SURE):
+        groups = every[max(ks, key=lambda n: score[n])]
+    else:
+        groups = _spread(np.zeros(len(here), dtype=np.int64), here, len(u))
+    return Groups(groups, score, {"directions": u, "partitions": every, "alike": p})
+
+
+def _differ(replies: Any, seed: int) -> float | None:
+    """The p-value of ``alike`` for the clients that have two halves of rows; of ``FEW`` where there are more."""
+    both = replies["u"] if replies else np.zeros((0, 2, 1))
+    both = both[(both != 0.0).any(axis=2).all(axis=1)].astype(np.float64)
+    some = np.argsort(keyed.uniform(seed, "alike", [0], 0, max(len(both), 1))[0])[:FEW]
+    return alike(both[np.sort(some)], seed) if len(both) > 1 else None
 
 
 def _spread(labels: Ints, here: Ints, m: int) -> Ints:
