@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,65 @@ def test_a_slip_for_a_known_label(strange, known):
     found = resembling(np.array([strange], dtype=object), labels)
     assert found == ([] if known is None else [(strange, known)])
     assert resembling(np.array([1, 2]), np.array([1, 3])) == []
+
+
+UUID = "1B4E28BA-2FA1-11D2-883F-0016D3CCA427"
+
+
+@pytest.mark.parametrize(
+    ("fitted", "asked", "meant"),
+    [
+        (["0001", "0002"], [1, 2], "0001"),
+        ([1, 2], ["0001", "0002"], "1"),
+        ([1, 2], ["1.0", "2.0"], "1"),
+        ([0.5, 1.5], ["0.50", "1.50"], "0.5"),
+        (["S01", "S02"], ["s1", "s2"], "S01"),
+        (["S001", "S002"], [1, 2], "S001"),
+        ([1, 2], ["school-1", "school-2"], "1"),
+        (["a_b", "c_d"], ["A B", "C D"], "a_b"),
+        ([UUID, "x"], [UUID.lower().replace("-", ""), "y"], UUID),
+        (["2024-01-31", "2024-02-01"], pd.to_datetime(["2024-01-31", "2024-02-01"]), "2024-01-31"),
+        ([True, False], ["true", "false"], "False"),
+    ],
+    ids=str,
+)
+def test_clients_that_are_written_otherwise_than_in_the_fitted_table_are_told(fitted, asked, meant):
+    model = coterie.fit(table(fitted), "y ~ x", client="school", method="local", splits=0)
+    got = model.predict(table(asked))
+    assert set(got["source"]) == {"global"}
+    (note,) = [n for n in got.attrs["notes"] if "never seen" in n]
+    assert f"did you mean {meant!r}?" in note
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [1.0, 2.0],
+        ["1", "2"],
+        [" 1", "2 "],
+        [b"1", b"2"],
+        [Decimal("1.0"), Decimal(2)],
+        pd.Categorical(["1", "2"]),
+        np.array([b"1", b"2"]),
+        pd.array([1, 2], dtype="Int8"),
+    ],
+    ids=lambda v: f"{type(v).__name__}",
+)
+def test_one_client_whatever_its_label_s_type(asked):
+    model = coterie.fit(table([1, 2]), "y ~ x", client="school", method="local", splits=0)
+    got = model.predict(table([1, 2]).assign(school=pd.Series(asked).repeat(8).array))
+    assert set(got["source"]) == {"client"}
+    assert got.attrs["notes"] == []
+
+
+def test_clusters_and_levels_that_are_written_otherwise_are_told_too():
+    df = table(["a", "b", "c", "d"], size=["01", "02"])
+    df["land"] = df.school.map({"a": "UK", "b": "UK", "c": "FR", "d": "FR"})
+    model = coterie.fit(df, "y ~ x + size", client="school", cluster="land", method="clusterwise", splits=0)
+    new = df.assign(school="new", land=df.land.str.lower())
+    assert "were never seen, such as 'fr': did you mean 'FR'?" in model.predict(new).attrs["notes"][0]
+    with pytest.raises(coterie.CoterieError, match=r"Did you mean '01'\?"):
+        model.predict(df.assign(size=df["size"].astype(int)))
 
 
 def test_a_client_never_seen_that_is_a_slip_is_named_by_predict():

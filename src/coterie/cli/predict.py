@@ -132,8 +132,11 @@ def sentences(answers: pd.DataFrame) -> Iterator[str]:
 
 def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFrame:
     """The table with a column that says whose rows they are, where it has none and one client was named."""
+    import numpy as np
+
     from coterie.data.columns import meant
     from coterie.data.labels import label_text
+    from coterie.data.spelling import resembling
 
     name = model.client_name
     if client is None:
@@ -147,7 +150,8 @@ def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFram
         raise CoterieError(f"The table says in '{name}' whose rows they are: leave --client out.")
     known = {label_text(label): label for label in model.labels}
     if label_text(client) not in known:
-        hint = nearest(client, known) or f" There are {listed(known)}."
+        pairs = resembling(np.array([client], dtype=object), np.array(list(known), dtype=object))
+        hint = f" Did you mean {pairs[0][1]!r}?" if pairs else nearest(client, known) or f" There are {listed(known)}."
         raise CoterieError(f"The model has no client '{client}'.{hint}")
     return df.assign(**{name: known[label_text(client)]})
 

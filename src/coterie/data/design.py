@@ -35,8 +35,9 @@ from coterie.data.columns import (
     rows_text,
 )
 from coterie.data.formula import Parsed, parse
+from coterie.data.labels import encode
 from coterie.data.materialise import materialise, plain, unplain
-from coterie.data.spelling import tidied
+from coterie.data.spelling import resembling, tidied
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -345,9 +346,11 @@ class Design:
                 if on_unseen == "error" and unseen.any():
                     counts = df[column][unseen].astype(str).value_counts()
                     cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
+                    strange = encode(df[column][unseen]).labels
+                    pairs = resembling(strange, np.array(self.levels[column], dtype=object))
                     raise BadRows(
                         f"Column '{column}' has levels that the fitted table did not have: {listed(cases, 3)}, "
-                        f"in {at_rows(unseen)}."
+                        f"in {at_rows(unseen)}.{f' Did you mean {pairs[0][1]!r}?' if pairs else ''}"
                     )
                 bad = unseen if bad is None else bad | unseen
             codes = codes if rows is None else codes[rows]

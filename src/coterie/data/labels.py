@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -132,9 +133,13 @@ def _sorted(codes: I64, distinct: Labels, several: tuple[str, ...] = ()) -> Code
 
 
 def label_text(label: Any) -> str:
-    """The text of a label: the same for 1, 1.0 and "1", and for text that looks the same."""
+    """The text of a label: the same for 1, 1.0, "1" and b"1", and for text that looks the same."""
     if isinstance(label, (float, np.floating)) and float(label).is_integer():
         return str(int(label))
+    if isinstance(label, Decimal) and label.is_finite() and label == int(label):
+        return str(int(label))
+    if isinstance(label, bytes):
+        return tidy(label.decode(errors="backslashreplace"))
     if isinstance(label, np.datetime64):
         return str(label.astype("datetime64[us]"))
     return tidy(str(label))

@@ -108,23 +108,42 @@ def _folded(labels: Labels) -> list[list[str]]:
 def resembling(strange: Labels, known: Labels) -> list[tuple[str, str]]:
     """Labels that may be slips for known ones, each with the one that may be meant.
 
-    They differ from it in case, accents, marks or a few letters, but in no digit: school 12 is no slip for school 1.
+    They differ from it in case, accents, marks, zeros in front, the way of writing a number or date, or a few letters,
+    but in no digit: school 12 is no slip for school 1.
     """
-    if known.dtype.kind != "O" or not len(strange) or len(known) > _MANY:
+    if not len(strange) or len(known) > _MANY:
         return []
     alike: dict[str, str] = {}
     for label in known:
         alike.setdefault(_bare(str(label)), str(label))
+    if known.dtype.kind != "O":  # numbers are written in one way, and no letters can be wrong
+        return [(s, alike[b]) for s in map(str, strange) if (b := _bare(s)) in alike and alike[b] != s]
     found = []
     slips = _SLIPS if len(alike) <= _KNOWN else 0
     for label in map(str, strange):
         bare = _bare(label)
         if bare in alike:
-            found.append((label, alike[bare]))
+            found += [(label, alike[bare])] * (alike[bare] != label)
         elif slips and (near := _nearest(bare, alike)):
             found.append((label, alike[near]))
         slips = max(slips - (bare not in alike), 0)
     return [pair for pair in found if pair[1].strip()]
+
+
+def numbered(strange: Labels, known: Labels) -> list[tuple[str, str]]:
+    """Labels with the known ones that end in the same number: ``S001`` for 1, where there is one for each of them."""
+    if len(known) > _MANY:
+        return []
+    ends: dict[str, list[str]] = {}
+    for label in map(str, known):
+        ends.setdefault(_last_number(label), []).append(label)
+    pairs = [(label, ends.get(_last_number(label), [])) for label in map(str, strange) if _last_number(label)]
+    return [(label, those[0]) for label, those in pairs] if all(len(those) == 1 for _, those in pairs) else []
+
+
+def _last_number(text: str) -> str:
+    found = re.search(r"0*([0-9]+)\D*$", text)
+    return found[1] if found else ""
 
 
 def _nearest(bare: str, known: Iterable[str]) -> str:
@@ -134,6 +153,12 @@ def _nearest(bare: str, known: Iterable[str]) -> str:
 
 
 def _bare(text: str) -> str:
-    """Words in lower case without accents and marks."""
+    """Words in lower case without accents and marks, numbers without zeros in front of them or after their point."""
+    text = re.sub(r"[T ]00:00(:00(\.0+)?)?$", "", text)  # a day, written as its first moment
+    text = re.sub(r"^([+-]?\d+)(?:\.0+|(\.\d*?[1-9])0+)$", r"\1\2", text)
     letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    return " ".join(re.findall(r"\w+", "".join(letters).casefold())) or text
+    folded = "".join(letters).casefold().removeprefix("urn:uuid:")
+    if re.fullmatch(r"\W*[0-9a-f]{8}(-?)([0-9a-f]{4}\1){3}[0-9a-f]{12}\W*", folded):
+        return re.sub(r"\W", "", folded)
+    words = re.findall(r"[^\W_]+", folded)
+    return " ".join(re.sub(r"(?<!\d)0+(?=\d)", "", word) for word in words) or text

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.data.clients import Level
-from coterie.data.labels import encode, find_labels
-from coterie.data.spelling import resembling
+from coterie.data.labels import Labels, encode, find_labels
+from coterie.data.spelling import numbered, resembling
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, pack
 from coterie.results.model import Model
@@ -212,7 +212,7 @@ def predict_rows(
     return Answers(eta, level, nodes.names, lower, upper, moved)
 
 
-def notes_of(model: Model, clients: Any, answers: Answers, silent: bool) -> list[str]:
+def notes_of(model: Model, clients: Any, clusters: Mapping[str, Any], answers: Answers, silent: bool) -> list[str]:
     """What a reader of predictions should know, in words; ``silent``: some clients have no interval."""
     notes, moved = [], answers.moved
     if moved:
@@ -225,14 +225,30 @@ def notes_of(model: Model, clients: Any, answers: Answers, silent: bool) -> list
         notes.append(
             f"The method '{model.method}' does not say how clients differ, so clients never seen have no interval."
         )
-    if answers.level.any():
-        labels = encode(clients).labels
-        pairs = resembling(labels[find_labels(model.labels, labels) < 0], model.labels)
-        if pairs:
-            (strange, known), more = pairs[0], len(pairs) - 1
-            rest = f" {more:,} more may be slips too." if more else ""
-            notes.append(f"The {model.client_name} {strange!r} was never seen: did you mean {known!r}?{rest}")
+    if (elsewhere := answers.level > 0).any():
+        notes += slips(model.client_name, clients, model.labels)
+        for level in model.levels:
+            if level.name in clusters:
+                notes += slips(level.name, np.asarray(clusters[level.name], dtype=object)[elsewhere], level.labels)
     return notes
+
+
+def slips(name: str, values: Any, known: Labels) -> list[str]:
+    """What to say of labels that were never seen, where known ones may be meant."""
+    labels = encode(values).labels
+    strange = labels[find_labels(known, labels) < 0]
+    most = 2 * len(strange) > len(labels)
+    pairs = resembling(strange, known) or (numbered(strange, known) if most else [])
+    if not pairs:
+        return []
+    (first, meant), more = pairs[0], len(pairs) - 1
+    if most and len(labels) > 1:
+        return [
+            f"{len(strange):,} of the {len(labels):,} labels of '{name}' were never seen, such as {first!r}: did you "
+            f"mean {meant!r}? Write labels as the fitted table did."
+        ]
+    rest = f" {more:,} more may be slips too." if more else ""
+    return [f"The {name} {first!r} was never seen: did you mean {meant!r}?{rest}"]
 
 
 def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:

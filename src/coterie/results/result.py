@@ -246,7 +246,8 @@ class FitResult:
         out = pd.DataFrame({"prediction": a.prediction, "source": source}, index=df.index)
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
-        notes = notes_of(m, df[m.client_name], a, bool(a.lower is not None and np.isnan(a.lower[why < 0]).any()))
+        silent = bool(a.lower is not None and np.isnan(a.lower[why < 0]).any())
+        notes = notes_of(m, df[m.client_name], clusters, a, silent)
         if self.design is not None and (why >= 0).any():
             notes += [
                 f"In '{c}' {text}, which was read as missing."
