@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from coterie.errors import CoterieError
 from coterie.objectives import parts
@@ -45,6 +47,65 @@ class Uneven(Dataset):  # type: ignore[type-arg]
         return torch.ones(6 + i), 0
 
 
+class Items(Dataset):  # type: ignore[type-arg]
+    """Ten items that a function makes."""
+
+    def __init__(self, item: Callable[[int], Any]) -> None:
+        self.item = item
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> Any:
+        return self.item(i)
+
+
+class Odd(nn.Linear):
+    """A layer whose outputs a function changes."""
+
+    def __init__(self, change: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__(6, 3)
+        self.change = change
+
+    def forward(self, x: Any) -> Any:
+        return self.change(self, super().forward(x), x)
+
+
+class Order(nn.Linear):
+    """A layer with a parameter that cannot be trained."""
+
+    def __init__(self, order: Any) -> None:
+        super().__init__(6, 3)
+        self.order = nn.Parameter(order, requires_grad=False)
+
+
+def fails(*_: Any) -> Any:
+    raise KeyError("lost")
+
+
+def odd(change: Callable[[Any, Any, Any], Any], **how: Any) -> Callable[[], Any]:
+    return lambda: deep(lambda: Odd(change), **how)
+
+
+def clients(*data: Any) -> Callable[[], Any]:
+    return lambda: Deep.of_clients(mlp, list(data))
+
+
+def items(item: Callable[[int], Any]) -> Callable[[], Any]:
+    return clients(Items(item))
+
+
+def walked(objective: Deep) -> Any:
+    """Two steps of each client."""
+    m = len(objective)
+    theta = np.tile(objective.start(0), (m, 1))
+    draws = Draws(np.arange(m, dtype=np.uint64), np.zeros(m, dtype=np.int64), 0)
+    return objective.walk(theta, theta, np.full(m, 0.1), 0.0, np.full(m, 2), draws, True)
+
+
+tensors = torch.tensor(X), torch.tensor(y)
+more = torch.where(torch.arange(10) == 7, 5, tensors[1])
+
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "not a module": (lambda: deep(lambda: 3), "must be a torch.nn.Module, or a function that makes one"),
     "no parameters": (lambda: deep(nn.Flatten()), "no parameters, so there is nothing to train"),
@@ -78,6 +139,92 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: deep(normed).mean_gradient(np.zeros((2, 59)), Draws(np.zeros(2, np.uint64), np.zeros(2, np.int64))),
         "a method that takes steps at home",
     ),
+    "a module's class": (lambda: deep(nn.Linear), r"The model Linear cannot be made.*as Linear\(...\)"),
+    "no model": (lambda: deep("mlp"), "must be a torch.nn.Module, or a function"),
+    "a function with arguments": (lambda: deep(lambda n: n), "a function without arguments"),
+    "a function that fails": (lambda: deep(fails), "The model fails cannot be made: it raises KeyError: 'lost'"),
+    "lazy": (lambda: deep(lambda: nn.LazyLinear(3)), r"'weight' has no shape before it has seen rows"),
+    "whole parameter": (lambda: deep(lambda: Order(torch.arange(6))), "'order' holds torch.int64.*register_buffer"),
+    "complex parameter": (lambda: deep(lambda: Order(torch.zeros(2, dtype=torch.cfloat))), "of real and imaginary"),
+    "no forward": (lambda: deep(nn.ModuleList([nn.Linear(6, 3)])), "cannot take rows of shape"),
+    "meta device": (lambda: deep(device="meta"), "The device 'meta' cannot be used"),
+    "a tuple": (odd(lambda s, o, x: (o, o)), "one tensor of outputs, and gives a tuple of 2:"),
+    "a tuple in training": (odd(lambda s, o, x: (o, o) if s.training else o), "a tuple of 2 while it trains"),
+    "a dict in training": (odd(lambda s, o, x: {"out": o} if s.training else o), "a dict of out while it trains"),
+    "nothing": (odd(lambda s, o, x: None), "gives None: return what the loss"),
+    "squeezed": (odd(lambda s, o, x: o.squeeze()), r"shape \(3,\) for 1 row.*squeeze\(\) drops it"),
+    "means over rows": (odd(lambda s, o, x: o.mean(0, keepdim=True)), r"shape \(1, 3\) for 2 rows"),
+    "classes": (odd(lambda s, o, x: o.argmax(1)), "return scores in floating numbers"),
+    "detached": (odd(lambda s, o, x: o.detach() if s.training else o), "no gradient while it trains"),
+    "in place": (odd(lambda s, o, x: torch.sigmoid(o).mul_(2) if o.sum() else o), r"not x.add_\(1\)"),
+    "two rows alone": (odd(lambda s, o, x: o if len(x) > 1 else fails()), "It takes two rows and not one alone"),
+    "many rows": (
+        lambda: walked(deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else fails()), batched=False)),
+        "A step of client 0 fails: the model or its loss raises KeyError: 'lost'",
+    ),
+    "many rows at once": (
+        lambda: walked(deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else fails()))),
+        "A step of several clients at once fails.*KeyError: 'lost'",
+    ),
+    "many rows evaluated": (
+        lambda: deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else fails()), batched=False).value(np.zeros((2, 21))),
+        "Evaluating the model of client 0 fails",
+    ),
+    "sparse": (lambda: deep(X=scipy.sparse.csr_matrix(X)), r"give X.toarray\(\)"),
+    "sparse tensor": (lambda: deep(X=tensors[0].to_sparse()), "to_dense"),
+    "ragged lists": (lambda: deep(X=[[1.0] * 6] * 9 + [[1.0]]), "one array of numbers, with rows of one shape"),
+    "masked": (lambda: deep(X=np.ma.masked_less(X, 0)), "must not be masked"),
+    "complex": (lambda: deep(X=tensors[0].to(torch.cfloat)), "must be real numbers"),
+    "a table with text": (lambda: deep(X=pd.DataFrame(X).assign(town="Bern")), r"\(such as 'Bern'\)"),
+    "names of classes": (lambda: deep(y=np.repeat(["cat", "dog"], 5)), "targets y must be numbers.*'cat'"),
+    "channels last": (lambda: deep(lambda: nn.Conv2d(3, 2, 3), np.zeros((10, 8, 8, 3))), "channels first"),
+    "no channels": (
+        lambda: deep(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)), np.zeros((10, 8, 8))),
+        r"X\[:, None\]",
+    ),
+    "images for a vector": (lambda: deep(X=np.zeros((10, 2, 3))), r"nn.Flatten\(\)"),
+    "a column of classes": (lambda: deep(y=y[:, None]), r"give y\[:, 0\]"),
+    "one-hot": (lambda: deep(y=np.eye(3)[y]), r"y.argmax\(axis=1\).*bce"),
+    "classes last": (lambda: deep(lambda: nn.Linear(3, 4), X.reshape(10, 2, 3), np.zeros((10, 2), int)), "movedim"),
+    "which class": (lambda: deep(y=np.where(np.arange(10) == 7, -100, y)), "-100 in row 2 of client 1"),
+    "whose class": (lambda: deep(y=y + 1, labels=["Basel", "Bern"]), "3 in a row of client Basel"),
+    "missing class": (lambda: deep(y=np.where(np.arange(10) == 7, np.nan, y)), "nan in row 2 of client 1 is not"),
+    "no two classes": (lambda: deep(nn.Linear(6, 1), y=y, loss="bce"), "from 0 to 1, which 2 in row 2 of client 0"),
+    "turned targets": (
+        lambda: deep(
+            lambda: nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3))), y=np.zeros((10, 3, 2)), loss="mse"
+        ),
+        "are not of the targets'",
+    ),
+    "loss of one": (lambda: deep(loss=lambda o: o), "takes 1 positional argument"),
+    "loss gives none": (lambda: deep(loss=lambda o, t: None), "one number for each row, not None"),
+    "loss of columns": (lambda: deep(y=np.eye(3)[y], loss=nn.MSELoss(reduction="none")), r"gives the shape \(1, 3\)"),
+    "ranges in text": (lambda: deep(lo=["a", "b"]), "must be row ranges"),
+    "one Dataset": (lambda: Deep.of_clients(mlp, TensorDataset(*tensors)), "Give a list with the data of each client"),
+    "not iterable": (lambda: Deep.of_clients(mlp, None), "Give a list with the data of each client"),
+    "three of a pair": (clients((X, y, y)), "The data of client 0 must be a pair"),
+    "unequal pair": (clients((X, y), (X, y[:3])), "Client 1: X and y must have one row for each other"),
+    "other widths": (clients((X, y), (X[:, :5], y)), r"X are \(5,\) at client 1 and \(6,\) at client 0"),
+    "other widths by name": (lambda: Deep.of_clients(mlp, {"a": (X, y), "b": (X, np.eye(3)[y])}), "at client b"),
+    "other widths of items": (
+        clients(TensorDataset(*tensors), TensorDataset(tensors[0][:, :5], tensors[1])),
+        r"X are \(5,\) at client 1",
+    ),
+    "no rows": (clients((X[:0], y[:0])), "No client has a row"),
+    "no items": (clients(TensorDataset(tensors[0][:0], tensors[1][:0])), "No client has a row"),
+    "items are dicts": (items(lambda i: {"x": tensors[0][i], "y": 0}), "row 0 of client 0 is a dict of x, y"),
+    "items of three": (items(lambda i: (tensors[0][i], 0, i)), "is a list of 3"),
+    "items are nothing": (items(lambda i: None), r"those of row 0 of client 0 \(None\) are not"),
+    "items with text": (items(lambda i: (tensors[0][i], "cat")), "The targets of row 0 of client 0"),
+    "items of two inputs": (items(lambda i: ((tensors[0][i], tensors[0][i]), 0)), "must be one tensor"),
+    "items that fail": (
+        lambda: items(lambda i: fails() if i == 7 else (tensors[0][i], 0))().sound(),
+        "does not give row 7 of client 0: it raises KeyError: 'lost'",
+    ),
+    "class of an item": (lambda: clients(TensorDataset(tensors[0], more))().sound(), "5 in row 7 of client 0"),
+    "class of a drawn item": (lambda: walked(clients(TensorDataset(tensors[0], more))()), "5 in row 7 of client 0"),
+    "collate fails": (clients(DataLoader(TensorDataset(*tensors), collate_fn=fails)), "KeyError: 'lost'"),
+    "a name": (clients("abc"), "must be a Dataset, a DataLoader or a pair"),
     "pattern": (lambda: parts.where(deep(), ["conv*"]), "0.weight, 0.bias, 1.weight, 1.bias"),
 }
 
@@ -108,3 +255,34 @@ def test_small_clients_and_absent_classes_are_no_error() -> None:
     draws = Draws(np.arange(3, dtype=np.uint64), np.zeros(3, dtype=np.int64), 64)
     found = objective.walk(theta, theta, np.full(3, 0.1), 0.0, np.full(3, 2), draws, True)
     assert np.isfinite(found).all() and (found[1] == theta[1]).all() and (found[[0, 2]] != theta[[0, 2]]).any()
+
+
+KINDS: dict[str, Any] = {
+    "lists": X.tolist(),
+    "objects": X.astype(object),
+    "a table": pd.DataFrame(X),
+    "the other byte order": X.astype(">f8"),
+    "long": X.astype(np.longdouble),
+    "not to be written": np.broadcast_to(X, (10, 6)),
+    "with a gradient": torch.tensor(X, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_any_kind_are_read(kind: str) -> None:
+    made = deep(X=KINDS[kind])
+    np.testing.assert_allclose(made.rows.gather(np.arange(10))[0].numpy(), X.astype(np.float32))
+
+
+def test_a_function_that_always_gives_the_same_module_leaves_it_alone() -> None:
+    shared = nn.Linear(6, 3)
+    before = shared.weight.detach().clone()
+    theta = walked(deep(lambda: shared, batched=False))
+    assert torch.equal(shared.weight, before) and np.ptp(theta, axis=0).max() > 0
+
+
+def test_a_client_without_rows_keeps_its_model_and_statistics() -> None:
+    for objective in (deep(normed, lo=(0, 5), hi=(5, 5)), Deep.of_clients(normed, [(X, y), (X[:0], y[:0])])):
+        assert (walked(objective)[1] == objective.start(0)).all()
+    sets = Deep.of_clients(mlp, [TensorDataset(*tensors), TensorDataset(tensors[0][:0], tensors[1][:0])])
+    assert (walked(sets)[1] == sets.start(0)).all()

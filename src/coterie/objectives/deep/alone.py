@@ -14,11 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.errors import CoterieError
 from coterie.numerics.kernels import Ints
 from coterie.numerics.keyed import GOLDEN
 from coterie.objectives.deep.architecture import MOVING, SEEDED, Architecture, tensors
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
+
+
+class Failed(Exception):
+    """Work of a client raised what it was not to raise, which is the cause."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(client)
+        self.client = client
 
 
 class Bench:
@@ -67,6 +76,8 @@ class Bench:
     def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> list[Tensor]:
         """The gradients (1, ...) of the layers for the loss of some rows; zero for frozen ones."""
         x, y, scale = batch
+        if not len(y):  # whose model rests, and its statistics too
+            return [torch.zeros_like(layer)[None] for layer in self.layers]
         self.training(len(y))
         loss = (self.of.loss(self.forward(x), y) * scale).sum()
         grads = list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
@@ -104,14 +115,24 @@ class Alone:
     def each(self, work: Ints, run: Callable[[int], None]) -> None:
         """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
 
-        Those with the most ``work`` (m,) go first, so that none is left alone at the end.
+        Those with the most ``work`` (m,) go first, so that none is left alone at the end. What a call raises comes as
+        :class:`Failed`, which says whose it was.
         """
+
+        def named(i: int) -> None:
+            try:
+                run(i)
+            except CoterieError:
+                raise
+            except Exception as problem:
+                raise Failed(i) from problem
+
         cores, m = torch.get_num_threads(), len(work)
         if m < cores or cores == 1 or self.of.random or self.of.device.type != "cpu":
             for i in range(m):
-                run(i)
+                named(i)
         else:
-            list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
+            list(_pool(cores).map(named, np.argsort(-work, kind="stable").tolist()))
 
     def gradient(self, theta: Tensor, keys: Any, first: Ints, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of step ``first``; nothing for buffers."""

@@ -25,15 +25,22 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return each.flatten(1).mean(1) if each.ndim > 1 else each
 
 
+def _as_targets(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs in the shape of the targets: axes of one are of no account, all others must be alike."""
+    if outputs.squeeze().shape != targets.squeeze().shape:
+        raise ValueError(f"outputs of shape {tuple(outputs.shape)} are not of the targets' {tuple(targets.shape)}")
+    return outputs.reshape(targets.shape)
+
+
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean squared errors (rows,)."""
-    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
+    return (_as_targets(outputs, targets) - targets).square().reshape(len(targets), -1).mean(1)
 
 
 def bce(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean losses (rows,) of the log odds of two classes."""
     targets = targets.to(outputs.dtype)
-    each = F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets, reduction="none")
+    each = F.binary_cross_entropy_with_logits(_as_targets(outputs, targets), targets, reduction="none")
     return each.reshape(len(targets), -1).mean(1)
 
 
@@ -43,7 +50,7 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _side(outputs: Tensor, targets: Tensor) -> Tensor:
-    hit = (outputs.reshape(targets.shape) > 0.0) == (targets > 0.5)
+    hit = (_as_targets(outputs, targets) > 0.0) == (targets > 0.5)
     return hit.double().reshape(len(targets), -1).mean(1)
 
 
@@ -98,10 +105,10 @@ class Architecture:
         device: str = "cpu",
         buffers: str = "personal",
     ) -> None:
-        self.make: Make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
-        self.anew = not isinstance(model, nn.Module)
+        self.make, self.anew = _maker(model), not isinstance(model, nn.Module)
         self.loss, self.score = _named(loss, LOSSES, "loss"), score or SCORES.get(loss if isinstance(loss, str) else "")
-        self.labels = loss == "cross_entropy"
+        self.named = loss if isinstance(loss, str) else None
+        self.labels = self.named == "cross_entropy"
         self.dtype, self.half = _chosen(dtype, DTYPES, "dtype"), dtype == "bfloat16"
         self.device = _device(device)
         module = self.module()
@@ -142,12 +149,7 @@ class Architecture:
     def module(self) -> nn.Module:
         """A new copy of the module, of the right type and place, whose first numbers mean nothing."""
         with SEEDED, torch.random.fork_rng(devices=[]):  # the caller's generator is left alone
-            module = self.make()
-        if not isinstance(module, nn.Module):
-            raise CoterieError(
-                f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
-            )
-        return module.to(device=self.device, dtype=self.dtype)
+            return self.make().to(device=self.device, dtype=self.dtype)
 
     def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
         """First parameters (d,): what the layers' own initialisation makes with this seed.
@@ -202,6 +204,47 @@ class Architecture:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
 
+def _maker(model: Any) -> Make:
+    """What makes a new module whenever it is called; a CoterieError says what cannot make one."""
+    given = isinstance(model, nn.Module)
+    what = "The model" if given else f"The model {getattr(model, '__name__', type(model).__name__)}"
+    if not given and not callable(model):
+        raise CoterieError(f"The model must be a torch.nn.Module, or a function that makes one, not {model!r:.80}.")
+
+    def made() -> nn.Module:
+        try:
+            module = copy.deepcopy(model) if given else model()
+        except CoterieError:
+            raise
+        except Exception as problem:
+            more = "give a function without arguments that makes it"
+            if isinstance(model, type):
+                more = f"give an instance, as {model.__name__}(...), or a function without arguments that makes one"
+            cannot = "be copied" if given else "be made"
+            raise CoterieError(f"{what} cannot {cannot}: it raises {named(problem)}. Remedy: {more}.") from problem
+        if not isinstance(module, nn.Module):
+            raise CoterieError(
+                f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
+            )
+        return module
+
+    with SEEDED, torch.random.fork_rng(devices=[]):
+        first, second = made(), made()
+    for name, layer in tensors(first).items():
+        if isinstance(layer, nn.parameter.UninitializedTensorMixin):
+            raise CoterieError(
+                f"The layer '{name}' has no shape before it has seen rows (a lazy layer): give its size, as "
+                "nn.Linear(64, 10) does where nn.LazyLinear(10) does not."
+            )
+    for name, layer in first.named_parameters():
+        if not layer.is_floating_point():
+            remedy = "make it two, of real and imaginary parts" if layer.is_complex() else "use register_buffer for it"
+            raise CoterieError(f"The parameter '{name}' holds {layer.dtype}, which cannot be trained here: {remedy}.")
+    ours = {id(layer) for layer in tensors(first).values()}
+    shared = any(id(layer) in ours for layer in tensors(second).values())
+    return (lambda: copy.deepcopy(made())) if shared and not given else made
+
+
 def tensors(module: nn.Module) -> dict[str, Tensor]:
     """All that a module holds, by name: parameters and buffers."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -252,7 +295,7 @@ def _chosen(given: str, known: dict[str, Any], what: str) -> Any:
 def _device(given: str) -> torch.device:
     try:
         device = torch.device(given)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.") from None
     if device.type not in ("cpu", "cuda", "mps"):
         raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.")
@@ -260,4 +303,25 @@ def _device(given: str) -> torch.device:
         raise CoterieError(f'The device {given!r} was asked for and CUDA is not there: say device="cpu".')
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CoterieError(f"There are {torch.cuda.device_count()} CUDA devices, numbered from 0, so no {given!r}.")
+    try:
+        torch.zeros(1, device=device).cpu()
+    except Exception as problem:
+        raise CoterieError(f"The device {given!r} cannot be used: {short(problem)}. Say cpu, cuda or cuda:1.") from None
     return device
+
+
+def short(problem: BaseException) -> str:
+    """The first line of what torch says, without its hints; with the error's name where the text alone says little."""
+    line = _line(problem)
+    telling = isinstance(problem, RuntimeError | TypeError | ValueError | NotImplementedError) and line
+    return line if telling else named(problem)
+
+
+def named(problem: BaseException) -> str:
+    """``"KeyError: 'x'"``: the first line of an error after its name."""
+    return ": ".join(part for part in (type(problem).__name__, _line(problem)) if part)
+
+
+def _line(problem: BaseException) -> str:
+    line = (str(problem).strip().splitlines() or [""])[0].partition(" Hint:")[0].rstrip(".!")
+    return line if len(line) <= 240 else f"{line[:240].rpartition(' ')[0]} ..."

@@ -1,8 +1,12 @@
-"""Whether a model, its loss and its rows fit together, tried on one row before anything is trained."""
+"""Whether a model, its loss and its rows fit together: a pass forth and back is tried before anything is trained.
+
+Whatever goes wrong in it becomes one sentence, with shapes, torch's own first line, and the likely remedy.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -10,54 +14,46 @@ import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
-from coterie.objectives.deep.architecture import SEEDED, Architecture, Loss
-from coterie.objectives.deep.rows import Rows, Tensors
+from coterie.numerics.kernels import Ints
+from coterie.objectives.deep.alone import Bench, Failed
+from coterie.objectives.deep.architecture import SEEDED, Architecture, Loss, named, short
+from coterie.objectives.deep.rows import Rows, Sets, Tensors
 from coterie.objectives.deep.together import Together
 
-MISFITS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
+def tried(of: Architecture, rows: Rows, counts: Ints) -> None:
+    """Raise a CoterieError that says what does not fit.
 
-def tried(of: Architecture, rows: Rows) -> None:
-    """Raise a CoterieError that says what does not fit."""
+    One row and two go through the model as it is evaluated, and, with gradients, as it trains: two of them, and one
+    where a client has no more.
+    """
     if not len(rows):
         return
-    x, y = rows.gather(np.zeros(1, dtype=np.int64))
-    try:
-        with torch.no_grad(), of.autocast():
-            outputs = of.module().eval()(x)
-    except MISFITS as problem:
-        shape, more = tuple(getattr(x, "shape", ())[1:]), ""
-        if not x.is_floating_point():
-            more = " Whole numbers are handed on as they are: give images and other measurements as float32."
-        raise CoterieError(
-            f"The model cannot take rows of shape {shape} ({x.dtype}): {_short(problem)}.{more}"
-        ) from problem
-    of.random = of.random or draws(of, x)
-    if isinstance(rows, Tensors) and not rows.known:
-        return
-    if of.labels and isinstance(rows, Tensors):
-        _known(outputs, rows.y)
-    outputs = outputs.to(of.dtype).requires_grad_()
-    try:
-        losses = of.loss(outputs, y)
-    except MISFITS as problem:
-        raise CoterieError(
-            f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
-            f"{tuple(y.shape[1:])}: {_short(problem)}."
-        ) from problem
-    if tuple(losses.shape) != (1,):
-        raise CoterieError('The loss must give one number for each row, not their mean: use reduction="none".')
-    if not getattr(losses, "requires_grad", False):
-        raise CoterieError("The loss has no gradient: compute it from the outputs with torch alone, without detach.")
-    if of.score is not None:
-        _scored(of.score, outputs.detach(), y)
+    if isinstance(rows, Sets):
+        rows.probe()
+    bench = Bench(of)
+    for size in (1, 2):
+        index = np.array([0, len(rows) - 1][:size])
+        x, y = rows.gather(index)
+        with SEEDED, torch.random.fork_rng(devices=[of.device] if of.device.type == "cuda" else []):
+            outputs = _outputs(of, bench, x, training=False)
+            if size == 1:
+                of.random = of.random or draws(of, x)
+            if isinstance(rows, Tensors) and not rows.known:
+                continue
+            _known(of, outputs, rows)
+            _losses(of, outputs.detach().to(of.dtype).requires_grad_(), y)
+            if of.score is not None:
+                _scored(of.score, outputs.detach(), y)
+            if size == 2 or np.any(counts == 1):
+                _trains(of, bench, x, y)
 
 
 def draws(of: Architecture, x: Any) -> bool:
     """Whether the model takes random numbers while it trains, in layers or in functions such as ``F.dropout``."""
     with SEEDED, torch.random.fork_rng(devices=[]), torch.no_grad(), of.autocast():
         module, before = of.module().train(), torch.random.get_rng_state()
-        with suppress(*MISFITS):  # BatchNorm has nothing to say of one row
+        with suppress(Exception):  # BatchNorm has nothing to say of one row
             module(x)
         return not torch.equal(before, torch.random.get_rng_state())
 
@@ -70,34 +66,204 @@ def batches(together: Together, rows: Rows) -> bool:
     try:
         x, y = rows.gather(np.zeros((1, 1), dtype=np.int64))
         together.gradient(of.tensor(of.start(0))[None], (x, y, torch.ones(1, 1, dtype=of.dtype, device=of.device)))
-    except MISFITS:
+    except Exception:  # what torch.func cannot batch runs alone
         return False
     return True
+
+
+@contextmanager
+def explained(rows: Rows, doing: str, starts: Ints) -> Iterator[None]:
+    """Turn what torch or a caller's code raises in the middle of a run into a sentence that names the client.
+
+    ``starts`` has the first row of each client that is at work.
+    """
+    try:
+        yield
+    except CoterieError:
+        raise
+    except Exception as problem:
+        failed = isinstance(problem, Failed)
+        cause = problem.__cause__ if isinstance(problem, Failed) and problem.__cause__ else problem
+        at = problem.client if isinstance(problem, Failed) else 0
+        who = f" {rows.client(int(starts[at]))}" if failed or len(starts) == 1 else " several clients at once"
+        full = isinstance(cause, torch.OutOfMemoryError | MemoryError)
+        more = " The memory is full: take fewer rows a step (B), or a smaller model." if full else ""
+        raise CoterieError(f"{doing}{who} fails: the model or its loss raises {named(cause)}.{more}") from cause
+
+
+def _outputs(of: Architecture, bench: Bench, x: Tensor, training: bool) -> Tensor:
+    """What the model makes of rows, once it is sure that it is a tensor with a row for each."""
+    while_ = " while it trains" if training else ""
+    if training:
+        bench.training(len(x))
+    else:
+        bench.module.eval()
+    try:
+        with torch.set_grad_enabled(training), of.autocast():
+            outputs = bench.module(x)
+    except Exception as problem:
+        raise CoterieError(
+            f"The model cannot take rows of shape {tuple(x.shape[1:])} ({x.dtype}){while_}: "
+            f"{short(problem)}.{_input_remedy(of, bench, x)}"
+        ) from problem
+    if not isinstance(outputs, Tensor):
+        raise CoterieError(
+            f"The model must give one tensor of outputs, and gives {_kind(outputs)}{while_}: return what the loss "
+            "compares with the targets, and nothing beside it."
+        )
+    if not outputs.ndim or len(outputs) != len(x):
+        rows = f"{len(x)} row{'s' * (len(x) > 1)}"
+        raise CoterieError(
+            f"The model gives outputs of shape {tuple(outputs.shape)} for {rows}{while_}: their first axis must be "
+            "that of rows. Keep it, as in flatten(1) or squeeze(1), where squeeze() drops it for a single row."
+        )
+    if not outputs.is_floating_point():
+        raise CoterieError(f"The model gives {outputs.dtype}{while_}: return scores in floating numbers, not classes.")
+    return outputs.to(of.dtype)
+
+
+def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
+    """Losses of rows, once it is sure that there is one for each, with a gradient."""
+    try:
+        losses = of.loss(outputs, y)
+    except Exception as problem:
+        raise CoterieError(
+            f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
+            f"{tuple(y.shape[1:])} ({y.dtype}): {short(problem)}.{_target_remedy(of, outputs, y)}"
+        ) from problem
+    if not isinstance(losses, Tensor):
+        raise CoterieError(
+            f"The loss must give a tensor with one number for each row, not {_kind(losses)}: compute it from the "
+            "outputs with torch alone."
+        )
+    if tuple(losses.shape) != (len(y),):
+        raise CoterieError(
+            f"The loss must give one number for each row, not their mean, and gives the shape {tuple(losses.shape)} "
+            f'for {len(y)} row{"s" * (len(y) > 1)}: use reduction="none", and means over all axes but the first.'
+        )
+    if not losses.requires_grad:
+        raise CoterieError("The loss has no gradient: compute it from the outputs with torch alone, without detach.")
+    return losses
+
+
+def _trains(of: Architecture, bench: Bench, x: Tensor, y: Tensor) -> None:
+    """A pass forth and back in training mode."""
+    outputs = _outputs(of, bench, x, training=True)
+    if not outputs.requires_grad:
+        raise CoterieError(
+            "The model's outputs have no gradient while it trains: leave detach, no_grad and argmax out of its forward."
+        )
+    losses = _losses(of, outputs, y)
+    try:
+        grads = torch.autograd.grad(losses.sum(), bench.trained, allow_unused=True)
+    except Exception as problem:
+        more = " Let operations of the forward give new tensors (x + 1, not x.add_(1) or x += 1)."
+        raise CoterieError(
+            f"The loss of the model has no gradient that torch can compute: {short(problem)}."
+            f"{more if 'inplace' in str(problem) else ''}"
+        ) from problem
+    if all(g is None for g in grads):
+        raise CoterieError(
+            "The model's outputs do not depend on any of its parameters that are trained: there is nothing to train."
+        )
 
 
 def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
     try:
         found = score(outputs, y)
-    except MISFITS as problem:
+    except Exception as problem:
         raise CoterieError(
             f"The score cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
-            f"{tuple(y.shape[1:])}: {_short(problem)}."
+            f"{tuple(y.shape[1:])}: {short(problem)}."
         ) from problem
-    if not isinstance(found, Tensor) or tuple(found.shape) != (1,):
+    if not isinstance(found, Tensor) or tuple(found.shape) != (len(y),):
         raise CoterieError("The score must give a tensor with one number for each row, not their mean.")
 
 
-def _known(outputs: Tensor, y: Tensor) -> None:
+def _known(of: Architecture, outputs: Tensor, rows: Rows) -> None:
+    """Look through all targets that are in memory, and leave a look at the others to when they are loaded."""
+    if not isinstance(of.named, str) or of.named == "mse":
+        return
     K = int(outputs.shape[1]) if outputs.ndim > 1 else 0
-    if y.is_floating_point() and bool((y != y.round()).any()):
-        raise CoterieError("Classes must be whole numbers: code them as 0, 1, ... alike at all clients first.")
-    if K == 0 or int(y.min()) < 0 or int(y.max()) >= K:
+
+    def checked(y: Tensor, at: Ints) -> None:
+        if of.named == "bce":
+            _two(y, rows, at)
+        else:
+            _classes(y, K, rows, at)
+
+    if isinstance(rows, Tensors):
+        checked(rows.y, np.arange(len(rows)))
+    elif isinstance(rows, Sets):
+        rows.checked = checked
+        rows.gather(np.zeros(1, dtype=np.int64))
+
+
+def _classes(y: Tensor, K: int, rows: Rows, at: Ints) -> None:
+    """Targets of cross-entropy: whole numbers from 0 to K - 1."""
+    if y.is_floating_point() and bool((bad := y != y.round()).any()):
         raise CoterieError(
-            f"The model has {K} classes and targets go from {int(y.min())} to {int(y.max())}: code classes as "
+            f"Classes must be whole numbers, which {_first(bad, y, rows, at)} is not: code them as 0, 1, ... alike at "
+            "all clients first, or take the loss mse for outcomes that are no classes."
+        )
+    bad = (y < 0) | (y >= K)
+    if K == 0 or bool(bad.any()):
+        which = f" (the first outside: {_first(bad, y, rows, at)})" if K else ""
+        raise CoterieError(
+            f"The model has {K} classes and targets go from {int(y.min())} to {int(y.max())}{which}: code classes as "
             f"0, ..., {max(K - 1, 0)} alike at all clients, or give the model more outputs."
         )
 
 
-def _short(problem: Exception) -> Any:
-    """The first line of what torch says."""
-    return (str(problem).splitlines() or [type(problem).__name__])[0].rstrip(".")
+def _two(y: Tensor, rows: Rows, at: Ints) -> None:
+    """Targets of binary cross-entropy: from 0 to 1."""
+    bad = (y < 0) | (y > 1)
+    if bool(bad.any()):
+        raise CoterieError(
+            f'The loss "bce" needs targets from 0 to 1, which {_first(bad, y, rows, at)} is not: code the two classes '
+            "as 0 and 1."
+        )
+
+
+def _first(bad: Tensor, y: Tensor, rows: Rows, at: Ints) -> str:
+    """``"7 in row 3 of client 0"``."""
+    where = bad.reshape(len(y), -1).any(1).nonzero().flatten()[0]
+    value = y[where][bad[where]].flatten()[0].item()
+    return f"{value:g} in {rows.place(int(at[int(where)]))}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict of {', '.join(map(str, list(value)[:5]))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _input_remedy(of: Architecture, bench: Bench, x: Tensor) -> str:
+    """The likely remedy where a model does not take its inputs."""
+    if len(x) == 1:
+        with suppress(Exception), torch.no_grad(), of.autocast():
+            bench.module(torch.cat([x, x]))
+            return " It takes two rows and not one alone, as a client may have: let no layer compute over rows."
+    if not x.is_floating_point():
+        return " Whole numbers are handed on as they are: give images and other measurements as float32."
+    if of.convolves and x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        return " Images have their channels first: give X.transpose(0, 3, 1, 2)."
+    if of.convolves and x.ndim == 3:
+        return " Images have a channel axis: give X[:, None]."
+    if not of.convolves and x.ndim > 2:
+        return " Begin the model with nn.Flatten() where it takes rows as vectors."
+    return " Rows of one number have a column: give X[:, None]." if x.ndim == 1 else ""
+
+
+def _target_remedy(of: Architecture, outputs: Tensor, y: Tensor) -> str:
+    """The likely remedy where a loss does not take its targets."""
+    if of.named == "cross_entropy":
+        if y.ndim == 2 and y.shape[1] == 1:
+            return " Classes are one number a row: give y[:, 0]."
+        if y.shape == outputs.shape:
+            return ' Give y.argmax(axis=1) for one class a row, or take the loss "bce" for several.'
+        if y.ndim > 1 and y.shape == outputs.shape[:-1]:
+            return " Classes are the second axis of outputs: return outputs.movedim(-1, 1)."
+    return ""

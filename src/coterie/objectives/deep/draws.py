@@ -38,8 +38,13 @@ def padded(starts: Ints, stops: Ints) -> Ints:
 def batch(
     keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints, weights: Floats, total: Floats
 ) -> tuple[Ints, Floats]:
-    """Rows (m, b) of a step, and what each counts in the mean loss; size 0 takes all, and padding counts nothing."""
+    """Rows (m, b) of a step, and what each counts in the mean loss; size 0 takes all, and padding counts nothing.
+
+    b is 0 where no client has a row.
+    """
     n = (stops - starts)[:, None]
+    if not n.any():
+        return np.zeros((len(n), 0), dtype=np.int64), np.zeros((len(n), 0))
     share = np.where(total > 0.0, 1.0 / np.where(total > 0.0, total, 1.0), 0.0)[:, None]
     if size:
         index = drawn(keys, step, size, starts, stops)

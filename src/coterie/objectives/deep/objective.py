@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.deep.alone import Alone
 from coterie.objectives.deep.architecture import Architecture, Loss, Make
-from coterie.objectives.deep.checks import batches, tried
+from coterie.objectives.deep.checks import batches, explained, tried
 from coterie.objectives.deep.draws import batch, padded
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
 from coterie.objectives.deep.stepper import Going, Training
@@ -87,6 +88,7 @@ class Deep:
         ridge: float = 0.0,
         momentum: float = 0.0,
         batched: bool | None = None,
+        labels: Sequence[str] | None = None,
     ) -> Deep:
         """From rows that lie in memory, sorted by client.
 
@@ -119,21 +121,25 @@ class Deep:
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
             Models with moving statistics, random numbers, or steps that depend on their numbers never do.
+        labels : sequence of str, optional
+            What clients are called where something is wrong with their rows; by default 0, 1, ...
 
         Raises
         ------
         CoterieError
-            For rows that the model cannot take, classes that it does not have, or a device that is not there.
+            For whatever does not fit: a row and two are taken through the model, its loss and back before anything is
+            trained, and all targets in memory are looked at.
         """
         architecture = Architecture(model, loss, score, dtype, device, buffers)
         rows = Tensors(X, y, architecture.dtype, architecture.device)
+        rows.labels = labels
         return cls._made(architecture, rows, starts, stops, weights, Training(clip, ridge, momentum), batched)
 
     @classmethod
     def of_clients(
         cls,
         model: nn.Module | Make,
-        clients: Sequence[Any],
+        clients: Sequence[Any] | Mapping[str, Any],
         *,
         loss: str | Loss = "cross_entropy",
         score: Loss | None = None,
@@ -144,25 +150,25 @@ class Deep:
         ridge: float = 0.0,
         momentum: float = 0.0,
     ) -> Deep:
-        """From one Dataset, DataLoader or pair (X, y) for each client; see :meth:`of` for the rest.
+        """From one Dataset, DataLoader or pair (X, y) for each client, in a list or by name; else as :meth:`of`.
 
         Of a DataLoader its Dataset and its ``collate_fn`` are used: which rows a step sees is drawn by key, so its
         sampler and batch size are not. Items are loaded when they are needed.
         """
-        architecture = Architecture(model, loss, score, dtype, device, buffers)
-        if not len(clients):
+        single = isinstance(clients, Dataset | DataLoader | Tensor | np.ndarray | str | tuple)
+        if single or not isinstance(clients, Iterable):
+            raise CoterieError("Give a list with the data of each client, also where there is one alone.")
+        labels = list(map(str, clients)) if isinstance(clients, Mapping) else None
+        data = list(clients.values() if isinstance(clients, Mapping) else clients)
+        if not data:
             raise CoterieError("There are no clients: give the data of one at least.")
-        where = architecture.dtype, architecture.device
-        if all(isinstance(c, tuple) for c in clients):
-            parts = [Tensors(X, y, *where) for X, y in clients]
-            rows: Any = Tensors(torch.cat([p.X for p in parts]), torch.cat([p.y for p in parts]), *where)
-            stops = np.cumsum([len(p) for p in parts], dtype=np.int64)
-        else:
-            rows = Sets(clients, *where)
-            stops = rows.stops
-        starts = np.concatenate([[0], stops[:-1]])
+        architecture = Architecture(model, loss, score, dtype, device, buffers)
+        how = data, labels or [str(i) for i in range(len(data))], architecture.dtype, architecture.device
+        lie = all(isinstance(c, tuple) for c in data)
+        rows = Tensors.joined(*how) if lie else Sets(*how)
+        rows.labels = labels
         training = Training(clip, ridge, momentum)
-        return cls._made(architecture, rows, starts, stops, None, training, False if isinstance(rows, Sets) else None)
+        return cls._made(architecture, rows, rows.starts, rows.stops, None, training, None if lie else False)
 
     @classmethod
     def _made(
@@ -176,15 +182,16 @@ class Deep:
         batched: bool | None,
     ) -> Deep:
         n = len(rows)
-        w = np.ones(n) if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+        w = np.ones(n) if weights is None else _numbers(weights, np.float64)
         if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
             raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
-        lo, hi = (np.ascontiguousarray(a, dtype=np.int64) for a in (starts, stops))
+        lo, hi = (_numbers(a, np.int64) for a in (starts, stops))
         if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
             raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
+        rows.starts, rows.stops = lo, hi
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        tried(of, rows)
+        tried(of, rows, hi - lo)
         together = Together(of, training.ridge)
         known = not isinstance(rows, Tensors) or rows.known
         batched = bool(batched) and known and not of.moving and not of.random and batches(together, rows)
@@ -272,9 +279,12 @@ class Deep:
         if self.batched:
             for some in blocks(size, self.dim):
                 rows = self._batch(some, draws.keys, draws.size, total)(np.arange(len(some)), draws.first[some])
-                out[some] = self.together.gradient(out[some], rows)
+                with explained(self.rows, "A gradient of", self.starts[some]):
+                    out[some] = self.together.gradient(out[some], rows)
         else:
-            out = self.alone.gradient(out, draws.keys, draws.first, self._batch(every, draws.keys, draws.size, total))
+            drawn = self._batch(every, draws.keys, draws.size, total)
+            with explained(self.rows, "A gradient of", self.starts):
+                out = self.alone.gradient(out, draws.keys, draws.first, drawn)
         return self._numbers(out)
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:
@@ -309,11 +319,13 @@ class Deep:
                 some = block[np.argsort(-steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
                 part = out[some]
-                self.together.walk(part, going.take(some), draws.first[some], rows, *how)
+                with explained(self.rows, "A step of", self.starts[some]):
+                    self.together.walk(part, going.take(some), draws.first[some], rows, *how)
                 out[some] = part
         else:
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
-            self.alone.walk(out, going, draws.keys, draws.first, rows, *how)
+            with explained(self.rows, "A step of", self.starts):
+                self.alone.walk(out, going, draws.keys, draws.first, rows, *how)
         return self._numbers(out)
 
     def _numbers(self, out: Tensor) -> Floats:
@@ -343,7 +355,8 @@ class Deep:
             for some in blocks(counts, self.dim):
                 index = padded(self.starts[some], self.stops[some])
                 x, y = self.rows.gather(index)
-                outputs = self.together.outputs(theta[torch.from_numpy(some)], x)
+                with explained(self.rows, "Evaluating models of", self.starts[some]):
+                    outputs = self.together.outputs(theta[torch.from_numpy(some)], x)
                 there = np.arange(index.shape[1]) < counts[some][:, None]
                 at = (stops - counts)[some][:, None] + np.arange(index.shape[1])
                 mask = torch.from_numpy(there).to(outputs.device)
@@ -354,7 +367,9 @@ class Deep:
             for lo in range(int(whole[i]), int(whole[i + 1]), LOOK):
                 hi = min(lo + LOOK, int(whole[i + 1]))
                 x, y = self.rows.gather(rows[lo:hi])
-                yield slice(lo, hi), what(self.alone.outputs(theta, i, x).to(dtype), y).cpu().numpy()
+                with explained(self.rows, "Evaluating the model of", rows[lo : lo + 1]):
+                    found = what(self.alone.outputs(theta, i, x).to(dtype), y).cpu().numpy()
+                yield slice(lo, hi), found
 
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row, client after client (sum of counts,), without weights or ridge."""
@@ -389,3 +404,11 @@ class Deep:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
         hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
         return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)
+
+
+def _numbers(values: npt.ArrayLike, kind: type) -> Any:
+    """An array of this kind of numbers, or one without a shape that fits where they are something else."""
+    try:
+        return np.ascontiguousarray(values, dtype=kind)
+    except (TypeError, ValueError):
+        return np.full((1, 1), np.nan)

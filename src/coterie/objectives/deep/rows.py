@@ -1,19 +1,60 @@
-"""Rows of clients for a torch model: tensors, or what Datasets and DataLoaders give, one client after another."""
+"""Rows of clients for a torch model: tensors, or what Datasets and DataLoaders give, one client after another.
+
+Whatever a caller gives is turned into tensors here, or refused in a sentence that names the client and the row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Ints
+from coterie.objectives.deep.architecture import named, short
+
+PROBED = 256
+"""Of so many clients' Datasets, at most, one row is looked at before anything is trained."""
+
+
+class Owners:
+    """Which client a row is of: rows lie client after client.
+
+    Attributes
+    ----------
+    starts, stops : (m,) int64
+    labels : sequence of str, optional
+        What clients are called; by default 0, 1, ...
+    """
+
+    starts: Ints
+    stops: Ints
+    labels: Sequence[str] | None = None
+
+    def client(self, row: int) -> str:
+        """``"client 2"``."""
+        found = np.flatnonzero((self.starts <= row) & (row < self.stops))
+        return f"client {self.label(int(found[0]))}" if len(found) else "no client"
+
+    def label(self, client: int) -> str:
+        """What a client is called."""
+        return str(client) if self.labels is None else str(self.labels[client])
+
+    def place(self, row: int) -> str:
+        """``"row 5 of client 2"``, from 0; a client with a name alone where rows were dealt out, and have no place."""
+        found = np.flatnonzero((self.starts <= row) & (row < self.stops))
+        if not len(found):
+            return f"row {row}"
+        at = f"row {row - int(self.starts[found[0]])}" if self.labels is None else "a row"
+        return f"{at} of client {self.label(int(found[0]))}"
 
 
 class Rows(Protocol):
@@ -29,8 +70,14 @@ class Rows(Protocol):
     def sound(self) -> Bools:
         """Which rows hold finite numbers only (rows,)."""
 
+    def client(self, row: int) -> str:
+        """Whose row it is, in words."""
 
-class Tensors:
+    def place(self, row: int) -> str:
+        """Which row of whom it is, in words."""
+
+
+class Tensors(Owners):
     """Inputs (n, ...) and targets (n, ...) that lie in memory; floating numbers take the model's type.
 
     Whole numbers are handed on as they are, so that embeddings can be told which row to look up. Targets that are None
@@ -38,10 +85,31 @@ class Tensors:
     """
 
     def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.X, self.known = _tensor(X, dtype, device), y is not None
-        self.y = _tensor(y, dtype, device) if self.known else self.X.new_zeros(self.X.shape[:1])
+        self.X, self.known = tensor(X, dtype, device, "The inputs X"), y is not None
+        self.y = tensor(y, dtype, device, "The targets y") if self.known else self.X.new_zeros(self.X.shape[:1])
         if not self.X.ndim or len(self.X) != (len(self.y) if self.y.ndim else -1):
-            raise CoterieError("X and y must have one row for each other.")
+            shapes = f"{tuple(self.X.shape)} and {tuple(self.y.shape)}"
+            raise CoterieError(f"X and y must have one row for each other, not the shapes {shapes}.")
+
+    @classmethod
+    def joined(
+        cls, clients: Sequence[tuple[Any, ...]], labels: Sequence[str], dtype: torch.dtype, device: torch.device
+    ) -> Tensors:
+        """Of one pair (X, y) for each client."""
+        parts = [_pair(who, pair, dtype, device) for who, pair in zip(labels, clients, strict=True)]
+        stops = np.cumsum([len(p) for p in parts], dtype=np.int64)
+        full = [number for number, p in enumerate(parts) if len(p)]
+        if not full:
+            raise CoterieError("No client has a row: give the data of one at least.")
+        first = parts[full[0]]
+        for number in full:
+            for name, a, b in (("X", parts[number].X, first.X), ("y", parts[number].y, first.y)):
+                if a.shape[1:] != b.shape[1:]:
+                    raise CoterieError(_differ(name, labels[number], a.shape[1:], labels[full[0]], b.shape[1:]))
+        X, y = (torch.cat([getattr(parts[number], name) for number in full]) for name in ("X", "y"))
+        out = cls(X, y, dtype, device)
+        out.starts, out.stops = np.concatenate([[0], stops[:-1]]), stops
+        return out
 
     def __len__(self) -> int:
         return len(self.X)
@@ -61,21 +129,26 @@ class Tensors:
         return good
 
 
-class Sets:
-    """Items of map-style Datasets, one Dataset or DataLoader for each client, put together as a DataLoader would."""
+class Sets(Owners):
+    """Items of map-style Datasets, one Dataset or DataLoader for each client, put together as a DataLoader would.
 
-    def __init__(self, clients: Sequence[Any], dtype: torch.dtype, device: torch.device) -> None:
-        self.sets: list[Any] = [_items(c) for c in clients]
+    Attributes
+    ----------
+    checked : callable, optional
+        ``checked(y, rows)`` raises a CoterieError for targets that the loss has no use for; every batch is shown to it.
+    """
+
+    def __init__(self, clients: Sequence[Any], labels: Sequence[str], dtype: torch.dtype, device: torch.device) -> None:
         loader = next((c for c in clients if isinstance(c, DataLoader)), None)
         self.collate: Callable[[list[Any]], Any] = loader.collate_fn if loader is not None else default_collate
-        for number, data in enumerate(self.sets):
-            if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-                raise CoterieError(
-                    f"The data of client {number} can only be read in order ({type(data).__name__}): give a Dataset "
-                    "with a length and items by number, so that rows can be drawn."
-                )
-        self.stops = np.cumsum([len(data) for data in self.sets], dtype=np.int64)
+        self.sets: list[Any] = [_items(who, c, dtype) for who, c in zip(labels, clients, strict=True)]
+        counts = [_length(who, data) for who, data in zip(labels, self.sets, strict=True)]
+        self.stops = np.cumsum(counts, dtype=np.int64)
+        if not self.stops[-1]:
+            raise CoterieError("No client has a row: give the data of one at least.")
+        self.starts = np.concatenate([[0], self.stops[:-1]])
         self.dtype, self.device = dtype, device
+        self.checked: Callable[[Tensor, Ints], None] | None = None
 
     def __len__(self) -> int:
         return int(self.stops[-1]) if len(self.stops) else 0
@@ -83,20 +156,68 @@ class Sets:
     def gather(self, index: Ints) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the rows ``index``, which are loaded now."""
         flat = index.ravel()
+        if not len(flat):
+            return torch.zeros(index.shape, dtype=self.dtype), torch.zeros(index.shape, dtype=self.dtype)
         owner = np.searchsorted(self.stops, flat, side="right")
-        local = flat - np.concatenate([[0], self.stops])[owner]
-        items = [self.sets[o][int(i)] for o, i in zip(owner, local, strict=True)]
+        items = [self._item(int(o), int(r)) for o, r in zip(owner, flat, strict=True)]
         try:
-            X, y = self.collate(items)
-        except (TypeError, ValueError, RuntimeError) as problem:
+            found = self.collate(items)
+        except Exception as problem:
             raise CoterieError(
-                f"Items of Datasets must be pairs of inputs and targets, of the same shapes: {problem}."
+                f"Items of Datasets must be pairs of inputs and targets, of the same shapes, which those of "
+                f"{self._misfit(items, flat)} are not: {short(problem)}."
             ) from problem
-        return self._shaped(X, index), self._shaped(y, index)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise CoterieError(
+                f"Items of Datasets must be pairs of inputs and targets; {self.place(int(flat[0]))} is {_what(found)}: "
+                "give a Dataset whose items are (x, y)."
+            )
+        X, y = (self._shaped(v, w, index) for v, w in zip(found, ("inputs", "targets"), strict=True))
+        if self.checked is not None:
+            self.checked(y.reshape(len(flat), *y.shape[index.ndim :]), flat)
+        return X.to(self.device), y.to(self.device)
 
-    def _shaped(self, values: Any, index: Ints) -> Tensor:
-        got = _tensor(values, self.dtype, self.device)
+    def _item(self, owner: int, row: int) -> Any:
+        try:
+            return self.sets[owner][row - int(self.starts[owner])]
+        except CoterieError:
+            raise
+        except Exception as problem:
+            raise CoterieError(f"The Dataset does not give {self.place(row)}: it raises {named(problem)}.") from problem
+
+    def _misfit(self, items: list[Any], rows: Ints) -> str:
+        """The first row whose item looks unlike the first one, in words."""
+        look = [_what(item) for item in items]
+        other = next((k for k, said in enumerate(look) if said != look[0]), 0)
+        if not other:
+            return f"{self.place(int(rows[0]))} ({look[0]})"
+        return f"{self.place(int(rows[0]))} ({look[0]}) and {self.place(int(rows[other]))} ({look[other]})"
+
+    def _shaped(self, values: Any, what: str, index: Ints) -> Tensor:
+        row = int(index.flat[0])
+        if isinstance(values, Mapping | tuple | list):
+            raise CoterieError(
+                f"The {what} of {self.place(row)} are {_what(values)}, and must be one tensor: put them into one "
+                "(torch.cat), which the model takes apart in its forward, or give the loader a collate_fn that does."
+            )
+        got = tensor(values, self.dtype, torch.device("cpu"), f"The {what} of {self.place(row)}")
+        if not got.ndim or len(got) != index.size:
+            raise CoterieError(
+                f"The {what} of {self.place(row)} have the shape {tuple(got.shape)} where {index.size} rows were put "
+                "together: their first axis must be that of rows."
+            )
         return got.reshape(*index.shape, *got.shape[1:])
+
+    def probe(self) -> None:
+        """Look at one row of some clients: a CoterieError where shapes differ that must be alike."""
+        full = np.flatnonzero(self.stops > self.starts)
+        seen: tuple[int, list[torch.Size]] | None = None
+        for number in full[np.linspace(0, len(full) - 1, min(len(full), PROBED)).astype(np.int64)].tolist():
+            shapes = [values.shape[1:] for values in self.gather(self.starts[number : number + 1])]
+            seen = seen or (number, shapes)
+            for name, a, b in zip("Xy", shapes, seen[1], strict=True):
+                if a != b and self.collate is default_collate:
+                    raise CoterieError(_differ(name, self.label(number), a, self.label(seen[0]), b))
 
     @cached_property
     def sound(self) -> Bools:
@@ -110,22 +231,112 @@ class Sets:
         return good
 
 
-def _items(data: Any) -> Any:
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
+    """A pair of arrays as a Dataset."""
+
+    def __init__(self, rows: Tensors) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.rows.X[row], self.rows.y[row]
+
+
+def _pair(who: str, pair: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensors:
+    """One client's arrays; what is wrong with them is said with the client's name."""
+    if len(pair) != 2:
+        raise CoterieError(f"The data of client {who} must be a pair (X, y), not {_what(pair)}.")
+    try:
+        return Tensors(*pair, dtype, device)
+    except CoterieError as e:
+        raise CoterieError(f"Client {who}: {e}") from e
+
+
+def _items(who: str, data: Any, dtype: torch.dtype) -> Any:
     """What has items by number: of a loader its Dataset, of a pair (X, y) one of both."""
-    if isinstance(data, tuple) and len(data) == 2:
-        return TensorDataset(*(torch.as_tensor(np.asarray(values)) for values in data))
-    return data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(data, tuple):
+        return Pairs(_pair(who, data, dtype, torch.device("cpu")))
+    data = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise CoterieError(
+            f"The data of client {who} can only be read in order ({type(data).__name__}): give a Dataset "
+            "with a length and items by number, so that rows can be drawn."
+        )
+    if isinstance(data, str | bytes | Mapping | Tensor | np.ndarray):
+        raise CoterieError(
+            f"The data of client {who} must be a Dataset, a DataLoader or a pair (X, y), not {_what(data)}."
+        )
+    return data
 
 
-def _tensor(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _length(who: str, data: Any) -> int:
+    try:
+        return len(data)
+    except Exception as problem:
+        raise CoterieError(f"The Dataset of client {who} has no length: len raises {named(problem)}.") from problem
+
+
+def _differ(name: str, one: str, shape: torch.Size, other: str, wanted: torch.Size) -> str:
+    return (
+        f"All clients must have rows of one shape: those of {name} are {tuple(shape)} at client {one} and "
+        f"{tuple(wanted)} at client {other}. Give all the same columns (of images: the same size), or pad them."
+    )
+
+
+def _what(item: Any) -> str:
+    """What something looks like, in a few words."""
+    if isinstance(item, Tensor | np.ndarray):
+        return f"an array of shape {tuple(item.shape)}"
+    if isinstance(item, Mapping):
+        return f"a dict of {', '.join(map(str, list(item)[:5]))}"
+    if isinstance(item, tuple | list):
+        return f"a {type(item).__name__} of {len(item)}: {', '.join(map(_what, item[:3]))}" if len(item) else "empty"
+    return "None" if item is None else "a number" if isinstance(item, Real) else f"a {type(item).__name__}"
+
+
+def tensor(values: Any, dtype: torch.dtype, device: torch.device, what: str) -> Tensor:
+    """Numbers of any kind as a tensor: floating ones take the model's type, others stay as they are."""
     if not isinstance(values, Tensor):
-        array: npt.NDArray[Any] = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise CoterieError(
-                f"Inputs and targets must be numbers, not of type {array.dtype}: code classes as 0, 1, ... first."
-            )
-        values = torch.from_numpy(np.ascontiguousarray(array if array.dtype.kind != "u" else array.astype(np.int64)))
+        values = _array(values, what)
+        with warnings.catch_warnings():  # what is read-only is never written
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            values = torch.from_numpy(values)
+    if values.layout is not torch.strided or values.is_quantized or values.is_nested:
+        raise CoterieError(f"{what} must be a plain tensor of numbers: give X.to_dense(), or X.dequantize().")
+    if values.is_complex():
+        raise CoterieError(f"{what} must be real numbers: give real and imaginary parts as two columns.")
     if values.is_floating_point():
         values = values.to(dtype)
-    placed: Tensor = values.to(device).contiguous()
+    placed: Tensor = values.detach().to(device).contiguous()
     return placed
+
+
+def _array(values: Any, what: str) -> npt.NDArray[Any]:
+    """An array that torch can share: numbers in the machine's own byte order."""
+    if values is None:
+        raise CoterieError(f"{what} must be numbers, and are None.")
+    if hasattr(values, "toarray"):
+        raise CoterieError(f"{what} must be a plain array, not a sparse matrix: give X.toarray().")
+    if np.ma.is_masked(values):
+        raise CoterieError(f"{what} must not be masked: fill what is missing first (X.filled(...)).")
+    try:
+        array: npt.NDArray[Any] = np.asarray(values)
+    except Exception as problem:
+        raise CoterieError(
+            f"{what} must be one array of numbers, with rows of one shape: {short(problem)}. Pad the rows, or give a "
+            "Dataset for each client whose loader has a collate_fn that does."
+        ) from problem
+    if array.dtype.kind == "O" and all(isinstance(v, Real | np.bool_) for v in array.ravel()):
+        array = array.astype(np.float64)
+    kind = array.dtype.kind
+    if kind not in "biuf":
+        odd = next((v for v in array.flat if not isinstance(v, Real)), "")
+        like = f" (such as '{odd!s:.40}')" if array.size else ""
+        raise CoterieError(
+            f"{what} must be numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... alike "
+            "at all clients first."
+        )
+    wanted = np.int64 if kind == "u" else np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)

@@ -49,7 +49,7 @@ class Bench:
     @cached_property
     def each(self) -> Any:
         """The clients' objective."""
-        return model.objective(self.config, self.data.train, self.data.classes)
+        return model.objective(self.config, self.data.train, self.data.classes, labels=self.data.labels)
 
     @cached_property
     def together(self) -> Any:
@@ -70,7 +70,7 @@ class Bench:
             raise CoterieError(
                 "No client has a row to spare that can be held out: deal rows out among fewer clients, or give more."
             )
-        held = model.objective(self.config, test, self.data.classes, held=True)
+        held = model.objective(self.config, test, self.data.classes, held=True, labels=self.data.labels)
         if not np.any(np.where(sound(held), sizes(held), 0.0) > 0.0):
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held

@@ -29,10 +29,18 @@ SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 
 
-def objective(config: Config, rows: Part, classes: int, held: bool = False, targets: bool = True) -> Any:
+def objective(
+    config: Config,
+    rows: Part,
+    classes: int,
+    held: bool = False,
+    targets: bool = True,
+    labels: Sequence[str] | None = None,
+) -> Any:
     """The clients' rows as an objective; without its ridge where they are held out.
 
-    Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing.
+    Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing. ``labels`` are what clients are
+    called where something is wrong.
 
     Raises
     ------
@@ -55,7 +63,8 @@ def objective(config: Config, rows: Part, classes: int, held: bool = False, targ
     loss, score = model["loss"], model["score"]
     options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
     options["score"] = None if score is None else _found(config, score, "The score")
-    return deep.Deep.of(made, rows.X, rows.y if targets else None, rows.starts, rows.stops, **options)
+    y = rows.y if targets else None
+    return deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
 
 
 def network(config: Config) -> Any:
