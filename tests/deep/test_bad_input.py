@@ -147,7 +147,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "whole parameter": (lambda: deep(lambda: Order(torch.arange(6))), "'order' holds torch.int64.*register_buffer"),
     "complex parameter": (lambda: deep(lambda: Order(torch.zeros(2, dtype=torch.cfloat))), "of real and imaginary"),
     "no forward": (lambda: deep(nn.ModuleList([nn.Linear(6, 3)])), "cannot take rows of shape"),
-    "meta device": (lambda: deep(device="meta"), "The device 'meta' cannot be used"),
+    "meta device": (lambda: deep(device="meta"), "There is no device 'meta'"),
     "a tuple": (odd(lambda s, o, x: (o, o)), "one tensor of outputs, and gives a tuple of 2:"),
     "a tuple in training": (odd(lambda s, o, x: (o, o) if s.training else o), "a tuple of 2 while it trains"),
     "a dict in training": (odd(lambda s, o, x: {"out": o} if s.training else o), "a dict of out while it trains"),

@@ -229,7 +229,7 @@ def _maker(model: Any) -> Make:
         return module
 
     with SEEDED, torch.random.fork_rng(devices=[]):
-        first, second = made(), made()
+        first, second = made(), None if given else made()
     for name, layer in tensors(first).items():
         if isinstance(layer, nn.parameter.UninitializedTensorMixin):
             raise CoterieError(
@@ -240,9 +240,9 @@ def _maker(model: Any) -> Make:
         if not layer.is_floating_point():
             remedy = "make it two, of real and imaginary parts" if layer.is_complex() else "use register_buffer for it"
             raise CoterieError(f"The parameter '{name}' holds {layer.dtype}, which cannot be trained here: {remedy}.")
-    ours = {id(layer) for layer in tensors(first).values()}
-    shared = any(id(layer) in ours for layer in tensors(second).values())
-    return (lambda: copy.deepcopy(made())) if shared and not given else made
+    if second is None or not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
+        return made
+    return lambda: copy.deepcopy(made())  # modules of several threads must share nothing
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:
