@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
@@ -18,7 +17,7 @@ from coterie.objectives.deep.alone import Alone
 from coterie.objectives.deep.architecture import Architecture, Loss, Make
 from coterie.objectives.deep.checks import batches, explained, tried
 from coterie.objectives.deep.draws import batch, padded
-from coterie.objectives.deep.rows import Rows, Sets, Tensors
+from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.stepper import Going, Training
 from coterie.objectives.deep.together import Together, blocks
 from coterie.objectives.mean_loss import totals
@@ -155,20 +154,10 @@ class Deep:
         Of a DataLoader its Dataset and its ``collate_fn`` are used: which rows a step sees is drawn by key, so its
         sampler and batch size are not. Items are loaded when they are needed.
         """
-        single = isinstance(clients, Dataset | DataLoader | Tensor | np.ndarray | str | tuple)
-        if single or not isinstance(clients, Iterable):
-            raise CoterieError("Give a list with the data of each client, also where there is one alone.")
-        labels = list(map(str, clients)) if isinstance(clients, Mapping) else None
-        data = list(clients.values() if isinstance(clients, Mapping) else clients)
-        if not data:
-            raise CoterieError("There are no clients: give the data of one at least.")
         architecture = Architecture(model, loss, score, dtype, device, buffers)
-        how = data, labels or [str(i) for i in range(len(data))], architecture.dtype, architecture.device
-        lie = all(isinstance(c, tuple) for c in data)
-        rows = Tensors.joined(*how) if lie else Sets(*how)
-        rows.labels = labels
-        training = Training(clip, ridge, momentum)
-        return cls._made(architecture, rows, rows.starts, rows.stops, None, training, None if lie else False)
+        rows = of_clients(clients, architecture.dtype, architecture.device)
+        batched = None if isinstance(rows, Tensors) else False
+        return cls._made(architecture, rows, rows.starts, rows.stops, None, Training(clip, ridge, momentum), batched)
 
     @classmethod
     def _made(
@@ -182,10 +171,10 @@ class Deep:
         batched: bool | None,
     ) -> Deep:
         n = len(rows)
-        w = np.ones(n) if weights is None else _numbers(weights, np.float64)
+        w = np.ones(n) if weights is None else numbers(weights, np.float64)
         if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
             raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
-        lo, hi = (_numbers(a, np.int64) for a in (starts, stops))
+        lo, hi = (numbers(a, np.int64) for a in (starts, stops))
         if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
             raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
         rows.starts, rows.stops = lo, hi
@@ -404,11 +393,3 @@ class Deep:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
         hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
         return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)
-
-
-def _numbers(values: npt.ArrayLike, kind: type) -> Any:
-    """An array of this kind of numbers, or one without a shape that fits where they are something else."""
-    try:
-        return np.ascontiguousarray(values, dtype=kind)
-    except (TypeError, ValueError):
-        return np.full((1, 1), np.nan)

@@ -6,7 +6,7 @@ Whatever a caller gives is turned into tensors here, or refused in a sentence th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Real
 from typing import Any, Protocol
@@ -231,6 +231,21 @@ class Sets(Owners):
         return good
 
 
+def of_clients(clients: Any, dtype: torch.dtype, device: torch.device) -> Tensors | Sets:
+    """Rows of a list or mapping of clients: in memory where all of them are pairs (X, y)."""
+    single = isinstance(clients, Dataset | DataLoader | Tensor | np.ndarray | str | tuple)
+    if single or not isinstance(clients, Iterable):
+        raise CoterieError("Give a list with the data of each client, also where there is one alone.")
+    labels = list(map(str, clients)) if isinstance(clients, Mapping) else None
+    data = list(clients.values() if isinstance(clients, Mapping) else clients)
+    if not data:
+        raise CoterieError("There are no clients: give the data of one at least.")
+    how = data, labels or [str(i) for i in range(len(data))], dtype, device
+    rows = Tensors.joined(*how) if all(isinstance(c, tuple) for c in data) else Sets(*how)
+    rows.labels = labels
+    return rows
+
+
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
     """A pair of arrays as a Dataset."""
 
@@ -340,3 +355,11 @@ def _array(values: Any, what: str) -> npt.NDArray[Any]:
         )
     wanted = np.int64 if kind == "u" else np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+
+
+def numbers(values: npt.ArrayLike, kind: type) -> Any:
+    """An array of this kind of numbers, or one without a shape that fits where they are something else."""
+    try:
+        return np.ascontiguousarray(values, dtype=kind)
+    except (TypeError, ValueError):
+        return np.full((1, 1), np.nan)
