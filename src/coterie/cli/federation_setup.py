@@ -58,14 +58,14 @@ def init(
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
     from coterie.cli.options import assignments
-    from coterie.deployment import folders, toml
+    from coterie.deployment import folders, secrecy, toml
     from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
 
     waits = assignments("--policy", policy)
     toml.made("--policy", Policy, waits)
-    hidden = {"min_sites": 3} if secure else {}
+    hidden = secrecy.defaults(len(site)) if secure else {}
     config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
@@ -73,6 +73,8 @@ def init(
         folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()))
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
     say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
+    if secure:
+        say(secrecy.promise(config))
     first = shlex.quote(str(folder / "sites" / config.sites[0]))
     todo = ["name its table in site.toml"] * (len(tables) < len(config.sites) and not allow)
     todo += [f"describe its columns with 'coterie federation schema {first}'"] * (agreed is None and not allow)

@@ -29,13 +29,27 @@ def settings(config: Config) -> Secure | None:
     return toml.made("[secure]", Secure, config.secure)
 
 
+def defaults(sites: int) -> dict[str, int]:
+    """What ``[secure]`` says of a number of sites where nothing else is asked for."""
+    from coterie.engines.secure_sum import Secure
+
+    secure = Secure()
+    return {"threshold": secure.opening(sites), "min_sites": secure.least(sites)}
+
+
+def promise(config: Config) -> str:
+    """What secure sums protect from whom, for who chooses them."""
+    secure = settings(config)
+    return "" if secure is None else secure.promise(len(config.sites))
+
+
 def need(config: Config) -> None:
     """A CoterieError where there are fewer sites than a secure sum must have."""
     secure = settings(config)
-    if secure is not None and len(config.sites) < secure.min_sites:
+    if secure is not None and len(config.sites) < (least := secure.least(len(config.sites))):
         raise CoterieError(
-            f"Secure sums need {secure.min_sites} sites at least, and there are {len(config.sites)}: with two, each "
-            "knows the other's part."
+            f"Secure sums need {least} sites at least, and there are {len(config.sites)}: with two, each knows the "
+            "other's part."
         )
 
 

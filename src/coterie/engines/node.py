@@ -135,7 +135,7 @@ class Node:
                 raise
             self._at("saved")
             return reply
-        if kind in ("join", "unmask"):
+        if kind in ("join", "confirm", "unmask"):
             return self._secret(kind, request)
         if kind == "mark":
             self._settle(request["counted"])
@@ -196,7 +196,10 @@ class Node:
         """Join secure sums, or help to open one; what was told is durable before the reply leaves."""
         if self._party is None:
             raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
-        reply = self._party.join(request["lives"]) if kind == "join" else self._party.unmask(request)
+        if kind == "join":
+            reply = self._party.join(request["lives"])
+        else:
+            reply = self._party.confirm(request) if kind == "confirm" else self._party.unmask(request)
         self._save()
         return wire.encode({"done": kind, **reply})
 

@@ -47,7 +47,8 @@ def federation(sites=SITES, secure=Secure(), m=M, k=1, **options):  # noqa: B008
 class Lost(Faults):
     """Sites that do not get some of the messages of an exchange, counted from 0.
 
-    Without repeats these are the work and the opening of the sum, after the joining where a site has no keys.
+    Without repeats these are the work, the word on who is in the sum, and its opening, after the joining where a site
+    has no keys.
     """
 
     def __init__(self, exchange, steps, sites):
@@ -119,8 +120,9 @@ def test_a_site_that_is_lost_before_it_sends_is_missing(retries):
     assert fed.total(read)["u"] == 111.0 * M - 10.0 * len(gone) and not fed.troubles
 
 
-def test_a_site_that_is_lost_after_it_sent_is_counted(tmp_path):
-    fed = federation(retries=0, faults=Lost(2, [1], {0, 3}), folder=tmp_path)
+@pytest.mark.parametrize("steps", [[1], [2], [1, 2]])
+def test_a_site_that_is_lost_after_it_sent_is_counted(steps, tmp_path):
+    fed = federation(retries=0, faults=Lost(2, steps, {0, 3}), folder=tmp_path)
     fed.total(add, x=1.0)
     sums = fed.total(add, x=10.0)
     assert sums["u"] == 11.0 * M and len(sums.missing) == 0
@@ -131,8 +133,9 @@ def test_a_site_that_is_lost_after_it_sent_is_counted(tmp_path):
     assert fed.total(add, x=0.0)["u"] == 11.0 * M
 
 
-def test_too_few_to_open_a_sum_count_nothing():
-    fed = federation(retries=0, faults=Lost(2, [1], {0, 1, 3}))
+@pytest.mark.parametrize("step", [1, 2])
+def test_too_few_to_open_a_sum_count_nothing(step):
+    fed = federation(retries=0, faults=Lost(2, [step], {0, 1, 3}))
     fed.total(add, x=1.0)
     with pytest.raises(BelowQuorum, match="2 sites helped to open a secure sum, and it takes 3"):
         fed.total(add, x=10.0)
@@ -152,7 +155,7 @@ def test_below_a_quorum_nothing_is_opened():
     fed = federation(
         policy=Policy(min_clients="all", retries=0),
         faults=Lost(1, [1], {2}),
-        tap=lambda way, site, data: seen.append(data) if b"unmask" in data else None,
+        tap=lambda way, site, data: seen.append(data) if b"confirm" in data or b"unmask" in data else None,
     )
     with pytest.raises(BelowQuorum, match="min_clients"):
         fed.total(add, x=1.0)
@@ -161,7 +164,7 @@ def test_below_a_quorum_nothing_is_opened():
 
 
 def test_sites_that_are_not_asked_help_to_open():
-    fed = federation(secure=Secure(threshold=5))
+    fed = federation(secure=Secure(threshold=5, min_sites=3))
     to = np.concatenate([fed.sites[s] for s in range(3)])
     assert fed.total(add, to=to, x=1.0)["u"] == len(to)
 
@@ -170,7 +173,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("kind", ["join", "gradients", "unmask"])
+@pytest.mark.parametrize("kind", ["join", "gradients", "confirm", "unmask"])
 def test_a_coordinator_that_is_killed_goes_on(kind, tmp_path):
     """It dies before, during and after each of its messages; sums from its journal and new ones come out the same."""
     problem, secure = quadratic(M), Secure()
@@ -208,7 +211,7 @@ def test_a_coordinator_that_is_killed_goes_on(kind, tmp_path):
 def test_a_site_that_lives_for_one_message_and_one_that_never_came(tmp_path):
     """Every message meets a new process with the site's folder; a listed site that is away holds shares, no more."""
     names = [f"site {s}" for s in range(4)]
-    problem, party = quadratic(M, k=1), parties(names, Secure())
+    problem, party = quadratic(M, k=1), parties(names, Secure(min_sites=3))
 
     def receiver(name, rows):
         clusters = np.zeros(len(rows), np.int64)
@@ -224,7 +227,7 @@ def test_a_site_that_lives_for_one_message_and_one_that_never_came(tmp_path):
         return receive
 
     receivers = {name: receiver(name, np.arange(M)[s::3]) for s, name in enumerate(names[:3])}
-    fed = Remote(Local(receivers), secure=Secure())
+    fed = Remote(Local(receivers), secure=Secure(min_sites=3))
     assert [float(fed.total(add, x=x)["u"]) for x in (1.0, 10.0)] == [M, 11.0 * M]
 
 
@@ -272,7 +275,9 @@ def test_groups_at_few_sites_are_refused():
 
 
 def test_a_site_with_other_shapes_is_left_out():
-    fed = federation(sites=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], policy=Policy(strict=False))
+    fed = federation(
+        sites=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], secure=Secure(min_sites=3), policy=Policy(strict=False)
+    )
     ids = fed.clients.ids
     sums = fed.total(uneven, odd=ids[:1])
     np.testing.assert_array_equal(sums.missing, [0, 1, 2])
@@ -318,4 +323,4 @@ def test_a_sum_costs_a_message_to_join_only_where_somebody_is_new():
     for _ in range(2):
         fed.total(huge, x=1.0)
     kinds = [kind for at, kind in enumerate(seen) if at % SITES == 0]
-    assert kinds == ["join", "join", "total", "unmask", "total", "unmask"]
+    assert kinds == ["join", "join", "total", "confirm", "unmask", "total", "confirm", "unmask"]

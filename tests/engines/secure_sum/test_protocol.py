@@ -13,6 +13,7 @@ from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.secure_sum import Collector, Identity, Party, Secure, masks
 from coterie.engines.secure_sum.fixed_point import add, decode, encode, subtract
+from coterie.engines.secure_sum.round import Round
 from coterie.engines.secure_sum.settings import signed
 from coterie.errors import CoterieError
 
@@ -60,10 +61,18 @@ class Table:
         for name, values in sums.items():
             if name not in before:
                 tally.take(name, self.masked(tally, name, values, groups is not None))
-        for name, question in tally.questions().items():
-            if name not in before and name not in after:
+        helpers = [name for name in self.names if name not in before and name not in after]
+        for name, question in self.questions(tally, helpers).items():
+            if name in helpers:
                 tally.reveal(name, passed(self.parties[name].unmask(passed(question))))
         return tally.result()
+
+    def questions(self, tally, helpers=None):
+        """What is asked to open a sum, once ``helpers`` have confirmed whom it is over."""
+        for name, candidate in tally.candidates().items():
+            if helpers is None or name in helpers:
+                tally.confirm(name, passed(self.parties[name].confirm(passed(candidate))))
+        return {name: passed(question) for name, question in tally.questions().items()}
 
 
 def passed(value):
@@ -157,7 +166,7 @@ def test_fixed_keys_give_fixed_bytes(monkeypatch):
     assert hashlib.sha256(wire.encode(reply)).hexdigest() == KNOWN
 
 
-KNOWN = "54c43d202efbb7fe0847a409a483f49cbff021ffa1f5cd639afa3432e523bf27"  # changes with the form of messages
+KNOWN = "75c605ec102f775f9a09a75509948d8874f9aea27134e81b203ab78bb08cd39c"  # changes with the form of messages
 
 
 def uniform(words):
@@ -196,7 +205,7 @@ def test_a_late_sum_of_a_site_that_was_given_up_stays_hidden():
     for name in table.names[1:]:
         tally.take(name, table.masked(tally, name, {"x": x}))
     late = table.masked(tally, "s0", {"x": x})["words"]
-    for name, question in tally.questions().items():
+    for name, question in table.questions(tally).items():
         tally.reveal(name, table.parties[name].unmask(passed(question)))
     np.testing.assert_array_equal(tally.result()[1]["x"][0][0], 28.0)
     for name in table.names[1:]:
@@ -213,18 +222,104 @@ def test_never_both_secrets_of_one_key():
     tally = table.open()
     for name in table.names[1:]:
         tally.take(name, table.masked(tally, name, of(0)))
-    question = passed(tally.questions()["s2"])
+    question = table.questions(tally)["s2"]
     first = table.parties["s2"].unmask(question)
     assert table.parties["s2"].unmask(question) == first
     state = passed(table.parties["s2"].state)
     other = question | {"answered": np.ones(5, bool)}
-    with pytest.raises(CoterieError, match="s2 has already told something else about the same or a later key of s0"):
+    with pytest.raises(CoterieError, match=r"s2 does not open a sum that 0 sites confirm, of 3 \(threshold\)"):
         table.parties["s2"].unmask(other)
+    other["sent"] = [b"", *tally.candidates()["s2"]["sent"][1:]]
+    with pytest.raises(CoterieError, match="s2 does not open a sum that s0 did not send its part of"):
+        table.parties["s2"].confirm(other)
+    other["sent"][0] = table.masked(tally, "s0", of(0))["sent"]  # it comes late
+    refused = pytest.raises(CoterieError, match="s2 has confirmed another sum with the same or a later key of s0")
+    with refused:
+        table.parties["s2"].confirm(other)
     table.parties["s2"] = table.party("s2")
     table.parties["s2"].state = state  # died, and came back from its folder
     assert table.parties["s2"].unmask(question) == first
-    with pytest.raises(CoterieError, match="already told"):
-        table.parties["s2"].unmask(other)
+    with pytest.raises(CoterieError, match="has confirmed another"):
+        table.parties["s2"].confirm(other)
+
+
+@pytest.mark.parametrize("n", range(3, 9))
+def test_what_is_left_of_a_sum_without_those_who_help_the_coordinator_is_over_two_sites(n):
+    """With any number of sites away, and any that are fewer than the threshold beside the coordinator."""
+    for t in range(n // 2 + 1, n + 1):
+        secure = Secure(threshold=t)
+        least, (passive, active) = secure.least(n), secure.withstands(n)
+        assert passive == (t - 1 if t < n else n - 2) and 0 <= active <= passive
+        for away in range(n - 2):
+            table = Table(n, secure)
+            tally = table.open()
+            for name in table.names[away:]:
+                tally.take(name, table.masked(tally, name, of(0)))
+            table.collector.secure = Secure(threshold=t, min_sites=1)  # a coordinator that does not care
+            candidate = passed(tally.candidates()[table.names[-1]])
+            if n - away - passive >= 2 and n - away >= least:
+                table.parties[table.names[-1]].confirm(candidate)
+                continue
+            with pytest.raises(CoterieError, match=f"does not open a sum over {n - away} sites"):
+                table.parties[table.names[-1]].confirm(candidate)
+
+
+def test_what_secure_sums_promise_is_said():
+    said = {(n, t): Secure(threshold=t).promise(n) for n, t in ((3, 0), (5, 0), (7, 0), (7, 5), (4, 4))}
+    assert said[5, 0] == (
+        "A secure sum covers 4 of 5 sites at least. A coordinator that follows the protocol reads no single site with "
+        "the help of 2 sites, and one that does not with none."
+    )
+    assert "of 1 site, and one that does not with none" in said[3, 0]
+    assert "covers 6 of 7 sites" in said[7, 5] and "of 4 sites, and one that does not with 2" in said[7, 5]
+    assert "covers 4 of 4" in said[4, 4] and said[4, 4].endswith("with the help of 2 sites.")
+    assert "reads what that site sent" in Secure(min_sites=1).promise(5)
+    assert "with no site that tells it what it sent" in Secure(min_sites=2).promise(5)
+
+
+def test_no_two_sets_of_sites_are_confirmed_for_one_sum():
+    """7 sites and a threshold of 5: two sites sign whatever they are given, the others one set each, for good."""
+    for split in range(6):
+        table = Table(7, Secure(threshold=5))
+        tally = table.open()
+        for name in table.names:
+            tally.take(name, table.masked(tally, name, of(0)))
+        whole = passed(tally.candidates()["s0"])
+        sets = [whole | {"answered": np.arange(7) != left_out} for left_out in (5, 6)]
+        signed_by = [2, 2]  # those who help the coordinator
+        for i, name in enumerate(table.names[2:]):
+            for which in (0, 1) if i < split else (1, 0):
+                try:
+                    table.parties[name].confirm(sets[which])
+                    signed_by[which] += 1
+                except CoterieError as problem:
+                    assert "has confirmed another sum" in str(problem)
+        assert sum(signed_by) == 9 and min(signed_by) < 5
+
+
+def test_a_key_is_not_opened_in_another_sum_than_it_was_used_in():
+    """One site alone masks in a first sum; a second names its key beside keys of others that answer there."""
+    table = Table(5)
+    alone = table.open()
+    masked = table.masked(alone, "s0", of(0))
+    others = table.names[1:]
+    for name in others:
+        table.collector.joined(name, passed(table.parties[name].join(alone._round.lives)), alone._round.lives)
+    offers = {n: table.collector._offers[n][0] for n in others}
+    keys = {"s0": alone._round.keys["s0"], **offers}
+    forged = Round(keys, np.ones((1, 5), bool), alone._round.lives)
+    candidate = {"round": forged.as_dict(), "answered": np.arange(5) != 4}
+    sent = {n: masked["sent"] if n == "s0" else table.parties[n].masked(
+        table.parties[n].check(passed(forged.as_dict())), of(0), False)["sent"] for n in table.names}  # fmt: skip
+    for name in others:
+        with pytest.raises(CoterieError, match="does not open a sum that s0 did not send its part of"):
+            table.parties[name].confirm(passed(candidate | {"sent": list(sent.values())}))
+
+
+def test_one_identity_is_one_site():
+    table = Table(3)
+    with pytest.raises(CoterieError, match="Two sites have the same identity"):
+        table.party("s0", peers=table.peers | {"s2": table.peers["s1"]})
 
 
 def test_a_site_that_died_after_it_sent_goes_on():
@@ -236,7 +331,7 @@ def test_a_site_that_died_after_it_sent_goes_on():
         state = passed(table.parties[name].state)
         table.parties[name] = table.party(name)
         table.parties[name].state = state
-    for name, question in tally.questions().items():
+    for name, question in table.questions(tally).items():
         tally.reveal(name, table.parties[name].unmask(passed(question)))
     np.testing.assert_array_equal(tally.result()[1]["x"][0][0], exact(list(sums.values()), "x"))
     table.sum(sums)
@@ -271,7 +366,7 @@ def test_keys_of_strangers_other_runs_and_other_settings_are_refused():
 
 
 def test_sums_over_too_few_sites_are_refused_at_both_ends():
-    table = Table(4)
+    table = Table(4, Secure(min_sites=3))
     with pytest.raises(BelowQuorum, match="2 of the sites with clients in group 7"):
         table.open({name: np.array([7 if name < "s2" else 8, 9]) for name in table.names})
     with pytest.raises(CoterieError, match=r"Group 7 .* at 2 of the sites, and min_sites is 3"):
@@ -283,7 +378,7 @@ def test_sums_over_too_few_sites_are_refused_at_both_ends():
     tally = table.open()
     tally.take("s3", table.masked(tally, "s3", of(0)))
     with pytest.raises(CoterieError, match="s0 does not open a sum over 1 sites"):
-        table.parties["s0"].unmask(passed(tally.questions()["s0"]))
+        table.questions(tally)
 
 
 def test_too_few_that_answer_or_help():
@@ -292,7 +387,7 @@ def test_too_few_that_answer_or_help():
     for name in table.names[:2]:
         tally.take(name, table.masked(tally, name, of(0)))
     with pytest.raises(BelowQuorum, match="2 of the sites with clients in group 0 take part"):
-        tally.questions()
+        tally.candidates()
     with pytest.raises(BelowQuorum, match="2 sites helped to open a secure sum, and it takes 3"):
         table.sum({name: of(0) for name in table.names}, after=["s0", "s1"])
 
@@ -302,7 +397,7 @@ def test_shares_that_do_not_fit_are_noticed():
     tally = table.open()
     for name in table.names:
         tally.take(name, table.masked(tally, name, of(0)))
-    for name, question in tally.questions().items():
+    for name, question in table.questions(tally).items():
         reply = table.parties[name].unmask(passed(question))
         if name == "s1":
             reply["shares"][0] = reply["shares"][1]
@@ -347,7 +442,7 @@ def test_requests_that_are_none_are_refused():
     tally.take("s0", table.masked(tally, "s0", of(0)))
     tally.take("s1", table.masked(tally, "s1", of(0)))
     tally.take("s2", table.masked(tally, "s2", of(0)))
-    question = passed(tally.questions()["s0"])
+    question = table.questions(tally)["s0"]
     with pytest.raises(CoterieError, match="without saying who answered"):
         table.parties["s0"].unmask(question | {"answered": np.ones(2, bool)})
     with pytest.raises(CoterieError, match="s0 cannot open its share of the keys of s0"):
@@ -362,7 +457,9 @@ def test_sites_that_answer_something_else_than_most_are_named():
     assert tally.disagreeing() == {"s0": "it answers x (f8 (2,)) where most answer x (f8 (3,))"}
 
 
-@pytest.mark.parametrize(("options", "sentence"), [({"fraction": 0}, "1 to 126"), ({"min_sites": 0}, "at least 1")])
+@pytest.mark.parametrize(
+    ("options", "sentence"), [({"fraction": 0}, "1 to 126"), ({"min_sites": -1}, "must not be negative")]
+)
 def test_settings(options, sentence):
     with pytest.raises(CoterieError, match=sentence):
         Secure(**options)
@@ -419,7 +516,7 @@ def test_a_helper_that_lies_is_done_without_where_there_are_enough(liar):
     tally = table.open()
     for name in table.names[:4]:
         tally.take(name, table.masked(tally, name, of(0)))
-    for name, question in tally.questions().items():
+    for name, question in table.questions(tally).items():
         reply = table.parties[name].unmask(passed(question))
         if name == liar:
             reply["shares"] = reply["shares"][::-1]
@@ -462,7 +559,7 @@ def test_what_was_made_before_a_site_forgot_does_not_count():
     tally = table.open()
     for name in table.names:
         tally.take(name, table.masked(tally, name, of(0)))
-    question = passed(tally.questions()["s2"])
+    question = table.questions(tally)["s2"]
     table.parties["s2"].unmask(question)
     table.parties["s2"] = table.party("s2", entropy=drawn("s2 anew"))  # its folder is gone; run and name are the same
     other = question | {"answered": np.array([False, True, True, True, True])}
@@ -473,8 +570,10 @@ def test_what_was_made_before_a_site_forgot_does_not_count():
     forged["lives"]["s2"] = table.parties["s2"].state["life"]
     with pytest.raises(CoterieError, match="s2 refuses the key of s0"):
         table.parties["s2"].check(forged)
-    with pytest.raises(CoterieError, match="s2 cannot open its share of the keys of s0"):
-        table.parties["s2"].unmask(other | {"round": forged})
+    with pytest.raises(CoterieError, match="s2 refuses the key of s0"):
+        table.parties["s2"].confirm(tally.candidates()["s2"] | {"round": forged})
+    with pytest.raises(CoterieError, match="s2 does not open a sum that 0 sites confirm"):
+        table.parties["s2"].unmask(question | {"round": forged})
     sums = {name: of(i) for i, name in enumerate(table.names)}
     table.collector = Collector(table.secure)
     np.testing.assert_array_equal(table.sum(sums)[1]["x"][0][0], exact(list(sums.values()), "x"))

@@ -8,10 +8,12 @@ privacy-preserving machine learning", CCS 2017. Site i sends, modulo 2^128,
 where x_i are its numbers in fixed point, b_i is a seed of its own, and s_ij is a key that it agrees with site j
 (X25519). Masks of pairs cancel in the sum over all sites. Every site has shared b_i and its private key with all sites
 beforehand (Shamir, any t of n), so that the sites can open the sum of those that answered: of these they reveal shares
-of b_i, of those that dropped out shares of the private key, and never of both. Keys are used for one sum. A site's
-reply brings its keys for the next one, so a sum costs two exchanges (masked sums, then shares), and whoever has missed
-one joins by an exchange before. Where somebody is new, that takes two: keys are made for the *lives* of the sites that
-share them, a random number of each that is drawn with its memory and goes into all that is signed and encrypted.
+of b_i, of those that dropped out shares of the private key, and never of both. Before any is revealed, t sites sign
+which sites the sum is over (section 6.2 there), each once for every key. Keys are used for one sum. A site's reply
+brings its keys for the next one, so a sum costs three exchanges (masked sums, signatures, shares), and whoever has
+missed one joins by an exchange before. Where somebody is new, that takes two: keys are made for the *lives* of the
+sites that share them, a random number of each that is drawn with its memory and goes into all that is signed and
+encrypted.
 
 Why it is built here
 --------------------
@@ -27,15 +29,19 @@ Threat model
 Protected: what one site sends to ``total``, and sums over any part of the sites, from
 
 * the coordinator and the network, if the coordinator follows the protocol but keeps and studies all it sees;
-* fewer than t sites that work together with it (t is a majority by default): they learn the sum over the others, of
-  which there should be enough; ``min_sites`` counts all sites, so add the number that you do not trust.
+* c sites that work together with it, if c < t and c <= m - 2. Here m is ``min_sites``, how many sites a sum covers
+  whoever is away; every site checks it, before it masks and before it helps to open. Fewer than t sites open nothing by
+  themselves, and a sum over m sites less what c of them sent is one over two others or more. By default t is the
+  smallest majority of the n sites and m is t + 1, which makes it c < t; where t is n, m is n and c at most n - 2.
 
 An *active* coordinator, which lies: it cannot pose as a site, since every key is signed by an identity that each site
-has been given beforehand, and shares are encrypted from site to site. It cannot have both secrets of one key as long as
-2 t > n + c, where c sites work with it, since every honest site reveals one of them for good; choose ``threshold``
-accordingly. It can leave sites out and call them missing, so that sums cover fewer of them (but no fewer than
-``min_sites``, which sites check as far as they are told the truth about who has clients in which group); ask for the
-same sum over other sites; or give a false total to everyone. And it chooses the questions: it may ``ask`` in the clear,
+has been given beforehand, and shares are encrypted from site to site. As long as 2 t > n + c, where c sites work with
+it, and c <= m - 2, it reads no single site either: any two sets of t sites have one in common that does not work with
+it, and such a site puts each key into one sum over one set of sites. So no key is opened in two ways or in another sum
+than it masked, and what is opened covers m sites that took part. For a majority of an odd number c is 0; choose
+``threshold`` accordingly. It can leave sites out and call them missing, so that sums cover fewer of them (but no fewer
+than m, which sites check as far as they are told the truth about who has clients in which group); ask for the same sum
+over other sites; or give a false total to everyone. And it chooses the questions: it may ``ask`` in the clear,
 or put to the other sites of a sum a question whose answer it knows, and read off what one of them holds. Masks protect
 from a coordinator that keeps to its program. Nothing here keeps sites from sending false numbers.
 

@@ -50,6 +50,11 @@ class Collector:
         """How many sites must help to open a sum."""
         return self.secure.opening(len(self.holders))
 
+    @property
+    def least(self) -> int:
+        """How many sites every group of a sum must cover."""
+        return self.secure.least(len(self.holders))
+
     def outside(self, names: Sequence[str]) -> list[str]:
         """The sites of ``names`` that must join before they can take part."""
         return [name for name in names if name not in self._offers or self._offers[name][2] != self.lives]
@@ -81,11 +86,11 @@ class Collector:
     def check(self, groups: Mapping[str, Ints]) -> None:
         """Raise a CoterieError if a group has clients at fewer than ``min_sites`` sites, all of them counted."""
         present, cover = _cover(groups)
-        thin = thinnest(cover, self.secure.min_sites)
+        thin = thinnest(cover, self.least)
         if thin is not None:
             raise CoterieError(
                 f"Group {present[thin[0]]} of a secure sum has clients at {thin[1]} of the sites, and min_sites is "
-                f"{self.secure.min_sites}: its sum would tell what they hold. Use larger groups, or lower min_sites."
+                f"{self.least}: its sum could tell what one holds. Use larger groups, or lower min_sites at all sites."
             )
 
     def open(self, groups: Mapping[str, Ints], unequal: bool = False) -> Tally:
@@ -113,11 +118,11 @@ class Collector:
 
     def enough(self, present: Ints, cover: Bools) -> None:
         """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
-        thin = thinnest(cover, self.secure.min_sites)
+        thin = thinnest(cover, self.least)
         if thin is not None:
             raise BelowQuorum(
                 f"{thin[1]} of the sites with clients in group {present[thin[0]]} take part in a secure sum, and "
-                f"min_sites is {self.secure.min_sites}. Nothing is lost: run again when more are back, and it goes on."
+                f"min_sites is {self.least}. Nothing is lost: run again when more are back, and it goes on."
             )
 
 
@@ -128,7 +133,7 @@ def _cover(groups: Mapping[str, Ints]) -> tuple[Ints, Bools]:
 
 
 class Tally:
-    """One sum on its way: masked sums come in, then shares, then the result.
+    """One sum on its way: masked sums come in, then the word of who opens it over whom, then shares, then the result.
 
     Attributes
     ----------
@@ -150,6 +155,8 @@ class Tally:
         self._unequal = unequal
         self.request = round_.as_dict()
         self._came: dict[str, tuple[Words, Layout]] = {}
+        self._sent: dict[str, bytes] = {}
+        self._confirmed: dict[str, bytes] = {}
         self._revealed: dict[str, list[bytes]] = {}
         self._secrets: dict[str, bytes] = {}
 
@@ -164,9 +171,11 @@ class Tally:
             raise CoterieError(f"{name} sent masked sums that do not have the shape it says they have.")
         if layout.unequal and not self._unequal:
             raise CoterieError(f"{name} sent sums whose groups have unequal shapes.")
+        if not isinstance(reply.get("sent"), bytes):
+            raise CoterieError(f"{name} did not sign what it sent.")
         layout = layout.by_group() if self._unequal else layout
         self._collector.joined(name, reply, self._round.lives)
-        self._came[name] = words, layout
+        self._came[name], self._sent[name] = (words, layout), reply["sent"]
 
     def disagreeing(self) -> dict[str, str]:
         """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
@@ -178,8 +187,8 @@ class Tally:
             del self._came[name]
         return wrong
 
-    def questions(self) -> dict[str, dict[str, Any]]:
-        """What each site that holds shares is asked once all masked sums are there that will come.
+    def candidates(self) -> dict[str, dict[str, Any]]:
+        """What each site that holds shares is asked to confirm once all masked sums are there that will come.
 
         Raises
         ------
@@ -188,11 +197,32 @@ class Tally:
         """
         answered = np.array([name in self._came for name in self._round.names])
         self._collector.enough(self.present, self._round.cover[:, answered])
-        asked = {"round": self.request, "answered": answered}
+        sent = [self._sent[name] if name in self._came else b"" for name in self._round.names]
+        asked = {"round": self.request, "answered": answered, "sent": sent}
+        return {name: asked for name in self._collector.holders if name in self._round.lives}
+
+    def confirm(self, name: str, reply: Mapping[str, Any]) -> None:
+        """Keep a site's word on whom the sum is over; a CoterieError if it has not the form of one."""
+        if not isinstance(reply.get("signature"), bytes) or reply.get("round") != self._round.digest:
+            raise CoterieError(f"{name} did not confirm the secure sum it was asked to open.")
+        self._confirmed[name] = reply["signature"]
+
+    def questions(self) -> dict[str, dict[str, Any]]:
+        """What each site that holds shares is asked once enough have confirmed whom the sum is over.
+
+        Raises
+        ------
+        BelowQuorum
+            If too few have, or those that came leave a group at fewer sites than ``min_sites``.
+        """
+        self._need_helpers(self._confirmed)
         return {
-            name: asked | {"shares": [self._shares[owner][name] for owner in self._round.names]}
-            for name in self._collector.holders
-            if name in self._round.lives
+            name: {
+                **{part: asked[part] for part in ("round", "answered")},
+                "confirmed": self._confirmed,
+                "shares": [self._shares[owner][name] for owner in self._round.names],
+            }
+            for name, asked in self.candidates().items()
         }
 
     def reveal(self, name: str, reply: Mapping[str, Any]) -> None:
@@ -205,10 +235,16 @@ class Tally:
             raise CoterieError(f"{name} sent no shares of the secure sum it was asked to open.")
         self._revealed[name] = shares  # type: ignore[assignment]
 
-    @property
-    def lacking(self) -> int:
-        """How many more sites must help to open the sum."""
-        return max(self._collector.t - len(self._revealed), 0)
+    def enough(self, kind: str) -> bool:
+        """Whether enough sites have helped to open the sum, by a request of the kind "confirm" or "unmask"."""
+        return len(self._confirmed if kind == "confirm" else self._revealed) >= self._collector.t
+
+    def _need_helpers(self, helpers: Mapping[str, Any]) -> None:
+        if self._came and len(helpers) < self._collector.t:
+            raise BelowQuorum(
+                f"{len(helpers)} sites helped to open a secure sum, and it takes {self._collector.t}: "
+                "go on when more of them are back."
+            )
 
     def result(self) -> tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]]:
         """Groups, and by name their sums over the sites that answered, with the type of what was summed.
@@ -220,11 +256,7 @@ class Tally:
         CoterieError
             If sites disagree on names, types or shapes, or shares do not belong together.
         """
-        if self._came and self.lacking:
-            raise BelowQuorum(
-                f"{len(self._revealed)} sites helped to open a secure sum, and it takes {self._collector.t}: "
-                "go on when more of them are back."
-            )
+        self._need_helpers(self._revealed)
         if not self._came:
             return self.present[:0], {}
         layout = self._layout()

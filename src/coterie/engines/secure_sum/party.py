@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,15 +17,13 @@ from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives
 from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
 from coterie.errors import CoterieError
 
-SELF, PAIR = 0, 1
-"""What was revealed of a key: the seed of its owner's own mask, or the private key of its pairwise masks."""
-
 
 class Party:
     """One site's keys, and what it does with them.
 
-    Every key is used for one sum. Of a key of any site, this site reveals its share of the mask seed or of the private
-    key, never of both, for good. What must survive a fault is in :attr:`state`: save it before a reply leaves.
+    Every key is used for one sum, and opened in one sum over one set of sites: of a key of any site, this site reveals
+    its share of the mask seed or of the private key, never of both, for good, and only once ``threshold`` sites have
+    signed that they know of no other set. What must survive a fault is in :attr:`state`: save it before a reply leaves.
 
     A state is born with a random ``life``, and every key is made for the lives of the sites that share it. So where a
     state is deleted, and with it what was revealed, nothing that was made for it counts any more, in a run of the same
@@ -60,11 +59,13 @@ class Party:
             raise CoterieError(
                 f"The identity of {name} is not the one that its federation lists: copy its folder again."
             )
+        if len(set(peers.values())) < len(peers):
+            raise CoterieError("Two sites have the same identity: every site makes one of its own.")
         self.name, self._secure, self._identity, self._entropy = name, secure, identity, entropy
         self._peers = dict(sorted(peers.items()))
-        self._run, self._t = run, secure.opening(len(peers))
+        self._run, self._t, self._least = run, secure.opening(len(peers)), secure.least(len(peers))
         self._bound, self._channels = b"", dict[tuple[str, str], bytes]()
-        self.state: dict[str, Any] = {"epoch": 0, "public": b"", "secret": b"", "seed": b"", "revealed": {}}
+        self.state: dict[str, Any] = {"epoch": 0, "public": b"", "secret": b"", "seed": b"", "confirmed": {}}
         self.state["life"] = entropy(LIFE)
 
     def join(self, lives: Any) -> dict[str, Any]:
@@ -100,19 +101,13 @@ class Party:
     def check(self, saved: Any) -> Round:
         """The round that a sum is asked for, if this site can take part in it; otherwise a Refusal says why."""
         round_ = self._mine(saved)
-        bound = self._context(round_.lives)
-        for name, key in round_.keys.items():
-            if not signed(key.signature, key.statement(name, bound), self._peers.get(name, b"")):
-                raise Refusal(
-                    f"{self.name} refuses the key of {name}, which is not signed by the {name} it knows: "
-                    "use the same sites, keys and settings of secure sums everywhere."
-                )
+        self._need_signed(round_, self._context(round_.lives))
         mine = round_.keys.get(self.name)
         if mine is None or not self.state["secret"] or mine.public != self.state["public"]:
             raise Refusal(f"{self.name} does not hold the key it is asked to use: it must join secure sums again.")
-        thin = thinnest(round_.cover, self._secure.min_sites)
+        thin = thinnest(round_.cover, self._least)
         if thin is not None:
-            raise Refusal(f"{self.name} refuses a sum over {thin[1]} sites (min_sites {self._secure.min_sites}).")
+            raise Refusal(f"{self.name} refuses a sum over {thin[1]} sites (min_sites {self._least}).")
         return round_
 
     def masked(self, round_: Round, sums: Mapping[str, Any], grouped: bool) -> dict[str, Any]:
@@ -140,7 +135,31 @@ class Party:
             combine = fixed_point.add if self.name < peer else fixed_point.subtract
             at = where(common, widths)
             words[at] = combine(words[at], masks.stream(secret, int(widths[common].sum())))
-        return {"round": round_.digest, "layout": layout.as_dict(), "words": words, **self.join(round_.lives)}
+        sent = self._identity.sign(round_.sent(self.name, self._context(round_.lives)))
+        reply = {"round": round_.digest, "layout": layout.as_dict(), "words": words, "sent": sent}
+        return reply | self.join(round_.lives)
+
+    def confirm(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A site's word, for good, that it helps to open a sum over these sites and over no others.
+
+        Parameters
+        ----------
+        request : dict
+            "round"; "answered", (sites,) bool: whose masked sums have arrived; "sent": what each of these signed.
+
+        Raises
+        ------
+        Refusal
+            If a group would be a sum over fewer sites than ``min_sites``, one of them took no part, something else
+            was confirmed of the same key, or the keys were not made for what this site remembers.
+        """
+        round_, answered, bound = self._question(request)
+        self._need_signed(round_, bound)
+        for name, came, signature in zip(round_.names, answered, request["sent"], strict=True):
+            if came and not signed(signature, round_.sent(name, bound), self._peers[name]):
+                raise Refusal(f"{self.name} does not open a sum that {name} did not send its part of.")
+        self._settle(round_, answered, bound)
+        return {"round": round_.digest, "signature": self._identity.sign(round_.opened(answered, bound))}
 
     def unmask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The site's shares of what takes the masks off a sum.
@@ -148,34 +167,58 @@ class Party:
         Parameters
         ----------
         request : dict
-            "round"; "answered", (sites,) bool: whose masked sums have arrived; "shares": for each site of the round
-            the encrypted share that it made for this one.
+            "round" and "answered", as for :meth:`confirm`; "confirmed": what sites signed there, by name; "shares": for
+            each site of the round the encrypted share that it made for this one.
 
         Raises
         ------
         Refusal
-            If a group would be a sum over fewer sites than ``min_sites``, something else was already revealed of the
-            same key, or the keys were not made for what this site remembers.
+            If fewer sites than the threshold confirmed this, or this site something else.
         """
-        round_ = self._mine(request["round"])
-        bound = self._context(round_.lives)
-        answered: Bools = np.asarray(request["answered"], dtype=bool)
-        if answered.shape != (len(round_.names),) or len(request["shares"]) != len(answered):
-            raise Refusal("A secure sum was to be opened without saying who answered.")
-        thin = thinnest(round_.cover[:, answered], self._secure.min_sites)
-        if thin is not None:
-            raise Refusal(f"{self.name} does not open a sum over {thin[1]} sites (min_sites {self._secure.min_sites}).")
-        revealed, found = dict(self.state["revealed"]), []
+        round_, answered, bound = self._question(request)
+        statement, confirmed = round_.opened(answered, bound), request["confirmed"]
+        sure = sum(signed(signature, statement, self._peers.get(name, b"")) for name, signature in confirmed.items())
+        if sure < self._t:
+            raise Refusal(f"{self.name} does not open a sum that {sure} sites confirm, of {self._t} (threshold).")
+        if len(request["shares"]) != len(answered):
+            raise Refusal("A secure sum was to be opened without shares of all its keys.")
+        self._settle(round_, answered, bound)
+        found = []
         for (owner, key), came, sealed in zip(round_.keys.items(), answered, request["shares"], strict=True):
-            kind = SELF if came else PAIR
-            epoch, other = revealed.get(owner, (0, kind))
-            if key.epoch < epoch or (key.epoch == epoch and kind != other):
-                raise Refusal(f"{self.name} has already told something else about the same or a later key of {owner}.")
-            revealed[owner] = [key.epoch, kind]
             share = self._opened(owner, key, sealed, bound)
             found.append(share[: shamir.SHARE] if came else share[shamir.SHARE :])
-        self.state["revealed"] = revealed
         return {"round": round_.digest, "shares": found}
+
+    def _question(self, request: Mapping[str, Any]) -> tuple[Round, Bools, bytes]:
+        """The round that is to be opened, over which of its sites, and what its keys are bound to."""
+        round_ = self._mine(request["round"])
+        answered: Bools = np.asarray(request["answered"])
+        if answered.dtype != bool or answered.shape != (len(round_.names),):
+            raise Refusal("A secure sum was to be opened without saying who answered.")
+        thin = thinnest(round_.cover[:, answered], self._least)
+        if thin is not None:
+            raise Refusal(f"{self.name} does not open a sum over {thin[1]} sites (min_sites {self._least}).")
+        return round_, answered, self._context(round_.lives)
+
+    def _settle(self, round_: Round, answered: Bools, bound: bytes) -> None:
+        """Remember in which sum, over which sites, the keys of a round are opened; a Refusal if it is another one."""
+        question = hashlib.sha256(round_.opened(answered, bound)).digest()
+        settled = dict(self.state["confirmed"])
+        for owner, key in round_.keys.items():
+            epoch, before = settled.get(owner, (0, question))
+            if key.epoch < epoch or (key.epoch == epoch and question != before):
+                raise Refusal(f"{self.name} has confirmed another sum with the same or a later key of {owner}.")
+            settled[owner] = [key.epoch, question]
+        self.state["confirmed"] = settled
+
+    def _need_signed(self, round_: Round, bound: bytes) -> None:
+        """Raise a Refusal unless every key of a round is signed by the site that this one knows by its name."""
+        for name, key in round_.keys.items():
+            if not signed(key.signature, key.statement(name, bound), self._peers.get(name, b"")):
+                raise Refusal(
+                    f"{self.name} refuses the key of {name}, which is not signed by the {name} it knows: "
+                    "use the same sites, keys and settings of secure sums everywhere."
+                )
 
     def _mine(self, saved: Any) -> Round:
         """The round that was asked for, if its keys were made for this site's present life."""

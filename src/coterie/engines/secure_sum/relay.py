@@ -45,15 +45,8 @@ class Relay:
             Whether sums are lists of groups of unequal shapes.
         beside : dict
             What every request says beside.
-
-        Raises
-        ------
-        CoterieError
-            If a group has clients at fewer sites than ``min_sites``.
         """
         named = {self._courier.names[s]: g for s, g in groups.items()}
-        if named:
-            self._collector.check(named)
         return Hidden(self._courier, self._collector, named, unequal, beside)
 
 
@@ -85,8 +78,10 @@ class Hidden:
 
         Raises
         ------
+        CoterieError
+            If a group has clients at fewer sites than ``min_sites``.
         BelowQuorum
-            If a group has clients at fewer of these than ``min_sites``.
+            If those that can take part are too few.
         """
         names, collector, gone = self._courier.names, self._collector, set[str]()
         for anew in (True, False):  # first who is new says so, then all make keys for those who are there
@@ -98,6 +93,7 @@ class Hidden:
         there = {name: g for name, g in self._groups.items() if name not in gone}
         if not there:
             return {}
+        collector.check(self._groups)
         self._tally = collector.open(there, self._unequal)
         secure = {"secure": self._tally.request}
         return {s: request | secure for s, request in requests.items() if names[s] in there}
@@ -140,12 +136,16 @@ class Hidden:
             self._courier.troubles = self._away
             return
         tally, names = self._tally, self._courier.names
-        questions = tally.questions()
-        rest = [s for s, name in enumerate(names) if name in questions and s not in found]
-        for helpers in (list(found), rest):
-            if tally.lacking:
-                asked = {s: {"kind": "unmask", **self._beside, **questions[names[s]]} for s in helpers}
-                _each(self._courier, self._courier.collect(asked, {}), tally.reveal)
+        for kind, about, use in (
+            ("confirm", tally.candidates, tally.confirm),
+            ("unmask", tally.questions, tally.reveal),
+        ):
+            questions = about()
+            rest = [s for s, name in enumerate(names) if name in questions and s not in found]
+            for helpers in (list(found), rest):
+                if not tally.enough(kind):
+                    asked = {s: {"kind": kind, **self._beside, **questions[names[s]]} for s in helpers}
+                    _each(self._courier, self._courier.collect(asked, {}), use)
         self._courier.troubles = self._away
         self.sums = tally.result()
 

@@ -130,6 +130,14 @@ class Round:
         common: Bools = self.cover[self.rows(name), self.names.index(other)]
         return common
 
+    def sent(self, owner: str, context: bytes) -> bytes:
+        """What a site signs that has masked its sums for this round."""
+        return wire.encode(["secure sum sent", context, owner, self.digest])
+
+    def opened(self, answered: Bools, context: bytes) -> bytes:
+        """What a site signs that helps to open the sum over the sites that ``answered``, and over no others."""
+        return wire.encode(["secure sum opened", context, self.digest, answered])
+
     def purpose(self) -> bytes:
         """What masks of this round are derived for."""
         return b"coterie secure sum mask" + self.digest
