@@ -237,12 +237,11 @@ def slips(name: str, values: Any, known: Labels) -> list[str]:
     """What to say of labels that were never seen, where known ones may be meant."""
     labels = encode(values).labels
     strange = labels[find_labels(known, labels) < 0]
-    most = 2 * len(strange) > len(labels)
-    pairs = resembling(strange, known) or (numbered(strange, known) if most else [])
+    pairs = resembling(strange, known) or (numbered(strange, known) if 2 * len(strange) > len(labels) else [])
     if not pairs:
         return []
     (first, meant), more = pairs[0], len(pairs) - 1
-    if most and len(labels) > 1:
+    if 2 * len(pairs) > len(labels) > 1:
         return [
             f"{len(strange):,} of the {len(labels):,} labels of '{name}' were never seen, such as {first!r}: did you "
             f"mean {meant!r}? Write labels as the fitted table did."
