@@ -13,8 +13,14 @@ settings.register_profile("coterie", deadline=None, derandomize=True)
 settings.load_profile("coterie")
 
 
+def pytest_xdist_auto_num_workers(config):
+    """One process more than cores: tests of real servers mostly wait for them."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(config, items):
-    """Soak tests are left out unless -m names them, whatever else it says."""
+    """Slow tests come first, so that no process ends with one; soak tests are left out unless -m names them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if "soak" in (config.option.markexpr or ""):
         return
     soak = [item for item in items if item.get_closest_marker("soak")]

@@ -1,6 +1,8 @@
 """Fixtures of the contract suite: every law gets every row of the registry."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,14 @@ def fed(engine):
 def no_power_cut(monkeypatch):
     """Files need not reach the disk: here processes die, machines do not, and waiting for disks takes minutes."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def state_folder():
+    """A folder in memory where the machine has one: every exchange of every site renames and removes files in it."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 FAULTS = (

@@ -1,5 +1,8 @@
 """Every law of the federation contract on every registered method."""
 
+import functools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -42,10 +45,25 @@ def partitions(m, seed):
     return [p for p in parts if len(p)]
 
 
+@functools.cache
+def undisturbed(case, layout="inprocess", number=0):
+    """A run to hold others against: in one block, in "blocks" of a number of clients, or over "sites" by a seed."""
+    problem, sent = case.problem(), []
+    if layout == "sites":
+        parts = partitions(len(problem.ids), number)
+        fed = make_federation("loopback", problem, parts, tap=lambda *message: sent.append(message[0]))
+    else:
+        fed = make_federation("inprocess", problem, **({"block": number, "threads": 1} if layout == "blocks" else {}))
+    result, counted = case.run(fed), fed.ledger
+    return SimpleNamespace(
+        result=result, exchanges=counted.exchanges, gradient_calls=counted.gradient_calls, messages=len(sent)
+    )
+
+
 @engines("inprocess")  # threads, and sites that lose messages, are held to the same bits below
 def test_same_seed_gives_the_same_run_and_another_seed_another(case, engine):
     problem = case.problem()
-    first = case.run(make_federation(engine, problem, 3))
+    first = undisturbed(case).result if engine == "inprocess" else case.run(make_federation(engine, problem, 3))
     same(first, case.run(make_federation(engine, problem, 3)))
     other = case.run(make_federation(engine, problem, 3, seed=8))
     if case.random:
@@ -56,36 +74,29 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(case, engine):
 
 @pytest.mark.parametrize("block", [2, *(pytest.param(b, marks=soak) for b in (1, 5, 11))])
 def test_work_is_separable_over_blocks(case, block):
-    problem = case.problem()
-    expected = case.run(make_federation("inprocess", problem))
-    close(case.run(make_federation("inprocess", problem, block=block, threads=1)), expected, case.tolerance)
+    close(undisturbed(case, "blocks", block).result, undisturbed(case).result, case.tolerance)
 
 
 def test_threads_change_nothing(case):
-    problem = case.problem()
-    alone = case.run(make_federation("inprocess", problem, block=2, threads=1))
-    same(case.run(make_federation("inprocess", problem, block=2, threads=4)), alone)
+    threads = case.run(make_federation("inprocess", case.problem(), block=2, threads=4))
+    same(threads, undisturbed(case, "blocks", 2).result)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_partition_into_sites_gives_the_same_numbers(case, seed):
-    problem = case.problem()
-    expected = case.run(make_federation("inprocess", problem))
-    parts = partitions(len(problem.ids), seed)
-    close(case.run(make_federation("loopback", problem, parts)), expected, case.tolerance)
+    close(undisturbed(case, "sites", seed).result, undisturbed(case).result, case.tolerance)
 
 
 def test_a_site_for_every_client_gives_the_same_numbers(case):
     problem = case.problem()
     alone = [[i] for i in np.random.default_rng(0).permutation(len(problem.ids))]
-    expected = case.run(make_federation("inprocess", problem))
-    close(case.run(make_federation("loopback", problem, alone, block=1)), expected, case.tolerance)
+    close(case.run(make_federation("loopback", problem, alone, block=1)), undisturbed(case).result, case.tolerance)
 
 
 def test_client_order_is_irrelevant(case):
     problem = case.problem()
     order = np.lexsort((np.random.default_rng(1).random(len(problem.ids)), problem.clusters))
-    expected = dict(case.run(make_federation("inprocess", problem)))
+    expected = dict(undisturbed(case).result)
     for name in case.per_client:
         expected[name] = np.asarray(expected[name])[order]
     close(case.run(make_federation("inprocess", problem.permuted(order))), expected, case.tolerance)
@@ -96,15 +107,15 @@ def test_lost_and_damaged_messages_with_retries_change_nothing(case):
     parts = partitions(len(problem.ids), 0)
     faults = Faults(request=0.3, reply=0.3, damage=0.2, seed=3)
     disturbed = make_federation("loopback", problem, parts, faults=faults, retries=100)
-    same(case.run(disturbed), case.run(make_federation("loopback", problem, parts)))
+    same(case.run(disturbed), undisturbed(case, "sites").result)
 
 
-def test_sites_that_die_at_any_moment_change_nothing(case, tmp_path):
+def test_sites_that_die_at_any_moment_change_nothing(case, state_folder):
     problem = case.problem()
     parts = partitions(len(problem.ids), 0)
     faults = Faults(crash=0.3, reply=0.2, seed=5)
-    disturbed = make_federation("loopback", problem, parts, faults=faults, folder=tmp_path, retries=100)
-    same(case.run(disturbed), case.run(make_federation("loopback", problem, parts)))
+    disturbed = make_federation("loopback", problem, parts, faults=faults, folder=state_folder, retries=100)
+    same(case.run(disturbed), undisturbed(case, "sites").result)
 
 
 def test_a_site_that_misses_exchanges_ends_no_run(case):
@@ -168,34 +179,30 @@ def test_counted_bytes_are_sent_bytes(case):
 
 
 def test_gradients_are_counted_once_whatever_is_lost(case):
-    problem = case.problem()
-    plain = make_federation("inprocess", problem)
-    lossy = make_federation("loopback", problem, 4, retries=100, faults=Faults(reply=0.4))
-    case.run(plain)
+    lossy = make_federation("loopback", case.problem(), 4, retries=100, faults=Faults(reply=0.4))
     case.run(lossy)
-    assert lossy.ledger.gradient_calls == plain.ledger.gradient_calls
-    assert lossy.ledger.exchanges == plain.ledger.exchanges
+    assert lossy.ledger.gradient_calls == undisturbed(case).gradient_calls
+    assert lossy.ledger.exchanges == undisturbed(case).exchanges
 
 
 @engines("blocks")  # sites that resume are asked for more below
 @pytest.mark.parametrize("stop", [3, pytest.param(1, marks=soak)])
 @pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
-def test_resumed_is_straight(case, engine, stop, tmp_path):
+def test_resumed_is_straight(case, engine, stop, state_folder):
     problem = case.problem()
-    folders = {"folder": tmp_path / "sites"} if engine == "loopback" else {}
-    straight = case.run(make_federation(engine, problem, 3))
+    folders = {"folder": state_folder / "sites"} if engine == "loopback" else {}
+    plain = make_federation(engine, problem, 3)
+    straight = case.run(plain)
     fed = make_federation(engine, problem, 3, **folders)
     for steps, state in enumerate(case.stream(fed), start=1):
         if steps == stop:
-            checkpoint.save(tmp_path / "run", fed, state)
+            checkpoint.save(state_folder / "run", fed, state)
         if steps == stop + 1:  # a step that the checkpoint does not know
             break
     again = make_federation(engine, problem, 3, **folders)
-    state = last(case.stream(again, checkpoint.load(tmp_path / "run", again)))
+    state = last(case.stream(again, checkpoint.load(state_folder / "run", again)))
     same(case.finish(again, state), straight)
-    undisturbed = make_federation(engine, problem, 3)
-    case.run(undisturbed)
-    assert again.ledger.exchanges == undisturbed.ledger.exchanges
+    assert again.ledger.exchanges == plain.ledger.exchanges
 
 
 class KilledError(BaseException):
@@ -205,14 +212,12 @@ class KilledError(BaseException):
 @pytest.mark.parametrize("often", [False, pytest.param(True, marks=soak)], ids=["seldom", "often"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", [c for c in CASES if c.stream], ids=lambda case: case.name)
-def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, often, tmp_path):
-    problem, file = case.problem(), tmp_path / "run"
+def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, often, state_folder):
+    problem, file = case.problem(), state_folder / "run"
     parts = partitions(len(problem.ids), seed)
-    sent = []
-    undisturbed = make_federation("loopback", problem, parts, tap=lambda *message: sent.append(message[0]))
-    straight = case.run(undisturbed)
+    plain = undisturbed(case, "sites", seed)
     rng = np.random.default_rng(seed)
-    shortest = 45 if often else max(45, len(sent) // 5)  # every life must be long enough for one step
+    shortest = 45 if often else max(45, plain.messages // 5)  # every life must be long enough for one step
 
     def life():
         left = [int(rng.integers(shortest, 2 * shortest))]
@@ -223,7 +228,9 @@ def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, 
                 raise KilledError
 
         faults = Faults(crash=0.1, reply=0.1, seed=int(rng.integers(1000)))
-        fed = make_federation("loopback", problem, parts, folder=tmp_path / "sites", faults=faults, retries=50, tap=tap)
+        fed = make_federation(
+            "loopback", problem, parts, folder=state_folder / "sites", faults=faults, retries=50, tap=tap
+        )
         state = start = checkpoint.load(file, fed) if file.exists() else begin(fed, file)
         for state in case.stream(fed, start):
             checkpoint.save(file, fed, state)
@@ -236,9 +243,9 @@ def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, 
             break
         except KilledError:
             deaths += 1
-    same(result, straight)
+    same(result, plain.result)
     assert deaths > 0
-    assert exchanges == undisturbed.ledger.exchanges
+    assert exchanges == plain.exchanges
 
 
 def begin(fed, file):

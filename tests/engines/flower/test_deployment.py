@@ -9,6 +9,7 @@ from coterie.errors import CoterieError
 from tests.engines.flower.deployed import deployed
 
 
+@pytest.mark.slow
 def test_a_deployed_run_gives_what_it_gives_in_process(tmp_path):
     with deployed(tmp_path) as here:
         with pytest.raises(CoterieError, match="No coordinator runs"):

@@ -26,6 +26,7 @@ def place(tmp_path_factory):
         yield found
 
 
+@pytest.mark.slow
 def test_a_run_gives_the_numbers_of_one_process(place):
     told = place.run("plain", cases=[CASE])[CASE]
     place.need_result("plain", CASE)
@@ -37,6 +38,7 @@ def test_a_run_gives_the_numbers_of_one_process(place):
         place.start(place.site("north"))
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed_change_nothing(place):
     """The job's process of a site first, then that of the coordinator, each at some exchange."""
 
