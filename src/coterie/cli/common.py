@@ -7,9 +7,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -26,7 +26,9 @@ ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder tha
 
 def complain(message: str, code: int) -> int:
     """Say what is wrong in a sentence on the error stream; the exit code comes back."""
-    say(f"Error: {message}", error=True)
+    with suppress(OSError):  # whoever read the output may be gone, and still has to know
+        sys.stdout.flush()
+    _print(f"Error: {message}", sys.stderr, "")
     return code
 
 
@@ -44,9 +46,15 @@ def width() -> int:
 def say(text: str, error: bool = False, indent: str = "") -> None:
     """Print a sentence, wrapped between words where a person reads it, else as one line.
 
-    `indent` goes before each line but the first.
+    `indent` goes before each line but the first. What was printed before is flushed before anything is said on the
+    error stream, so that the two keep their order and a reader who went away is noticed.
     """
-    stream = sys.stderr if error else sys.stdout
+    if error:
+        sys.stdout.flush()
+    _print(text, sys.stderr if error else sys.stdout, indent)
+
+
+def _print(text: str, stream: TextIO, indent: str) -> None:
     line = one_line(text)
     if stream.isatty():
         line = textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
