@@ -292,14 +292,22 @@ BAD = [
     (lambda: WeightedAveraging(exchange=None, alpha=1.5, eta=0.1), "alpha must lie from 0 to 1, not 1.5"),
     (lambda: WeightedAveraging(exchange=None, alpha=-0.1, eta=0.1), "alpha must lie from 0 to 1"),
     (lambda: WeightedAveraging(exchange=None, alpha=np.nan, eta=0.1), "alpha must lie from 0 to 1"),
-    (lambda: WeightedAveraging(exchange=None, alpha=0.5, eta=0.1, m=4.0), r"1/sqrt\(m\) = 0.5"),
     (lambda: WeightedAveraging(exchange=None, alpha=0.5, eta=0.0), "eta must lie above 0"),
-    (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=0.0), "beta must lie above 0 and up to 1"),
-    (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=1.1), "beta must lie above 0 and up to 1"),
+    (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=0.0), "beta must lie above 0, not 0"),
+    (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, beta=np.nan), "beta must lie above 0, not nan"),
     (lambda: WeightedAveraging(exchange=None, alpha="x", eta=0.1), "alpha must be a number, one for each main client"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, keep=2), "keep must lie from 0 to 1"),
     (lambda: BiasCorrection(exchange=None, alpha=0.5, eta=0.1, first="one"), "c_0 is zero, sample"),
 ]
+
+
+def test_what_no_theorem_covers_is_noted_and_not_refused():
+    plain = {"exchange": None, "alpha": 0.5, "eta": 0.1}
+    assert WeightedAveraging(**plain, m=3.9).notes == [] and BiasCorrection(**plain, beta=1.0).notes == []
+    assert "not below 1 / sqrt(m) = 0.5, beyond which Theorem 4.1" in WeightedAveraging(**plain, m=4.0).notes[0]
+    (said,) = BiasCorrection(**plain, beta=1.5).notes
+    assert "beta = 1.5 is above 1" in said and "for ever" not in said
+    assert "grows for ever" in BiasCorrection(**plain, beta=2.0).notes[0]
 
 
 @pytest.mark.parametrize(("make", "said"), BAD)

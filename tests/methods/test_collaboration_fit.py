@@ -131,7 +131,7 @@ BAD = [
     ({"alpha": "held-out"}, "with bias-correction they choose keep"),
     ({"alpha": True}, "alpha must be auto or held-out or a number"),
     ({"beta": 0}, "beta must lie above 0"),
-    ({"beta": 1.2}, "beta must lie above 0 and up to 1"),
+    ({"beta": np.nan}, "beta must lie above 0"),
     ({"keep": 2}, "keep must lie from 0 to 1"),
     ({"keep": "held-out"}, "keep is to be chosen by held-out rows"),
     ({"eta": 0}, "eta must lie above 0"),
@@ -216,3 +216,17 @@ def test_a_run_that_diverges_says_so_and_leaves_finite_coefficients():
 def test_a_run_that_stops_early_says_so():
     result = fit(table(), "bias-correction", {"steps": 2})
     assert any("stopped after 2 steps" in note and "compare with more steps" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
+def test_what_no_theorem_covers_runs_with_a_note(method):
+    covered = fit(table(), method, {"steps": 3}).model.info["collaboration"]
+    assert covered["uncovered"] == []
+    more = {"beta": 1.2} if method == "bias-correction" else {}
+    result = fit(table(), method, {"steps": 3, "eta": 1.2} | more)
+    said = [note for note in result.notes if "nothing is promised" in note or "promise nothing" in note]
+    assert len(said) == 1 + len(more) and "eta = 1.2 is above" in said[0] and "for 6 of 6 main clients" in said[0]
+    assert np.isfinite(coefficients(result)).all()
+    result = fit(table(), method, {"steps": 400, "eta": 50.0})
+    assert result.model.info["collaboration"]["status"].startswith("diverged")
+    assert np.isfinite(coefficients(result)).all()

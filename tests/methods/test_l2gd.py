@@ -134,7 +134,6 @@ def test_local_steps_are_geometric():
         ({"lam": 1.0, "alpha": 1.5}, "alpha must be a number of at least 0 and at most 1"),
         ({"lam": 1.0, "tau": 0.0}, "tau must be a number above 0"),
         ({"lam": 1.0, "up": "topk:0.5"}, "would lose the same part of them in every round"),
-        ({"lam": 2.0}, "would pull by eta tau lam = 2, beyond the mean"),
     ],
 )
 def test_what_cannot_be_is_refused(options, words):
@@ -142,10 +141,17 @@ def test_what_cannot_be_is_refused(options, words):
         L2GD(eta=0.1, **options)
 
 
-def test_a_step_size_that_grows_too_large_is_refused_when_it_comes():
-    method = L2GD(eta=lambda t: 0.01 * 10**t, lam=0.5, tau=10.0)
-    with pytest.raises(CoterieError, match="beyond the mean"):
-        list(method.run(InProcess(objective("quadratic")), [5]))
+def test_a_pull_beyond_the_mean_runs_with_a_note_and_a_divergence_is_a_status():
+    """A communication takes ``1 - eta tau lam`` of every distance to the mean: above 2 these grow."""
+    fed = InProcess(objective("quadratic"))
+    assert L2GD(eta=0.1, lam=1.0).notes == []
+    over = L2GD(eta=0.01, lam=15.0)
+    assert "eta tau lam = 1.5, beyond the mean" in over.notes[0] and "run away" not in over.notes[0]
+    state = list(over.run(fed, [200]))[-1]
+    assert state["status"] == "running" and np.isfinite(over.models(fed, state)).all()
+    assert "models run away" in L2GD(eta=0.1, lam=3.0).notes[0]
+    last = list(L2GD(eta=lambda t: 0.01 * 10**t, lam=0.5).run(fed, [60]))[-1]
+    assert last["status"].startswith("diverged")
 
 
 def test_a_share_of_the_clients_stands_for_all_of_its_cluster():

@@ -31,9 +31,8 @@ def fit(df=None, method="async-l2gd", formula="y ~ x", cluster="town", **options
 NEVER = ["some tie or some loss is never stepped on", "Leave p0 and p out to have them chosen."]
 BAD = [
     # id, options of rounds, other options, what the sentence holds
-    ("step size", {"eta": 1.0}, {}, ["eta = 1 is not between 0 and 0.0", "above which the error can grow"]),
-    ("negative step size", {"eta": -0.1}, {}, ["eta = -0.1 is not between 0 and"]),
-    ("no step size", {"eta": 0.0}, {}, ["eta = 0 is not between 0 and"]),
+    ("negative step size", {"eta": -0.1}, {}, ["eta must be a number above 0, not -0.1"]),
+    ("no step size", {"eta": 0.0}, {}, ["eta must be a number above 0, not 0"]),
     ("step size is text", {"eta": "big"}, {}, ["eta of rounds must be a number, not 'big'"]),
     ("infinite step size", {"eta": np.inf}, {}, ["eta of rounds must be a number, not inf"]),
     ("not a step size", {"eta": np.nan}, {}, ["eta of rounds must be a number, not nan"]),
@@ -175,3 +174,18 @@ def test_divergence_is_said_and_no_model_has_a_hole():
     assert np.isfinite(result.model.client).all() and np.isfinite(about["gap"])
     assert "diverged by step" in result.notes[-1] and "give an eta under" in result.notes[-1]
     assert fit(df, rounds={"eta": 0.5 * eta, "steps": 500}, **options).settings["rounds"]["status"] == "finished"
+
+
+def test_a_step_that_no_theorem_takes_runs_with_a_note():
+    chosen = fit(rounds={"steps": 60}).model.info["rounds"]
+    limit = 1.0 / chosen["smoothness"]
+    for eta, covered in ((0.9 * limit, True), (1.5 * limit, False)):
+        result = fit(rounds={"steps": 60, "eta": eta})
+        found, said = result.model.info["rounds"], [n for n in result.notes if "the largest step" in n]
+        assert found["eta"] == eta and found["status"] == "finished" and bool(said) is not covered
+        assert np.isfinite(found["promised"]) == covered
+    assert "Theorem 3.5, which itself takes" in said[0] and f"{limit:.3g}" in said[0]
+    result = fit(rounds={"steps": 4000, "eta": 40.0 * limit})
+    assert result.model.info["rounds"]["status"].startswith("diverged")
+    assert any("diverged by step" in n and "leave eta out" in n for n in result.notes)
+    assert np.isfinite(result.predict(shops())["prediction"]).all()

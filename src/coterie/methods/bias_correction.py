@@ -27,6 +27,14 @@ def need_first(first: Any) -> None:
         raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {first!r}.")
 
 
+def beyond(beta: float) -> str:
+    """What to know of a beta above 1."""
+    return (
+        f"beta = {beta:g} is above 1, beyond which Theorems 5.2 and C.4 promise nothing: the correction goes beyond "
+        f"the newest bias{', and grows for ever from 2 on' if beta >= 2.0 else ''}."
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BiasCorrection(CollaborativeSGD):
     """Algorithm 3.
@@ -34,7 +42,8 @@ class BiasCorrection(CollaborativeSGD):
     Attributes
     ----------
     beta : number, (M,) or callable
-        Weight of the newest observed bias, above 0 and up to 1 (1: the last one only, appendix A.2).
+        Weight of the newest observed bias, above 0; with 1 c is the last one only (appendix A.2), and above 1, where no
+        theorem holds, it goes beyond it. From 2 on c grows for ever.
     first : {"zero", "sample"} or int, default "sample"
         c_0: zero, the first observed bias (so that the first step is one's own), or the mean of that many samples,
         drawn for the purpose (C.4).
@@ -54,9 +63,16 @@ class BiasCorrection(CollaborativeSGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.beta):
-            within("beta", self.beta, 0.0, 1.0, open_below=True)
+            within("beta", self.beta, 0.0, np.inf, open_below=True)
         within("keep", self.keep, 0.0, 1.0)
         need_first(self.first)
+
+    @property
+    def notes(self) -> list[str]:
+        """Also where beta is too large for the theorems."""
+        if callable(self.beta) or np.all(np.asarray(self.beta) <= 1.0):
+            return super().notes
+        return [*super().notes, beyond(float(np.max(self.beta)))]
 
     def init(self, fed: Federation, x: Floats | None = None) -> State:
         """The state before the first step, with c_0."""
@@ -81,7 +97,7 @@ class BiasCorrection(CollaborativeSGD):
     def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
         """``g = (1 - alpha) g_0 + alpha (g_avg - c)``, ``b = g_avg - g_0``, ``c <- (1 - beta) c + beta b``."""
         alpha, beta = alpha[:, None], at_step(self.beta, state["t"], len(alpha))[:, None]
-        within("beta", beta, 0.0, 1.0, open_below=True)
+        within("beta", beta, 0.0, np.inf, open_below=True)
         b = heard.average - heard.own
         c = np.where(state["observed"][:, None], state["c"], b)
         g = (1.0 - alpha) * heard.own + alpha * (heard.average - self.correction(state | {"c": c}))

@@ -86,7 +86,7 @@ class GroupPenalty(LocalTraining):
         Distance at which the push ends.
     bend : float, default 0
         Without a margin: the ridge on z, by which every client's mean loss is ``bend/2 |z|^2`` less a constant at
-        least; mu must be below.
+        least. F is known to have a minimum where mu is below; ``notes`` says where it is not.
     tau : int, default 1
         Steps at home in a round.
     """
@@ -107,11 +107,16 @@ class GroupPenalty(LocalTraining):
             raise CoterieError("Clients need parameters of their own: name them in personal, ('*',) for all.")
         if not (isinstance(self.margin, float | int) and self.margin > 0.0):
             raise CoterieError(f"margin must be a number above 0, not {self.margin!r}.")
-        if self.mu > 0.0 and np.isinf(self.margin) and self.mu >= self.bend:
-            raise CoterieError(
-                f"A push mu of {self.mu:g} without a margin drives groups apart for ever, unless there is a larger "
-                f"ridge on what is personal (bend, here {self.bend:g}): give a margin."
-            )
+
+    @property
+    def notes(self) -> list[str]:
+        """Where F may have no minimum."""
+        if not (self.mu > 0.0 and np.isinf(self.margin) and self.mu >= self.bend):
+            return []
+        return [
+            f"A push mu of {self.mu:g} without a margin drives groups apart for ever, unless losses bend by more (as a "
+            f"ridge does: bend, here {self.bend:g}): give a margin, or take what a few rounds make."
+        ]
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""

@@ -53,7 +53,8 @@ class L2GD(LocalTraining):
     Attributes
     ----------
     lam : float
-        Strength of the ties: 0 makes clients local. A communication pulls by ``eta tau lam``, which is at most 1.
+        Strength of the ties: 0 makes clients local. A communication pulls by ``eta tau lam``, which
+        theory takes to be 1 at most: above it models overshoot their mean, and run away above 2.
     alpha : float, default 1
         Share of the tie that is to all clients, the rest being to those of the client's cluster.
     tau : float, default 10
@@ -74,17 +75,20 @@ class L2GD(LocalTraining):
                 f"Clients' models stay apart, and up = '{self.up}' would lose the same part of them in every round: "
                 "take a codec without bias, such as qsgd:4, or float16."
             )
-        if not callable(self.eta):
-            self.pull(self.eta)
+
+    @property
+    def notes(self) -> list[str]:
+        """Where a communication overshoots."""
+        if callable(self.eta) or (size := self.pull(self.eta)) <= 1.0:
+            return []
+        return [
+            f"A communication pulls by eta tau lam = {size:g}, beyond the mean, where the theory of L2GD ends "
+            f"(eta tau lam of 1){': models run away' if size > 2.0 else ''}. Take a smaller one of them."
+        ]
 
     def pull(self, eta: float) -> float:
-        """By how much a communication pulls, ``eta (1 - p) lam / p``; a CoterieError where it would overshoot."""
-        size = eta * self.tau * self.lam
-        if size > 1.0:
-            raise CoterieError(
-                f"A communication would pull by eta tau lam = {size:g}, beyond the mean: take a smaller one of them."
-            )
-        return size
+        """By how much a communication pulls, ``eta (1 - p) lam / p``."""
+        return eta * self.tau * self.lam
 
     def drawn(self, t: int) -> int:
         """Local steps of round t: how often the coin falls on them before the next communication."""

@@ -43,7 +43,7 @@ class PFedMe(LocalTraining):
     lam : float
         lambda: a small one makes theta_i local, a large one makes it w.
     eta : float or callable
-        Step size of w_i; ``eta lambda`` must be below 2, and with 1 w_i becomes theta_i.
+        Step size of w_i; ``eta lambda`` should be below 2, and with 1 w_i becomes theta_i.
     alpha : float
         Step size of the steps that make theta_i; stable for ``alpha (L + lambda) < 2``.
     K, R : int, default 5 and 1
@@ -64,6 +64,15 @@ class PFedMe(LocalTraining):
             need(name, getattr(self, name), 0.0, above=True)
         need("K", self.K, 1, whole=True)
         need("R", self.R, 1, whole=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """Where w_i overshoots for ever."""
+        if callable(self.eta) or self.eta * self.lam < 2.0:
+            return []
+        return [
+            f"eta lam = {self.eta * self.lam:g} is not below 2: a step of w_i goes beyond theta_i by more every time."
+        ]
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 2 to 12; clients that are not asked would change nothing, and rest."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
 from coterie.methods.collaboration.heard import Heard
 from coterie.methods.collaboration.pairs import State
@@ -24,18 +23,22 @@ class WeightedAveraging(CollaborativeSGD):
     Attributes
     ----------
     m : float, default 0
-        How gradient differences grow with the main client's gradient (Assumption A4), where it is known.
+        How gradient differences grow with the main client's gradient (Assumption A4), where it is known. It changes
+        nothing but ``notes``.
     """
 
     m: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.m > 0.0 and not callable(self.alpha) and np.any(np.asarray(self.alpha) >= self.m**-0.5):
-            raise CoterieError(
-                f"alpha must be below 1/sqrt(m) = {self.m**-0.5:g} for Theorem 4.1 to promise anything, and is "
-                f"{np.max(self.alpha):g}: take a smaller one, or correct the bias."
-            )
+    @property
+    def notes(self) -> list[str]:
+        """Also where alpha is too large for a known m."""
+        if not self.m > 0.0 or callable(self.alpha) or np.all(np.asarray(self.alpha) < self.m**-0.5):
+            return super().notes
+        return [
+            *super().notes,
+            f"alpha = {np.max(self.alpha):g} is not below 1 / sqrt(m) = {self.m**-0.5:g}, beyond which Theorem 4.1 "
+            "promises nothing.",
+        ]
 
     def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
         """``g(x_t) = (1 - alpha_t) g_0(x_t) + alpha_t sum_k tau_k g_k(x_t)``."""

@@ -120,6 +120,7 @@ def notes(result: Comparison) -> list[str]:
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
+        out += [f"{run.method}: {note}" for run in runs for note in run.notes]
         for run in runs:
             for why in dict.fromkeys(reason for _, reason in run.quarantined.values()):
                 who = [words.short(label) for label, (_, reason) in run.quarantined.items() if reason == why]
@@ -136,7 +137,8 @@ def confusion_table(result: Comparison, name: str) -> Table:
     if known is None:
         sizes = np.unique(found, return_counts=True)
         rows = tuple((f"group {g + 1}", f"{n:,}") for g, n in zip(*sizes, strict=True))
-        return Table(f"Groups that {name} found", ("found", "clients"), rows, note="No groups are known.")
+        note = f"No groups are known.{' All clients are in one group: one model serves all.' * (len(rows) == 1)}"
+        return Table(f"Groups that {name} found", ("found", "clients"), rows, note=note)
     table = np.zeros((int(found.max()) + 1, int(known.max()) + 1), dtype=np.int64)
     np.add.at(table, (found, known), 1)
     some = np.flatnonzero(table.sum(axis=1))

@@ -170,8 +170,9 @@ def square(result: Comparison, name: str) -> Figure | None:
             at = cut * size
             parts.append(f'<path class="edge" d="M{left + at:.1f} {top:g}v300M{left:g} {top + at:.1f}h300"/>')
     k = len(np.unique(found))
-    label = f"Who is with whom: {m} clients in {k} groups that {name} found."
+    groups = "one group" if k == 1 else f"{k} groups"
+    label = f"Who is with whom: {m} clients in {groups} that {name} found."
     lines = " Lines separate the known groups." if known is not None else ""
     svg = f'<svg viewBox="0 0 440 320" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    caption = f"{m} clients on both sides, in {k} found groups; filled where two are together.{lines}"
+    caption = f"{m} clients on both sides, in {groups}, as found; filled where two are together.{lines}"
     return Figure(f"Who is with whom: {name}", svg, caption)

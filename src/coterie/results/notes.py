@@ -108,19 +108,30 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
     sent, steps, status = r["communications"], int(r["trace"][-1][0]), str(r["status"])
     if status.startswith("diverged"):
         step = status.rsplit(" ", 1)[-1]
-        remedy = "use method 'async-l2gd' with a small eta, or an exact method"
+        why, remedy = (
+            "Of this family smoothness is known near the optimum only",
+            "use method 'async-l2gd' with a small eta, or an exact method",
+        )
         if "rho" not in r:
             remedy = f"give an eta under {r['eta']:.2g}"
+        if too_long(r):
+            why, remedy = f"That is what may happen with an eta above {1.0 / r['smoothness']:.2g}", "leave eta out"
         return [
             f"The run diverged by step {step}; the coefficients are the last finite ones before it, "
-            f"{_short_of(r['gap'])}. Of this family smoothness is known near the optimum only: {remedy}."
+            f"{_short_of(r['gap'])}. {why}: {remedy}."
         ]
     counts = f"{_times(sent['between'])} between clusters and {sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
         counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
     left = f"{_short_of(r['gap'])}{_of_differences(r)}"
     notes = [f"After {steps:,} step{'s' * (steps != 1)} with {counts}, the coefficients are {left}."]
-    if not np.isfinite(r["promised"]):
+    if too_long(r):
+        notes.append(
+            f"eta = {r['eta']:.3g} is above {1.0 / r['smoothness']:.3g}, the largest step for which the error is known "
+            f"to fall (Lyu, Hanzely, Kolar 2022, Theorem 3.5, which itself takes {0.5 / r['smoothness']:.3g}): nothing "
+            "is promised, and the distance above is measured."
+        )
+    elif not np.isfinite(r["promised"]):
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
         notes.append(
             "Rows and ties leave some direction open (mu_F = 0: fewer rows than columns, or separated outcomes), so no "
@@ -134,6 +145,11 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             remedy = f"the condition number is {condition:.0e}, so bring columns to like sizes, or use an exact method"
         notes.append(f"That is more than the {100.0 * r['accuracy']:.2g}% asked for: {remedy}.")
     return notes
+
+
+def too_long(r: Mapping[str, Any]) -> bool:
+    """Whether the step of a run over rounds is longer than any theorem takes."""
+    return "rho" not in r and r["eta"] * r["smoothness"] > 1.0 + 1e-12
 
 
 def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
@@ -162,7 +178,7 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
         )
     if bad := c["quarantined"]:
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
-    return notes
+    return notes + list(c["uncovered"])
 
 
 def beside_network(name: str, compared: bool) -> str:

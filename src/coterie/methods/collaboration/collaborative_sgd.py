@@ -80,6 +80,11 @@ class CollaborativeSGD(Stepwise):
             if not callable(value):
                 within(name, value, low, high, open_below=name == "eta")
 
+    @property
+    def notes(self) -> list[str]:
+        """What is well defined here and covered by no theorem, a sentence each."""
+        return []
+
     @abstractmethod
     def form(self, heard: Heard, alpha: Floats, state: State) -> tuple[Floats, State]:
         """Aggregation on user 0: the gradient g(x_t) (M, d) for every main client, and what changes in the state."""

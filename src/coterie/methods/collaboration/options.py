@@ -115,7 +115,7 @@ class Options:
             raise CoterieError(
                 f"first must be zero, sample or a whole number from 1 to {SAMPLES:,}, not {self.first!r}."
             )
-        ranges = (("alpha", 0.0, 1.0), ("keep", 0.0, 1.0), ("beta", 0.0, 1.0), ("eta", 0.0, np.inf))
+        ranges = (("alpha", 0.0, 1.0), ("keep", 0.0, 1.0), ("beta", 0.0, np.inf), ("eta", 0.0, np.inf))
         words = {"alpha": ("auto", HELD_OUT), "keep": (HELD_OUT,), "beta": ("auto",), "eta": ("auto",)}
         for name, low, high in (*ranges, ("participation", 0.0, 1.0)):
             value = getattr(self, name)

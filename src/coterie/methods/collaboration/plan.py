@@ -134,6 +134,14 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     about: dict[str, Any] = {"steps": options.taken, "alpha": some(alpha), "eta": some(eta), "L": some(L)}
     about |= {"delta": some(delta), "collaborators": some(np.diff(who.starts)), "batch": options.batch}
     about |= {"speedup": None if np.isnan(chosen.speedup).any() else some(chosen.speedup), "rule": options.rule}
+    limit = "min(1 / (2 L), 1 / (sqrt(8) alpha delta)), of Theorem 5.2" if corrected else "1 / L, of Theorem 4.1"
+    beyond = eta * options.local > most * (1.0 + 1e-9)
+    about["uncovered"] = []
+    if beyond.any():
+        about["uncovered"].append(
+            f"eta = {np.max(eta):.3g} is above {np.min(most[beyond]):.3g}, the largest step of theory ({limit}), "
+            f"for {np.sum(beyond):,} of {len(eta):,} main clients: nothing is promised of their runs."
+        )
     if not corrected:
         return Plan(WeightedAveraging(**common), alpha, about)
     beta: Any = options.beta
@@ -141,4 +149,5 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
         beta = bc_theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
     keep = float(options.keep)
     method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
+    about["uncovered"] += method.notes
     return Plan(method, keep * alpha, about | {"beta": some(beta), "keep": keep})

@@ -67,6 +67,11 @@ class LocalTraining(Stepwise):
         need_codec("down", self.down)
 
     @property
+    def notes(self) -> list[str]:
+        """What is well defined here, and known to go wrong or covered by no theorem: a sentence each."""
+        return []
+
+    @property
     def link(self) -> Link:
         """What clients are told of how models travel."""
         return {"personal": list(self.personal), "seed": self.seed} if self.personal else {}

@@ -55,7 +55,7 @@ def fit(
     Raises
     ------
     CoterieError
-        For options that cannot be; where columns are shared or clusters nested; where a step size is too large.
+        For options that cannot be; where columns are shared or clusters nested.
     """
     options = Options.of(rounds or {})
     options.check(accelerated, fed.clients.k)

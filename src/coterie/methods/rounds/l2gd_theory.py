@@ -118,14 +118,17 @@ def choose(
     eta: float | None = None,
     common: bool = False,
 ) -> Choice:
-    """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``."""
+    """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``.
+
+    A given eta may be any number above 0: above ``1 / L`` nothing is promised, and ``why`` says so.
+    """
     p0, p, why = given(ties, L, p0, p, common)
     ell = smoothness(p0, p, ties.C1, ties.C2, L)
     most = step_size(ell)
-    if eta is not None and not (eta > 0.0 and eta * ell <= 1.0):
-        raise CoterieError(
-            f"eta = {eta:.3g} is not between 0 and {over(1.0, ell):.3g}, above which the error can grow."
-        )
+    if eta is not None and not 0.0 < eta < np.inf:
+        raise CoterieError(f"eta must be a number above 0, not {eta:g}.")
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"
+    if eta is not None and eta * ell > 1.0:
+        why += f", and above {over(1.0, ell):.3g} nothing is promised"
     return Choice(p0, p, fractions(p0, p), most if eta is None else eta, ell, why)

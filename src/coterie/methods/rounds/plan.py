@@ -26,7 +26,7 @@ from coterie.relations.ties import Ties
 MOST = 100_000
 """Steps that are chosen at most."""
 UNKNOWN = 10_000
-"""Steps where F is flat in some direction, so that no theory says how many."""
+"""Steps where no theory says how many: F is flat in some direction, or eta larger than any theorem takes."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,17 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     if decreasing:
         bound: Any = partial(rates.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=at.start)
     else:
-        bound = partial(rates.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start)
-    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if mu > 0.0 else UNKNOWN)
+        sharper = chosen.smoothness if 2.0 * chosen.eta * chosen.smoothness > 1.0 + 1e-12 else None
+        bound = partial(rates.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start, smoothness=sharper)
+    known = mu > 0.0 and chosen.eta * chosen.smoothness <= 1.0 + 1e-12
+    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if known else UNKNOWN)
     eta = (lambda t: float(rates.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
     who = options.peers(chosen.p0, len(ties.alpha))
     method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **who)
     why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
-    about["promised"] = float(np.sqrt(bound(T) / at.start)) if mu > 0.0 and at.start > 0.0 else float("inf")
+    about["promised"] = float(np.sqrt(bound(T) / at.start)) if known and at.start > 0.0 else float("inf")
     return Plan(method, looks(T, min(options.looks, T)), about)
 
 

@@ -62,6 +62,8 @@ class Trained:
     seconds : float
     privacy : dict
         ``epsilon``, ``delta``, ``unit`` and a ``statement`` of them, where sums had noise.
+    notes : list of str
+        What no theorem covers in the hyper-parameters.
     """
 
     method: str
@@ -78,6 +80,7 @@ class Trained:
     ledger: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     privacy: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def trouble(self) -> str:
@@ -275,6 +278,7 @@ def _ended(run: _Run, status: str) -> Trained:
         ledger=run.fed.ledger.as_dict(),
         seconds=run.seconds,
         privacy=run.privacy,
+        notes=[] if run.trainer.own else list(run.method.notes),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.pairs import Pairs, State
+from coterie.methods.local_training.options import need
 from coterie.numerics.kernels import Floats, Ints, kernel
 
 
@@ -108,7 +109,7 @@ class Clipped:
     radius : float, optional
         r, in the units of gradients; by default the median of ``|g_k - v|`` within the group (the lower one of two).
     steps : int, default 1
-        How often that is done in a step, from 1 to 3.
+        How often that is done in a step; the paper takes 1 to 3.
     """
 
     radius: float | None = None
@@ -119,8 +120,7 @@ class Clipped:
             raise CoterieError(
                 f"The radius of clipping must be above 0, not {self.radius:g}: leave it out for the median."
             )
-        if self.steps not in (1, 2, 3):
-            raise CoterieError(f"Centred clipping takes 1, 2 or 3 steps, not {self.steps}.")
+        need("steps", self.steps, 1, whole=True)
 
     def init(self, who: Collaborators, d: int) -> State:
         """No v yet."""

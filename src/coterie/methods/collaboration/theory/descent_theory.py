@@ -69,7 +69,13 @@ class Descent:
     @property
     def most(self) -> Floats:
         """The largest step: ``min(1 / L, (1 - alpha^2 m) / (2 L M))``."""
-        return np.asarray(np.minimum(over(1.0, self.L), over(self.room, 2.0 * np.asarray(self.L) * self.M)))
+        room = np.maximum(self.room, 0.0)
+        return np.asarray(
+            np.minimum(
+                over(1.0, self.L),
+                np.where(np.asarray(self.M) > 0.0, over(room, 2.0 * np.asarray(self.L) * self.M), np.inf),
+            )
+        )
 
     @property
     def pull(self) -> Floats:
@@ -81,28 +87,32 @@ class Descent:
         eta = np.asarray(eta, dtype=np.float64)
         return np.asarray(0.5 * eta * self.bias + 0.5 * np.asarray(self.L) * eta**2 * self.noise)
 
-    def checked(self, eta: Value) -> Floats:
-        """The step sizes; a CoterieError where one is not above 0 and at most ``most``."""
+    def checked(self, eta: Value) -> tuple[Floats, Floats]:
+        """The step sizes, and what to add to bounds: infinity where one is above ``most`` or there is no ``room``.
+
+        A CoterieError where a step size is not above 0.
+        """
         eta = np.asarray(eta, dtype=np.float64)
-        if not np.all((eta > 0.0) & (eta <= self.most * (1.0 + 1e-12))):
-            raise CoterieError(f"The bound holds for steps up to {np.min(self.most):.4g}: take a smaller eta above 0.")
-        return eta
+        if not np.all(eta > 0.0):
+            raise CoterieError("A step size eta must be a number above 0.")
+        return eta, np.where((eta <= self.most * (1.0 + 1e-12)) & (np.asarray(self.room) > 0.0), 0.0, np.inf)
 
     def bound(self, T: Value, eta: Value, F0: Value) -> Floats:
-        """F_T at most, with one step size: (5), (7), repeated."""
-        eta = self.checked(eta)
-        return repeated(eta * self.pull, self.added(eta), T, F0)
+        """F_T at most, with one step size: (5), (7), repeated; infinite where nothing is promised."""
+        eta, never = self.checked(eta)
+        return np.asarray(repeated(np.clip(eta * self.pull, 0.0, 1.0), self.added(eta), T, F0) + never)
 
     def level(self, eta: Value) -> Floats:
         """Where that bound settles: ``c (bias + L eta noise) / (4 mu room)``."""
-        return over(self.added(self.checked(eta)), np.asarray(eta) * self.pull)
+        eta, never = self.checked(eta)
+        return np.asarray(over(self.added(eta), np.maximum(eta * self.pull, 0.0)) + never)
 
     def scheduled_bound(self, etas: Value, F0: float) -> Floats:
         """F_0, ..., F_T at most (T + 1,) with the step sizes ``etas`` (T,), for one main client."""
-        etas = self.checked(etas)
+        etas, never = self.checked(etas)
         out = [float(F0)]
-        for kept, added in zip(1.0 - etas * self.pull, self.added(etas), strict=True):
-            out.append(float(kept * out[-1] + added))
+        for kept, added in zip(1.0 - np.clip(etas * self.pull, 0.0, 1.0), self.added(etas) + never, strict=True):
+            out.append(float(kept * out[-1] + added) if np.isfinite(out[-1] + added) else np.inf)
         return np.array(out)
 
     def step(self, T: Value, F0: Value) -> Floats:
@@ -140,8 +150,10 @@ class Descent:
 
     def nonconvex_bound(self, T: Value, eta: Value, F0: Value) -> Floats:
         """Mean of ``E|grad f_0(x_t)|^2`` over T rounds at most: ``c / room`` times ``F_0 / (eta T) + added / eta``."""
-        eta = self.checked(eta)
-        return np.asarray(self.c / self.room * (F0 / (eta * np.asarray(T)) + self.added(eta) / eta))
+        eta, never = self.checked(eta)
+        return np.asarray(
+            over(self.c, np.maximum(self.room, 0.0)) * (F0 / (eta * np.asarray(T)) + self.added(eta) / eta) + never
+        )
 
     def nonconvex_step(self, T: Value, F0: Value) -> Floats:
         """``min(most, sqrt(2 F_0 / (L noise T)))``, which minimises it; the theorem 5.1 printed lacks T."""

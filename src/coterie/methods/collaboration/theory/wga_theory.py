@@ -47,20 +47,20 @@ def descent(
     M : float, default 0
         ``M(alpha)``, of ``noise_theory.growth``.
 
+    Returns
+    -------
+    Descent
+        With ``room`` of 0 or less, so that bounds are infinite, where alpha is not below ``1 / sqrt(m)``.
+
     Raises
     ------
     CoterieError
-        If alpha is not between 0 and ``1 / sqrt(m)``, which it must be below.
+        If alpha is not between 0 and 1.
     """
     alpha = np.asarray(alpha, dtype=np.float64)
     if not np.all((alpha >= 0.0) & (alpha <= 1.0)):
         raise CoterieError("alpha must be between 0 and 1: it is the weight of the collaborators.")
     room = 1.0 - alpha**2 * np.asarray(m, dtype=np.float64)
-    if np.any(room <= 0.0):
-        raise CoterieError(
-            f"alpha = {np.max(alpha):.4g} is not below 1 / sqrt(m) = {np.min(over(1.0, np.sqrt(m))):.4g}, where "
-            "averaging is promised nothing (Theorem 4.1): take a smaller alpha, or bias correction."
-        )
     return Descent(L, mu, variance(alpha, noise0, average), alpha**2 * np.asarray(bias), room, M)
 
 
