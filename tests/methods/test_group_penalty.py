@@ -209,5 +209,3 @@ def test_without_a_margin_strong_convexity_in_z_is_no_hold():
         method = GroupPenalty(eta=0.2, **how)
         far = [np.abs(s["centre"]).max() for s in method.run(fed, [100, 200], method.init(fed, np.array([1.0, 0.1])))]
         assert far[1] > 100.0 * far[0] if ridge == 0.0 else far[1] < far[0] < 1.0
-    with pytest.raises(CoterieError, match="unless there is a larger ridge on what is personal"):
-        GroupPenalty(eta=0.1, personal="1", lam=0.1, mu=0.5)
