@@ -230,3 +230,12 @@ def test_what_no_theorem_covers_runs_with_a_note(method):
     result = fit(table(), method, {"steps": 400, "eta": 50.0})
     assert result.model.info["collaboration"]["status"].startswith("diverged")
     assert np.isfinite(coefficients(result)).all()
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_steps_of_bias_correction_go_by_the_most_that_delta_may_be(family):
+    """Classes curve otherwise away from the pooled model, where delta is looked at; straight lines do not."""
+    about = fit(table(family=family), "bias-correction", {"steps": 2}, family=family).model.info["collaboration"]
+    eta, delta, most, L, alpha = (np.array(about[k]) for k in ("eta", "delta", "delta_at_most", "L", "alpha"))
+    assert np.all(most >= delta) and np.all((most == delta) == (family == "gaussian"))
+    np.testing.assert_allclose(eta, np.minimum(0.5 / L, 1.0 / (np.sqrt(8.0) * alpha * most)))

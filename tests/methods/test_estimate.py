@@ -114,6 +114,37 @@ def test_copies_in_many_dimensions_have_no_delta():
     assert np.mean(delta.value < 2.0 * delta.se) > 0.9
 
 
+@pytest.mark.parametrize(("d", "k", "S", "delta"), [(3, 3, 4, 2.0), (3, 3, 10, 2.0), (6, 6, 50, 1.0), (12, 4, 50, 3.0)])
+def test_the_upper_bound_of_delta_covers_where_the_estimate_is_low(d, k, S, delta):
+    """Random symmetric maps of known norm; in the last case 4 of 12 directions are looked at."""
+    rng, n = np.random.default_rng(d), 40
+    low, high = [], []
+    for _ in range(12):
+        near = rng.normal(size=d)
+        x = np.vstack([np.zeros(d), near, near + np.linalg.qr(rng.normal(size=(d, d)))[0][:k]])
+        more = rng.normal(size=(n, d, d))
+        more += np.swapaxes(more, 1, 2)
+        more *= delta / np.linalg.norm(more, 2, axis=(1, 2))[:, None, None]
+        A = np.diag(np.linspace(1.0, 4.0, d))
+        own, others = noisy(x @ A, 1.0, S, rng), noisy(x @ (A + more), 1.0, S, rng)
+        low.append(bending.dissimilarity(x, own, others).value)
+        high.append(bending.dissimilarity_at_most(x, own, others, k))
+    assert np.mean(low) < 0.9 * delta
+    assert np.mean(np.array(high) >= delta) >= 0.95
+    many = noisy(x @ A, 1e-4, S, rng), noisy(x @ (A + more), 1e-4, S, rng)
+    if k == d:  # without noise it is the norm
+        np.testing.assert_allclose(bending.dissimilarity_at_most(x, *many, k), delta, rtol=0.01)
+    else:
+        found = bending.dissimilarity_at_most(x, *many, k)
+        assert np.all(found >= delta) and np.all(found < 10.0 * delta)
+
+
+def test_hessians_that_change_bound_delta_by_what_they_are_at_most():
+    own, other = np.diag([1.0, 2.0]), np.diag([3.0, 2.0])
+    np.testing.assert_allclose(bending.delta_at_most(own, other[None], own, other[None]), [2.0])
+    np.testing.assert_allclose(bending.delta_at_most(own, other[None], 1.5 * own, 2.0 * other[None]), [6.0])
+
+
 def test_the_least_line_that_dominates():
     own = exact(np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]))
     others = exact(

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.constants.bending import delta_at_most, delta_of
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.complete import complete
 from coterie.numerics.kernels import Floats, full
@@ -54,8 +55,13 @@ class Curvature:
 
     @property
     def delta(self) -> Floats:
-        """``|H_average - H_0|`` (M,): what BC has to do with, which corrects the average's bias."""
-        return np.asarray(np.abs(np.linalg.eigvalsh(self.average - self.own)).max(axis=1))
+        """``|H_average - H_0|`` (M,) at the origin: what BC has to do with, which corrects the average's bias."""
+        return delta_of(self.own, self.average)
+
+    @property
+    def delta_at_most(self) -> Floats:
+        """What delta is at most (M,): losses that are not quadratic curve otherwise elsewhere."""
+        return delta_at_most(self.own, self.average, self.own_most, self.average_most)
 
 
 def curvature(fed: Federation, who: Collaborators, metric: Metric) -> Curvature:

@@ -117,7 +117,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     chosen = weights(fed, metric, options, corrected)
     who, alpha = chosen.who, chosen.alpha
     bent = curvature(fed, who, metric)
-    L, delta = bent.smoothness(alpha), bent.delta
+    L, delta = bent.smoothness(alpha), bent.delta_at_most
     most = bc_theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
     eta = most / options.local if isinstance(options.eta, str) else np.full(len(alpha), float(options.eta))
     exchange = Exchange(
@@ -132,7 +132,12 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     common: dict[str, Any] = {"exchange": exchange, "alpha": alpha, "eta": eta}
     common["optimiser"] = OPTIMISERS[options.optimiser]()
     about: dict[str, Any] = {"steps": options.taken, "alpha": some(alpha), "eta": some(eta), "L": some(L)}
-    about |= {"delta": some(delta), "collaborators": some(np.diff(who.starts)), "batch": options.batch}
+    about |= {
+        "delta": some(bent.delta),
+        "delta_at_most": some(delta),
+        "collaborators": some(np.diff(who.starts)),
+        "batch": options.batch,
+    }
     about |= {"speedup": None if np.isnan(chosen.speedup).any() else some(chosen.speedup), "rule": options.rule}
     limit = "min(1 / (2 L), 1 / (sqrt(8) alpha delta)), of Theorem 5.2" if corrected else "1 / L, of Theorem 4.1"
     beyond = eta * options.local > most * (1.0 + 1e-9)

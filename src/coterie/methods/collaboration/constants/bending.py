@@ -1,6 +1,7 @@
 """How gradients change between points, A1 to A3 of the paper: L, mu and delta, estimated.
 
 delta and L are lower bounds of what holds everywhere, and mu is an upper one: they come nearer with more directions.
+:func:`dissimilarity_at_most` bounds delta from above.
 The largest of many noisy numbers is too large. Measured with one half of the samples in the direction that the other
 half found, it is too small instead, with twice the noise twice as much to second order: a third of this and two thirds
 of that cancel. Copies, whose delta is 0, are left with what was found crosswise: 0, give or take its standard error.
@@ -20,6 +21,8 @@ from coterie.numerics.kernels import Floats
 
 Ends = Callable[[Floats], tuple[Floats, Floats]]
 """From a fitted map (..., d, d): directions left and right (..., d, 1)."""
+DOUBT = 0.05
+"""How often an upper confidence bound may be too low."""
 CLEAR = 4.0
 """Standard errors from 0 at which a delta is surely there."""
 
@@ -38,6 +41,44 @@ def dissimilarity(x: npt.ArrayLike, own: Sampled, others: Sampled) -> Estimate:
 
     inverse = _inverse(x, others.g.shape)
     return _end(inverse, others.halves - own.halves, others.g - own.g, (own, others), ends, CLEAR)
+
+
+def dissimilarity_at_most(
+    x: npt.ArrayLike, own: Sampled, others: Sampled, drawn: int | None = None, doubt: float = DOUBT
+) -> Floats:
+    """An upper confidence bound (N,) of delta_k, for quadratic losses.
+
+    Let ``A + E`` be the map that is fitted, E its noise, and u, v the directions in which A is longest. Then
+    ``|A + E| >= u' (A + E) v = |A| + u' E v``. So |A| is at most ``|A + E|`` and as many standard errors of
+    ``u' E v``, taken in the directions where these are largest, as ``doubt`` wants. Where points span k of d
+    directions Q, drawn at random, ``|A Q| >= |A| |Q' v|``, and ``|Q' v|^2`` has a Beta(k / 2, (d - k) / 2)
+    distribution: half of ``doubt`` is for that.
+
+    Parameters
+    ----------
+    x : (..., P, d)
+        Points.
+    own, others : Sampled
+        Of the main client, and of N others.
+    drawn : int, optional
+        How many directions between the points were drawn at random, where these do not span all; by default they do.
+    doubt : float, default 0.05
+        How often the bound may be too low.
+    """
+    from scipy.special import betaincinv, ndtri
+
+    need_same_points(own, others)
+    inverse, d = _inverse(x, others.g.shape), others.g.shape[-1]
+    partly = drawn is not None and drawn < d and int(np.min(np.linalg.matrix_rank(inverse))) < d
+    doubt = 0.5 * doubt if partly else doubt
+    variance = np.zeros(others.g.shape[:-1])
+    for of in (own, others):
+        if not of.together:
+            variance = variance + of.v * np.linalg.eigvalsh(of.shape)[..., -1:]
+    spread = np.linalg.eigvalsh((inverse * variance[..., None, :]) @ np.swapaxes(inverse, -1, -2))[..., -1]
+    length = np.linalg.norm(inverse @ (others.g - own.g), ord=2, axis=(-2, -1))
+    bound = length - ndtri(doubt) * np.sqrt(np.maximum(spread, 0.0))
+    return np.asarray(bound / np.sqrt(betaincinv(0.5 * drawn, 0.5 * (d - drawn), doubt)) if partly else bound)
 
 
 def smoothness(x: npt.ArrayLike, of: Sampled) -> tuple[Estimate, Estimate]:
@@ -64,6 +105,16 @@ def smoothness(x: npt.ArrayLike, of: Sampled) -> tuple[Estimate, Estimate]:
 def delta_of(own: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
     """delta_k (N,) from Hessians, own (d, d) and others (N, d, d): exact where they are those of the losses."""
     return np.asarray(np.abs(np.linalg.eigvalsh(np.asarray(others) - np.asarray(own))).max(axis=-1))
+
+
+def delta_at_most(own: Floats, others: Floats, own_most: Floats, others_most: Floats) -> Floats:
+    """What delta_k (N,) is at most where Hessians go up to ``own_most`` and ``others_most``, and are not below 0.
+
+    That is delta itself where Hessians do not change, as those of quadratics.
+    """
+    exact = np.all(np.isclose(own, own_most) & np.isclose(others, others_most), axis=(-2, -1))
+    largest = np.maximum(np.linalg.eigvalsh(own_most)[..., -1], np.linalg.eigvalsh(others_most)[..., -1])
+    return np.asarray(np.where(exact, delta_of(own, others), largest))
 
 
 def _inverse(x: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:

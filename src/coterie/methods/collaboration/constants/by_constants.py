@@ -58,13 +58,13 @@ def averaging(found: Constants, who: Collaborators, T: float) -> Settings:
 def correction(found: Constants, who: Collaborators, T: float) -> Settings:
     """Bias correction for T steps: alpha and tau by variances (C.4), eta and beta of Theorem 5.2.
 
-    delta of the average is taken to be the mean of the collaborators', which it does not exceed, and the step is the
+    delta of the average is taken to be the mean of the collaborators' upper confidence bounds, and the step is the
     best one for a known bias (Theorem 5.1) where the correction admits it.
     """
     L, mu = _bent(found, T)
     noise0, noise = found.sigma2.value, found.others_sigma2.value
     tau = bc_theory.best_tau(noise, who.starts)
-    average, delta = sums(tau**2 * noise, who.starts), sums(tau * found.delta.value, who.starts)
+    average, delta = sums(tau**2 * noise, who.starts), sums(tau * found.delta_at_most, who.starts)
     alpha = np.where(np.diff(who.starts) > 0, bc_theory.best_alpha(noise0, average), 0.0)
     known = bc_theory.oracle_descent(L, mu, alpha, noise0, average).step(T, found.loss())
     eta = np.minimum(known, bc_theory.largest_step(L, alpha, delta))

@@ -35,6 +35,9 @@ class Constants:
         A4.
     delta : Estimate, (P,)
         A3.
+    delta_at_most : (P,) float64
+        Its upper confidence bound, above it for 95% of pairs: what steps of bias correction go by, as delta itself is
+        too low where samples are few or directions are left out.
     L, mu : Estimate, (M,)
         A1, A2.
     square : Estimate, (M,)
@@ -48,6 +51,7 @@ class Constants:
     zeta2: Estimate
     m: Estimate
     delta: Estimate
+    delta_at_most: Floats
     L: Estimate
     mu: Estimate
     square: Estimate
@@ -123,16 +127,23 @@ def constants(
     found["zeta2"], found["m"] = estimate.similarity(mine, others)
     found["L"], found["mu"] = bending.smoothness(u, own)
     found["square"] = Estimate(own.square.value[:, 0], own.square.se[:, 0])
-    return Constants(**found, delta=bending.dissimilarity(u[who.of], mine, others))
+    there = u[who.of]
+    most = bending.dissimilarity_at_most(there, mine, others, across.shape[1])
+    return Constants(**found, delta=bending.dissimilarity(there, mine, others), delta_at_most=most)
 
 
 def with_hessians(found: Constants, fed: Federation, metric: Metric, who: Collaborators) -> Constants:
     """The same, with delta, L and mu of the losses' Hessians at the metric's origin: exact for quadratics.
 
+    Of other losses ``delta_at_most`` is the largest curvature of either client in the region of
+    ``objectives.constants.Constants``: the difference of two Hessians without negative eigenvalues does not exceed it.
     One exchange, in which ``d (d + 1)`` numbers leave every client asked; a CoterieError for losses without Hessians.
     """
     told = complete(fed.ask(bend, to=who.requests, at=metric.at, w=PerRow(np.ones(len(who.requests)))))
-    H, M = metric.R.T @ full(told["A"]) @ metric.R, len(who.main)
+    H, most = (metric.R.T @ full(told[name]) @ metric.R for name in ("A", "most"))
+    M = len(who.main)
+    high = bending.delta_at_most(H[:M][who.of], H[M:], most[:M][who.of], most[M:])
     values = np.linalg.eigvalsh(H[:M])
     exact = {"delta": bending.delta_of(H[:M][who.of], H[M:]), "L": values[:, -1], "mu": np.maximum(values[:, 0], 0.0)}
-    return replace(found, **{name: Estimate(value, np.zeros_like(value)) for name, value in exact.items()})
+    estimates = {name: Estimate(value, np.zeros_like(value)) for name, value in exact.items()}
+    return replace(found, **estimates, delta_at_most=high)

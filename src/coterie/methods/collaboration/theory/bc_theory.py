@@ -1,7 +1,8 @@
 """Linear speedup in personalized collaborative learning (2022), Theorems 5.1, 5.2, C.3, C.4: what correction needs.
 
 Numbers are one for each main client, (M,) or scalars: ``noise0`` is sigma_0^2, ``average`` is ``sigma_a^2 = sum_k
-tau_k^2 sigma_k^2``, delta that of A3 between f_0 and ``sum_k tau_k f_k``. Bounds are in
+tau_k^2 sigma_k^2``, delta that of A3 between f_0 and ``sum_k tau_k f_k``, or an upper bound of it: steps from a delta
+that was estimated too low may diverge (``constants.bending.dissimilarity_at_most``). Bounds are in
 ``bc_bound_theory`` and ``bc_sharp_theory``.
 """
 
