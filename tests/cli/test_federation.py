@@ -63,6 +63,7 @@ def made(tmp_path_factory):
         for name, frame in tables().items():
             frame.to_csv(root / f"{name}.csv", index=False)
         sites = [a for name in NAMES for a in ("--site", name, "--data", f"{name}={root / name}.csv")]
+        sites += ["--disclosure", "rows_per_column=1", "--disclosure", "min_level=1"]
         assert coterie("federation", "init", root / "heart", "--engine", "nvflare", *sites, "--port", free()).code == 0
         for name in NAMES:
             own = root / "heart" / "sites" / name

@@ -106,7 +106,7 @@ WRONG = {
     "an option that is none": (EXACT | {"options": {"covarianc": "two"}}, "Did you mean 'covariance'"),
     "another value": (EXACT | {"options": {"covariance": "round"}}, "covariance must be one of"),
     "a column that is not there": (EXACT | {"task": TASK | {"formula": "disease ~ weight"}}, "weight"),
-    "twice the same column": (EXACT | {"task": TASK | {"formula": "disease ~ age + I(2 * age)"}}, "combination of"),
+    "twice the same column": (EXACT | {"task": TASK | {"formula": f"{FORMULA} + center(age)"}}, "combination of"),
     "a method without clusters": (EXACT | {"program": "clusterwise", "options": {}}, "needs clusters"),
     "a grid of strengths": (
         {"program": "given-strengths", "task": TASK, "options": {"gamma": [1.0, 2.0]}},

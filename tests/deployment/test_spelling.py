@@ -7,6 +7,7 @@ import pytest
 
 from coterie.data.labels import label_ids
 from coterie.deployment.config import Member
+from coterie.deployment.prepared import LEFT_OUT, PROBLEM
 from coterie.deployment.tasks import prepare
 from tests.deployment import sites
 
@@ -29,8 +30,7 @@ def test_labels_and_levels_are_joined_where_a_site_reads_its_table(column, tmp_p
     assert joined.labels.tolist() == good.labels.tolist()
     assert joined.ids.tolist() == good.ids.tolist() == label_ids(good.labels).tolist()
     np.testing.assert_array_equal(*(h.objective.gram(np.ones(3), 0.0)[0] for h in held))
-    assert good.notes == ()
-    assert len(joined.notes) == 1
-    assert (
-        joined.notes[0].startswith(f"Labels of '{column}' are written in several ways") and "alm" not in joined.notes[0]
-    )
+    assert good.notes == joined.notes == (LEFT_OUT,)
+    assert not (sites.home(tmp_path / "clean", "basel") / PROBLEM).exists()
+    told = (sites.home(tmp_path / "dirty", "basel") / PROBLEM).read_text()
+    assert f"of '{column}' is written in several ways" in told or f"Labels of '{column}' are" in told

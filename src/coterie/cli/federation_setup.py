@@ -20,6 +20,17 @@ SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain -
 _GROUP = "Rows that a sum, or an answer about a client, must cover to leave a site."
 
 
+_Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disclosure",
+        metavar="NAME=VALUE",
+        help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
+        "others of [disclosure] in site.toml.",
+    ),
+]
+
+
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write the federation.")],
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="flower or nvflare.")],
@@ -51,6 +62,7 @@ def init(
             help="How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others.",
         ),
     ] = None,
+    disclosure: _Rules = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
     ] = False,
@@ -65,12 +77,13 @@ def init(
 
     waits = assignments("--policy", policy)
     toml.made("--policy", Policy, waits)
+    rules = assignments("--disclosure", disclosure)
     hidden = secrecy.defaults(len(site)) if secure else {}
     config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
-        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()))
+        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules)
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
     say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
     if secure:

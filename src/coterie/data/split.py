@@ -59,9 +59,9 @@ def split_rows(
     if groups is not None:
         return _by_groups(clients, fraction, seed, repeat, groups)
     if order is not None:
-        take = _share(clients.counts, clients.ids, fraction, seed, 0)
+        take = share(clients.counts, clients.ids, fraction, seed, 0)
         return _latest(clients, take, order)
-    take = _share(clients.counts, clients.ids, fraction, seed, repeat)
+    take = share(clients.counts, clients.ids, fraction, seed, repeat)
     u = uniform_rows(seed, "split", clients.ids, repeat, clients.counts)
     return _smallest(u, clients.counts, take)
 
@@ -85,7 +85,7 @@ def need_groups(clients: Clients, groups: Any, name: str) -> None:
         )
 
 
-def _share(counts: I64, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> I64:
+def share(counts: I64, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> I64:
     """How many of each client's rows (or groups) are tested on, (m,) int64."""
     coin = uniform(seed, "split-share", ids, repeat, 1)[:, 0]
     take = np.floor(counts * fraction + coin).astype(np.int64)
@@ -129,7 +129,7 @@ def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups
     by_home = np.argsort(home, kind="stable")
     counts = np.bincount(home, minlength=len(clients)).astype(np.int64)
     chosen = np.zeros(g, dtype=bool)
-    chosen[by_home] = _smallest(u[by_home], counts, _share(counts, clients.ids, fraction, seed, repeat))
+    chosen[by_home] = _smallest(u[by_home], counts, share(counts, clients.ids, fraction, seed, repeat))
     test = chosen[group]
     trained = np.bincount(codes, weights=~test, minlength=len(clients)) > 0
     bare = ~trained[codes]  # clients whose groups were all drawn elsewhere: their last-drawn group stays in training

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment import tasks
+from coterie.deployment import prepared, tasks
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.program import CHECK, Program
 from coterie.deployment.schema import Schema
@@ -102,7 +102,7 @@ def _table(folder: Path, program: Program) -> None:
     if "formula" not in task or not (folder / SCHEMA).exists():
         return
     schema = Schema.read(folder / SCHEMA)
-    tasks.design_of(schema, task)
+    prepared.design_of(schema, task)
     clusters = task.get("cluster") or ()
     named = [task.get(role) for role in ("client", "offset", "weights")]
     for name in filter(None, [*named, *([clusters] if isinstance(clusters, str) else clusters)]):

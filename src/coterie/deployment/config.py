@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment import toml
+from coterie.deployment.disclosure import REMARKS, Disclosure
 from coterie.errors import CoterieError, nearest
 
 ENGINES = ("flower", "nvflare")
@@ -118,7 +119,8 @@ class Member:
     data : str
         The site's table, relative to its folder: CSV, Parquet, Feather or NPZ; text for an objective of its own.
     min_group : int
-        Rows that a sum, or the reply of a client, must cover to leave.
+        Rows that a sum, or the reply of a client, must cover to leave, and by which two sums must differ. With 1, and
+        no [privacy], formulas and sums are bound by no rules of ``disclosure``.
     allow : tuple of str
         ``module:function`` of objectives that a run may ask for, and modules whose work it may name. Nothing else is
         ever imported because a message says so.
@@ -128,6 +130,8 @@ class Member:
     privacy : dict
         Keyword arguments of :class:`coterie.engines.privacy.Guard`: only sums that are clipped and noised so leave,
         until the budget is spent, whatever the coordinator asks. Empty: no guard.
+    disclosure : dict
+        Keyword arguments of :class:`coterie.deployment.disclosure.Disclosure`, whose defaults hold for the others.
     """
 
     name: str
@@ -137,6 +141,7 @@ class Member:
     ask: tuple[str, ...] = ("*",)
     total: tuple[str, ...] = ("*",)
     privacy: dict[str, Any] = field(default_factory=dict)
+    disclosure: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("site", self.name)
@@ -149,8 +154,10 @@ class Member:
             raise CoterieError(f"min_group must be a whole number of rows from 1, not {self.min_group!r}.")
         if isinstance(self.allow, str) or not all(isinstance(a, str) and _MODULE.fullmatch(a) for a in self.allow):
             raise CoterieError(f"allow must be a list of 'module' or 'module:function', not {self.allow!r}.")
-        if not isinstance(self.privacy, dict):
-            raise CoterieError("[privacy] must be a table of names and values.")
+        for part in ("privacy", "disclosure"):
+            if not isinstance(getattr(self, part), dict):
+                raise CoterieError(f"[{part}] must be a table of names and values.")
+        _ = self.rules
         if not isinstance(self.data, str):
             raise CoterieError(f"data must be the path of a table, not {self.data!r}.")
         object.__setattr__(self, "allow", tuple(self.allow))
@@ -163,7 +170,17 @@ class Member:
     def write(self, folder: str | Path) -> None:
         """Write ``site.toml`` into a site's folder."""
         said = {name: value for name, value in asdict(self).items() if value != {}}
-        toml.write(Path(folder) / SITE, said, "What the owner of this site's data allows; it stays here.")
+        toml.write(Path(folder) / SITE, said, "What the owner of this site's data allows; it stays here.", REMARKS)
+
+    @property
+    def rules(self) -> Disclosure:
+        """The owner's rules of disclosure."""
+        return toml.made("[disclosure]", Disclosure, self.disclosure)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether rules of disclosure hold."""
+        return self.min_group > 1 or bool(self.privacy)
 
     def need(self, kind: str, work: Any) -> None:
         """A CoterieError unless the owner lets the answers of ``work`` leave by "ask" or by "total"."""

@@ -11,9 +11,9 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.deployment import identified
 from coterie.deployment.held_out import Hold, compared
+from coterie.deployment.prepared import design_of
 from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
-from coterie.deployment.tasks import design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.methods.fitted import Fitted, Problem
@@ -78,7 +78,7 @@ def fit(
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
 
     fitted = fits(fed)
-    notes = [n for told in fed.people.info.values() for n in told.get("notes", ())]
+    notes = list(dict.fromkeys(n for told in fed.people.info.values() for n in told.get("notes", ())))
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
     ledger = fed.ledger.as_dict() | {"seconds": perf_counter() - start}

@@ -6,6 +6,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from coterie.deployment import secrecy, toml
 from coterie.deployment.config import FEDERATION, MIN_GROUP, RUN, SCHEMA, SITE, Config, Member, check_name
+from coterie.deployment.disclosure import Disclosure
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed, nearest
 
@@ -76,6 +78,7 @@ def init(
     schema: Schema | None = None,
     min_group: int = MIN_GROUP,
     allow: tuple[str, ...] = (),
+    disclosure: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a federation's folder; what is there already is kept, so that a site can be added.
 
@@ -91,6 +94,8 @@ def init(
         Of every site: its owner may raise it.
     allow : tuple of str
         Objectives that every site allows at first.
+    disclosure : dict, optional
+        Rules of disclosure of every site at first, where others than the defaults: its owner may change them.
 
     Raises
     ------
@@ -101,7 +106,8 @@ def init(
     data = dict(data or {})
     for name in data:
         config.need_site(name)
-    members = [Member(name, data.get(name, ""), min_group, allow) for name in config.sites]
+    rules = asdict(toml.made("--disclosure", Disclosure, disclosure or {}))
+    members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
     secrecy.need(config)
     _need_same(folder, config)
     for name, table in data.items():

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import outgoing, secrecy, tasks, toml
+from coterie.deployment import outgoing, releases, secrecy, tasks, toml
 from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
+from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
-from coterie.engines.requests import Answer, answered, failed
+from coterie.engines.privacy.at_home import PUBLIC
+from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError, NoRows
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
@@ -71,12 +73,15 @@ class Host:
         drawer: Path | None = None,
         prepare: Prepare = tasks.prepare,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder, self._settled = Path(folder), member is not None
+        self._said = () if self._settled else _stamp(self.folder / SITE)
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
         self._watch: Watch = SiteLog(self._keep / "log.jsonl") if watch is None else watch
+        self._releases = releases.Releases(self._keep / releases.FILE)
         self._runs: dict[str, Node] = {}
+        self._held: dict[str, tasks.Holding] = {}
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._guard = self._guarded()
@@ -116,6 +121,7 @@ class Host:
 
     def _safe(self, request: Any, key: bytes) -> bytes:
         try:
+            self._read()
             return self._allowed(request, key)
         except CoterieError as problem:
             return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
@@ -133,19 +139,56 @@ class Host:
             for name in names:
                 self.member.need(request["kind"], name)
             tasks.learn(self.folder, self.member, names)
+            self._need_few_rows_hidden(request)
         return self._guard(request, key)
+
+    def _read(self) -> None:
+        """Take what the owner has written into ``site.toml`` since."""
+        if not self._settled and (said := _stamp(self.folder / SITE)) != self._said:
+            self.member, self._said = Member.read(self.folder), said
+            self._guard = self._guarded()
+            self._runs.clear()
+
+    def _need_few_rows_hidden(self, request: Mapping[str, Any]) -> None:
+        """Refuse an answer that the owner's rules do not let leave. Sums with noise are the guard's to judge."""
+        if not self.member.guarded or self.member.privacy:
+            return
+        rules, node = self.member.rules, self._node_of(request.get("run"))
+        if not rules.plain and (request["kind"] == "ask" or "secure" not in request) and request["work"] not in PUBLIC:
+            raise CoterieError("Its owner lets nothing leave that is neither a secure sum nor has noise (plain).")
+        need_form(request)
+        run, held = request["run"], self._held[request["run"]]
+        try:
+            counts = node.about()["counts"]
+            few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
+            parts = held.parts or ((releases.nameless(run, counts),) if few else ())
+            self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
+        except releases.TooFew as problem:
+            with suppress(OSError):
+                files.write(self.folder / PROBLEM, [f"Run '{run}': {problem}\n".encode()], mode=0o600)
+            raise CoterieError(releases.DECLINES) from problem
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
             return wire.encode({"done": "check"} | self.check(request))
-        run = request.get("run")
-        if not isinstance(run, str) or not _RUN.fullmatch(run):
-            raise CoterieError(f"{run!r} is no name of a run.")
+        run = _named(request.get("run"))
         if request["kind"] == "open":
             return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
-        if run not in self._runs:
+        node = self._node_of(run)
+        if request["kind"] == "about" and self._held[run].counts is not None:
+            return wire.encode(self._about(run))
+        return node.answer(request, key)
+
+    def _node_of(self, run: Any) -> Node:
+        """The node of a run that was opened here."""
+        if _named(run) not in self._runs:
             self._runs[run] = self._again(run)
-        return self._runs[run].answer(request, key)
+        return self._runs[run]
+
+    def _about(self, run: str) -> dict[str, Any]:
+        """Who is here, with rows of each client that do not depend on what the rows hold."""
+        counts = self._held[run].counts
+        return self._runs[run].about() | ({} if counts is None else {"counts": counts})
 
     def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Versions, the clock, and how this site's schema and table differ from the coordinator's schema.
@@ -176,15 +219,17 @@ class Host:
         labels = [name for name, column in own.columns.items() if column.type == "label"]
         own, problems, rows = compared(read_table(path, labels), own, self.member.min_group)
         if rows:
-            problems.append(f"'{tasks.PROBLEM}' in the site's folder says in which rows")
+            problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
             with suppress(OSError):  # a full disk
-                files.write(self.folder / tasks.PROBLEM, [f"{row}\n".encode() for row in rows], mode=0o600)
+                files.write(self.folder / PROBLEM, [f"{row}\n".encode() for row in rows], mode=0o600)
         return own, problems
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
         """Prepare a run, or say again what was prepared: who is here."""
         path = self._path(run)
         asked = {"task": task, "seed": seed}
+        if self.member.guarded:
+            self._need_rules(task, None if not path.exists() else checkpoint.read(path)["asked"]["task"])
         data = self._data(task)
         if path.exists():
             before = checkpoint.read(path)
@@ -197,7 +242,18 @@ class Host:
             # The file first: a run that is not in it would end with this process.
             checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._stat(task)}))
             self._runs[run] = node
-        return self._runs[run].about() | {"done": "open"}
+        return self._about(run) | {"done": "open"}
+
+    def _need_rules(self, task: Mapping[str, Any], before: Any) -> None:
+        """Count a formula that is asked for the first time; refuse sums over fewer sites than the owner wants."""
+        rules, secure = self.member.rules, secrecy.settings(self.config)
+        if secure is not None and secure.min_sites < rules.min_sites:
+            raise CoterieError(
+                f"Sums over {secure.min_sites} sites may be opened in this federation, and its owner wants "
+                f"{rules.min_sites} at least (min_sites)."
+            )
+        if task.get("kind") == "table" and task != before:
+            self._releases.ask(task, rules.formulas_per_day)
 
     def _again(self, run: str) -> Node:
         """The node of a run that an earlier process opened."""
@@ -220,6 +276,7 @@ class Host:
             held = tasks.nothing(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
+        self._held[run] = held
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
@@ -229,11 +286,7 @@ class Host:
 
     def _stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
-        try:
-            stat = (self._path(run).parent / "head").stat()
-        except FileNotFoundError:
-            return ()
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return _stamp(self._path(run).parent / "head")
 
     def _path(self, run: str) -> Path:
         return self._keep / "runs" / run / "opened"
@@ -254,6 +307,22 @@ class Host:
             while part := file.read(_CHUNK):
                 digest.update(part)
         return digest.hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written; empty where there is none."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return ()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _named(run: Any) -> str:
+    """The name of a run; a CoterieError for what cannot be one."""
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise CoterieError(f"{run!r} is no name of a run.")
+    return run
 
 
 def receiver(folder: Path) -> Callable[[bytes], bytes]:

@@ -32,6 +32,8 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     found |= {name: shortened(text) for name, text in texts.items() if isinstance(text, str)}
     if "work" in found:
         found["work"] = found["work"].removeprefix("coterie.")
+    if isinstance(task := request.get("task"), Mapping) and isinstance(task.get("formula"), str):
+        found["formula"] = shortened(task["formula"])
     if numbers(exchange := request.get("exchange")):
         found["exchange"] = exchange[-1]
     try:

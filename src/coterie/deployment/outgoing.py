@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment.config import FEDERATION, SCHEMA, SITE
-from coterie.deployment.tasks import PROBLEM
+from coterie.deployment.prepared import PROBLEM
 from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError, shortened
 

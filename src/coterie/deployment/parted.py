@@ -12,6 +12,7 @@ from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.errors import CoterieError
 from coterie.federation import Ints
+from coterie.numerics.kernels import Bools
 from coterie.objectives.glm import GLM
 from coterie.results.metrics import objective
 
@@ -38,7 +39,7 @@ class Parted(GLM):
         return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
 
 
-def parted(o: GLM, labels: Any, ids: Any, hold: Any) -> Parted:
+def parted(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[Parted, Bools]:
     """A site's objective with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
 
     Parameters
@@ -48,6 +49,12 @@ def parted(o: GLM, labels: Any, ids: Any, hold: Any) -> Parted:
     labels, ids : (m,) array
     hold : dict
         ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
+
+    Returns
+    -------
+    objective : Parted
+    held : (n,) bool
+        Which of the rows are held out.
     """
     kinds = {"seed": int, "repeat": int, "fraction": float}
     if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
@@ -58,4 +65,4 @@ def parted(o: GLM, labels: Any, ids: Any, hold: Any) -> Parted:
     )  # fmt: skip
     test = split_rows(clients, **hold)
     train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
-    return Parted(**vars(train), held=held)
+    return Parted(**vars(train), held=held), test

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import tasks, toml
+from coterie.deployment import releases, tasks, toml
 from coterie.deployment.config import SCHEMA, Config, Member
 from coterie.deployment.host import BOOK, Host
 from coterie.deployment.leaving import described
@@ -132,8 +132,9 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
         for name in config.sites:
             keep = drawer / "sites" / name
             keep.mkdir(parents=True)
-            if (folder / BOOK).exists():  # what is left of the budget decides; this copy is spent
-                shutil.copy(folder / BOOK, keep / BOOK)
+            for memory in (BOOK, releases.FILE):  # what has left, and what is left of the budget; this copy is spent
+                if (folder / memory).exists():
+                    shutil.copy(folder / memory, keep / memory)
             host = Host(
                 folder, noted if name == member.name else None,
                 member=replace(member, name=name), config=config, drawer=keep, prepare=prepared,

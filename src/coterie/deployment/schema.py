@@ -6,7 +6,7 @@
 [columns.age]
 type = "number"
 unit = "years"                       # free text, compared as it is written
-low = 18.0                           # values outside are refused; so are other units, if a range tells them apart
+low = 18.0                           # values outside are clipped to it; where no rules of an owner hold, refused
 high = 110.0
 center = 54.0                        # what scale(age) and center(age) take: round numbers will do
 scale = 9.0
@@ -251,6 +251,15 @@ def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
         name: np.array(numbers[name]) if name in numbers and value is not None else _with(value, numbers)
         for name, value in kept.items()
     }
+
+
+def excluded(schema: Schema, task: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that a ``.`` in a task's formula leaves out: labels, and those that have another role."""
+    clusters = task.get("cluster") or ()
+    roles = [task.get(role) for role in ("client", "offset", "weights")]
+    roles += [clusters] if isinstance(clusters, str) else list(clusters)
+    labels = [name for name, column in schema.columns.items() if column.type == "label"]
+    return tuple(dict.fromkeys([*filter(None, roles), *labels]))
 
 
 def propose(

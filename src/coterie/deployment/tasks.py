@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from coterie import files
-from coterie.deployment import cache
+from coterie.deployment import cache, prepared
 from coterie.deployment.config import SCHEMA, Member
-from coterie.deployment.schema import Schema, disagreements
+from coterie.deployment.prepared import ROWS, clusters_of, told_counts, travelling
+from coterie.deployment.releases import Behind
+from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import find_work
-
-if TYPE_CHECKING:
-    from coterie.data.design import Design
 
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
     "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None,
 }  # fmt: skip
-PROBLEM = "problem.txt"
-"""In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
-
-_ROWS = ("X", "y", "offset", "weights", "starts", "stops")
+_FORM = 2
+"""Of prepared arrays in the cache."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,12 @@ class Holding:
         Labels of each client's clusters by column, fine to coarse.
     notes : tuple of str
         How the table was read, for the site's owner and the coordinator; no values of rows are in them.
+    counts : (m,) int64, optional
+        Rows of each client that may be told, where not those of the objective.
+    parts : tuple of Behind
+        The rows behind the objective, and those that are held out beside it; none where no rules of disclosure hold.
+    width : int
+        Columns of the formula.
     """
 
     objective: Any
@@ -61,6 +62,9 @@ class Holding:
     ids: np.ndarray[Any, np.dtype[np.uint64]]
     levels: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    parts: tuple[Behind, ...] = ()
+    width: int = 0
 
 
 def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Holding:
@@ -96,19 +100,28 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if strange := task.keys() - _TABLE.keys():
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
     if (hold := task.pop("hold")) is not None:
+        from coterie.data.split import share
         from coterie.deployment.parted import parted
 
         found = prepare(folder, member, task | {"kind": kind}, data)
-        return replace(found, objective=parted(found.objective, found.labels, found.ids, hold))
+        objective, held = parted(found.objective, found.labels, found.ids, hold)
+        parts = [part.take(rows) for part in found.parts for rows in (~held, held)]
+        counts = found.counts
+        if counts is not None:
+            tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
+            counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
+        return replace(found, objective=objective, parts=tuple(parts), counts=counts)
     own = Schema.read(folder / SCHEMA)
     agreed = own if task["schema"] is None else Schema.of(task["schema"], "The schema of the run")
     from coterie import __version__
 
-    key = json.dumps([__version__, data, member.name, own.plain(), agreed.plain(), task], sort_keys=True)
+    rules = [member.guarded, member.min_group, str(member.rules)]
+    key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
     if data and (found := cache.read(path)) is not None:
         return _holding(found)
-    arrays = _arrays(folder, member, task, own, agreed)
+    make = prepared.guarded_arrays if member.guarded else prepared.arrays
+    arrays = make(folder, member, task, own, agreed)
     if data:
         cache.write(path, arrays)
     return _holding(arrays)
@@ -120,99 +133,18 @@ def nothing(task: Mapping[str, Any], note: str) -> Holding:
 
     none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
     objective = GLM(np.empty((0, 1)), none, none, none, whole, whole, "gaussian")
-    return Holding(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(_clusters(task), text), (note,))
-
-
-def _clusters(task: Mapping[str, Any]) -> list[str]:
-    """The columns of clusters that a task names."""
-    names = task.get("cluster") or ()
-    return [names] if isinstance(names, str) else list(names)
-
-
-def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
-    """The design of a task's formula by a schema, the same at the coordinator and at every site."""
-    names = [task.get("client"), task.get("offset"), task.get("weights"), *_clusters(task)]
-    return schema.design(task["formula"], [n for n in names if n])
-
-
-def _arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
-    """Everything of a prepared table that a node needs, as plain values."""
-    from coterie.data.reading import prepare as read_clients
-    from coterie.data.table import read_table
-    from coterie.deployment.own_rows import allowed
-
-    client, cluster = task["client"], _clusters(task)
-    named = [*([client] if client else []), *cluster]
-    if loose := [n for n in named if n not in own.columns or own.columns[n].type != "label"]:
-        raise CoterieError(
-            f"Column {loose[0]!r} does not name clients or clusters here: the owner of the site says which do, with "
-            f"'coterie federation schema --label'."
-        )
-    design = design_of(agreed, task)
-    columns = [*design.parsed.outcome_columns, *design.columns]
-    used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
-    if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
-        raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
-    table = read_table(member.table(folder), named)
-    if not client:
-        client = "site" if "site" not in table.columns else "(site)"
-        table = table.assign(**{client: member.name})
-    try:
-        allowed(table, agreed, columns)
-        clients, _ = read_clients(
-            table, task["formula"], client, tuple(cluster), task["family"], task["offset"], task["weights"],
-            task["missing"], design, part=True,
-        )  # fmt: skip
-    except CoterieError as problem:
-        raise _unfit(folder, task, problem) from problem
-    levels, at = {}, clients.clusters
-    for level in clients.levels:
-        levels[level.name] = _travel(level.labels)[at]
-        at = level.parent[at]
-    found: dict[str, Any] = {name: getattr(clients, name) for name in _ROWS}
-    found |= {"family": task["family"], "labels": _travel(clients.labels), "ids": clients.ids, "levels": levels}
-    return found | {"clusters": clients.clusters, "notes": list(map(_without_rows, clients.notes))}
-
-
-def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> CoterieError:
-    """What of a problem may leave the site; the whole of it is kept in a file for its owner.
-
-    Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
-    after another read the table.
-    """
-    from coterie.deployment.own_rows import Withheld
-
-    files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
-    if isinstance(problem, NoRows):
-        return NoRows("No row of its table can be used.")
-    if isinstance(problem, Withheld):
-        return CoterieError(f"{problem.leaves} '{PROBLEM}' in the site's folder says in which rows.")
-    hint = "" if task["missing"] == "drop" else " Rows with missing values are left out with --missing drop."
-    return CoterieError(
-        f"Its table does not fit the schema, formula or family of the run: '{PROBLEM}' in the site's folder says what "
-        f"is wrong in which rows.{hint}"
-    )
-
-
-def _without_rows(note: str) -> str:
-    """A note of how a table was read, without the places and values of rows."""
-    return re.sub(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
+    return Holding(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
 
 
 def _holding(a: Mapping[str, Any]) -> Holding:
     from coterie.objectives.glm import GLM
 
-    objective = GLM(**{name: a[name] for name in (*_ROWS, "family")})
-    return Holding(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
-
-
-def _travel(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Labels as an array that can travel: numbers stay numbers, all else is text."""
-    if labels.dtype.kind in "iufb":
-        return labels
-    from coterie.data.labels import label_text
-
-    return np.array([label_text(v) for v in labels], dtype=str)
+    objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
+    held = Holding(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+    if "row_ids" not in a:
+        return held
+    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["values"], a["cells"])
+    return replace(held, counts=a["counts"], parts=(part,), width=a["width"])
 
 
 def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
@@ -242,8 +174,8 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
     groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))
     order = np.lexsort((encode(labels).codes, groups.codes))  # as the coordinator puts all sites' clients
     clusters = groups.codes[order]
-    levels = {"cluster": _travel(groups.labels)[clusters]} if rest else {}
-    return Holding(objective.take(order), _travel(labels[order]), clusters, label_ids(labels[order]), levels)
+    levels = {"cluster": travelling(groups.labels)[clusters]} if rest else {}
+    return Holding(objective.take(order), travelling(labels[order]), clusters, label_ids(labels[order]), levels)
 
 
 def works(request: Mapping[str, Any]) -> list[str]:

@@ -68,11 +68,17 @@ def into(cls: type[T], path: Path, what: str, needed: Iterable[str]) -> T:
         raise CoterieError(f"'{path}': {problem}") from problem
 
 
-def write(path: Path, tables: Mapping[str, Any], head: str = "") -> None:
-    """Write a file so that after any fault it is the old one or the new one, whole; ``head`` is a comment above."""
+def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mapping[str, str] | None = None) -> None:
+    """Write a file so that after any fault it is the old one or the new one, whole.
+
+    ``head`` is a comment above, ``remarks`` are comments behind the lines of keys.
+    """
     comment = "".join(f"# {line}\n" for line in head.splitlines())
+    lines = text(tables)
+    for key, remark in (remarks or {}).items():
+        lines = re.sub(rf"^{re.escape(key)} = .*$", lambda line, said=remark: f"{line[0]}  # {said}", lines, flags=re.M)
     try:
-        checkpoint.write(path, [(comment + text(tables)).encode()])
+        checkpoint.write(path, [(comment + lines).encode()])
     except OSError as problem:
         raise CoterieError(f"'{path}' cannot be written: {problem.strerror or problem}.") from problem
 

@@ -1,0 +1,217 @@
+"""A site's table as the arrays of a task: as it is, or by the rules of the site's owner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie import files
+from coterie.deployment.config import Member
+from coterie.deployment.disclosure import RULES
+from coterie.deployment.schema import Schema, disagreements, excluded
+from coterie.errors import CoterieError, NoRows, shortened
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.data.clients import Clients
+    from coterie.data.design import Design
+
+PROBLEM = "problem.txt"
+"""In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
+
+LEFT_OUT = (
+    "Sites whose owners set rules of disclosure leave out rows that cannot be used, and clip values to the ranges of "
+    "the schema; which, they tell their owners alone."
+)
+"""Said of every run over such sites, whatever rows they have."""
+ROWS = ("X", "y", "offset", "weights", "starts", "stops")
+"""What an objective is made of."""
+_UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says why."
+
+
+def clusters_of(task: Mapping[str, Any]) -> list[str]:
+    """The columns of clusters that a task names."""
+    names = task.get("cluster") or ()
+    return [names] if isinstance(names, str) else list(names)
+
+
+def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
+    """The design of a task's formula by a schema, the same at the coordinator and at every site."""
+    return schema.design(task["formula"], excluded(schema, task))
+
+
+def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
+    """Everything of a prepared table that a node needs, as plain values."""
+    from coterie.data.reading import prepare as read_clients
+    from coterie.data.table import read_table
+    from coterie.deployment.own_rows import allowed
+
+    named = _named(task, own)
+    design = design_of(agreed, task)
+    columns = [*design.parsed.outcome_columns, *design.columns]
+    used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
+    if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
+        raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
+    table, client = _with_client(read_table(member.table(folder), named), task, member)
+    try:
+        allowed(table, agreed, columns)
+        clients, _ = read_clients(
+            table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
+            task["missing"], design, part=True,
+        )  # fmt: skip
+    except CoterieError as problem:
+        raise _unfit(folder, task, problem) from problem
+    return _plain(clients, task) | {"notes": list(map(_without_rows, clients.notes))}
+
+
+def _named(task: Mapping[str, Any], own: Schema) -> list[str]:
+    """The columns that a task takes for clients and clusters, which the site's owner must have called labels."""
+    named = [*([task["client"]] if task["client"] else []), *clusters_of(task)]
+    if loose := [n for n in named if n not in own.columns or own.columns[n].type != "label"]:
+        raise CoterieError(
+            f"Column {loose[0]!r} does not name clients or clusters here: the owner of the site says which do, with "
+            f"'coterie federation schema --label'."
+        )
+    return named
+
+
+def _with_client(table: pd.DataFrame, task: Mapping[str, Any], member: Member) -> tuple[pd.DataFrame, str]:
+    """A table, and its column of clients; without one, the site is the client."""
+    if task["client"]:
+        return table, task["client"]
+    client = "site" if "site" not in table.columns else "(site)"
+    return table.assign(**{client: member.name}), client
+
+
+def guarded_arrays(
+    folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema
+) -> dict[str, Any]:
+    """As :func:`arrays`, where the owner's rules hold: what is answered depends on schemas and labels alone.
+
+    What is wrong with rows is kept in a file for the owner. Whatever goes wrong once rows are looked at is said in one
+    and the same sentence.
+    """
+    from coterie.data.reading import check_choices
+    from coterie.deployment.grammar import allowed
+
+    check_choices(task["family"], task["missing"])
+    named = _named(task, own)
+    design = allowed(task, own, agreed, member.rules)
+    path = member.table(folder)
+    try:
+        found, told, labelled = _rows(path, member, task, own, design, named)
+    except OSError:
+        raise
+    except Exception as problem:
+        files.write(folder / PROBLEM, [f"{problem}\n".encode(errors="replace")], mode=0o600)
+        raise CoterieError(_UNFIT) from problem
+    if told:
+        text = "".join(f"{line}\n" for line in (f"Of the rows for '{shortened(task['formula'])}':", *told))
+        files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+    least = member.rules.rows_per_column * len(design.terms)
+    if 0 < labelled < least:
+        raise CoterieError(
+            f"The formula makes {len(design.terms):,} columns, for which {RULES} want {least:,} rows "
+            "(rows_per_column), more than the site has."
+        )
+    if not found:
+        raise NoRows("No row of its table can be used.")
+    return found
+
+
+def _rows(
+    path: Path, member: Member, task: Mapping[str, Any], own: Schema, design: Design, named: list[str]
+) -> tuple[dict[str, Any], list[str], int]:
+    """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
+    from coterie.data.labels import encode, label_ids
+    from coterie.data.reading import prepare as read_clients
+    from coterie.data.table import read_table
+    from coterie.deployment import own_rows
+
+    table, client = _with_client(read_table(path, named), task, member)
+    columns, sound, told = own_rows.usable(table, own, design, task, max(member.min_group, member.rules.min_level))
+    coded = {name: encode(table[name]) for name in (client, *clusters_of(task))}
+    labelled = np.logical_and.reduce([c.codes >= 0 for c in coded.values()])
+    who, m = coded[client].codes, len(coded[client].labels)
+    has = np.bincount(who[labelled], minlength=m)
+    used = np.bincount(who[labelled & sound], minlength=m)
+    least, n = member.min_group, int(labelled.sum())
+    rows = np.flatnonzero(labelled & sound & ((used > 0) & ~((used < least) & (has >= least)))[who])
+    if not len(rows) or len(rows) < least <= n:
+        return {}, told, n
+    columns = columns.assign(**{name: table[name].to_numpy() for name in coded}).iloc[rows]
+    clients, _ = read_clients(
+        columns, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
+        "error", design, part=True,
+    )  # fmt: skip
+    values = [clients.X, clients.y[:, None], clients.offset[:, None], clients.weights[:, None]]
+    at, ids = np.argsort(label_ids(coded[client].labels)), label_ids(coded[client].labels)
+    counts = has[at[np.searchsorted(ids, clients.ids, sorter=at)]]
+    found = _plain(clients, task) | {
+        "width": len(design.terms),
+        "counts": told_counts(counts, clients.clusters, member.min_group),
+    }
+    found |= {"row_ids": own_rows.row_ids(table, own)[rows[clients.order]], "values": np.hstack(values)}
+    found |= {"cells": own_rows.cells(columns.iloc[clients.order], design)}
+    told += [note for note in clients.notes if not note.startswith("In '")]
+    return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, n
+
+
+def told_counts(counts: Any, clusters: Any, min_group: int) -> Any:
+    """Rows of each client as others hear of them: of clients with few, an even share of what these have together."""
+    few = counts < min_group
+    together, n = np.bincount(clusters[few], counts[few]), np.maximum(np.bincount(clusters[few]), 1)
+    even = np.where(together < min_group, 1, together // n).astype(np.int64)
+    told = np.array(counts, dtype=np.int64)
+    told[few] = even[clusters[few]]
+    return told
+
+
+def _plain(clients: Clients, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Clients as plain values."""
+    levels, at = {}, clients.clusters
+    for level in clients.levels:
+        levels[level.name] = travelling(level.labels)[at]
+        at = level.parent[at]
+    found: dict[str, Any] = {name: getattr(clients, name) for name in ROWS}
+    found |= {"family": task["family"], "labels": travelling(clients.labels), "ids": clients.ids, "levels": levels}
+    return found | {"clusters": clients.clusters}
+
+
+def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> CoterieError:
+    """What of a problem may leave the site; the whole of it is kept in a file for its owner.
+
+    Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
+    after another read the table.
+    """
+    from coterie.deployment.own_rows import Withheld
+
+    files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
+    if isinstance(problem, NoRows):
+        return NoRows("No row of its table can be used.")
+    if isinstance(problem, Withheld):
+        return CoterieError(f"{problem.leaves} '{PROBLEM}' in the site's folder says in which rows.")
+    hint = "" if task["missing"] == "drop" else " Rows with missing values are left out with --missing drop."
+    return CoterieError(
+        f"Its table does not fit the schema, formula or family of the run: '{PROBLEM}' in the site's folder says what "
+        f"is wrong in which rows.{hint}"
+    )
+
+
+def _without_rows(note: str) -> str:
+    """A note of how a table was read, without the places and values of rows."""
+    return re.sub(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
+
+
+def travelling(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Labels as an array that can travel: numbers stay numbers, all else is text."""
+    if labels.dtype.kind in "iufb":
+        return labels
+    from coterie.data.labels import label_text
+
+    return np.array([label_text(v) for v in labels], dtype=str)

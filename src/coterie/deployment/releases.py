@@ -1,0 +1,290 @@
+"""What has left a site, so that no two sums together tell of a few rows; and which formulas were asked today.
+
+A sum over some clients is a sum over their rows. The rows of a formula are cut into the finest parts by which sums over
+them differ: every part must have ``min_group`` rows, and must not differ by fewer from parts of the rows of any other
+formula, or split, that were asked here at any time (two X'X that are one row apart give the row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.deployment.disclosure import Disclosure
+from coterie.engines import checkpoint, wire
+from coterie.engines.requests import clients
+from coterie.errors import CoterieError
+from coterie.federation import Ints
+
+FILE = "releases"
+"""In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
+DECLINES = (
+    "the answer would tell of too few rows by the rules of its owner ([disclosure] in site.toml): 'problem.txt' in the "
+    "site's folder says which of them."
+)
+
+
+class TooFew(CoterieError):
+    """Why an answer would tell of too few rows, for the owner alone."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The rows that an objective was made of.
+
+    Attributes
+    ----------
+    rows : (n,) uint64
+        What each is known by, over all formulas and runs.
+    counts : (m,) int64
+        Rows of every client, one client after the other.
+    values : (n, q) float64
+        The columns and the outcome.
+    cells : (n, t) int64
+        Of each row the cell of every term that has categories.
+    """
+
+    rows: npt.NDArray[np.uint64]
+    counts: Ints
+    values: npt.NDArray[np.float64]
+    cells: Ints
+
+    @cached_property
+    def name(self) -> str:
+        """The same of the same rows of the same clients."""
+        return blake2b(self.rows.tobytes() + self.counts.tobytes(), digest_size=16).hexdigest()
+
+    @cached_property
+    def content(self) -> str:
+        """The same of the same rows under the same formula."""
+        parts = (np.ascontiguousarray(part).tobytes() for part in (self.values, self.cells))
+        return blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> Behind:
+        """Some of the rows, of the same clients."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(owner[chosen], minlength=len(self.counts)).astype(np.int64)
+        return Behind(self.rows[chosen], counts, self.values[chosen], self.cells[chosen])
+
+
+def nameless(run: str, counts: Ints) -> Behind:
+    """Rows of an objective that its site made itself, which are known within one run only."""
+    total = int(counts.sum())
+    start = int.from_bytes(blake2b(run.encode(), digest_size=7).digest())
+    rows = np.arange(start, start + total, dtype=np.uint64)
+    return Behind(rows, counts, np.empty((total, 0)), np.empty((total, 0), np.int64))
+
+
+class Releases:
+    """The memory of a site, on disk before an answer leaves.
+
+    Parameters
+    ----------
+    path : path
+        A file that is made when something is to be remembered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stat: tuple[int, ...] = ()
+        self._seen: set[bytes] = set()
+        self._kept: dict[str, Any] = {"day": "", "asked": [], "ids": np.empty(0, np.uint64), "bases": {}}
+
+    def ask(self, task: Mapping[str, Any], limit: int) -> None:
+        """Count a formula, unless it was asked before today; a CoterieError where the owner's limit is reached."""
+        self._read()
+        today = datetime.now(UTC).date().isoformat()
+        asked = self._kept["asked"] if self._kept["day"] == today else []
+        digest = blake2b(wire.encode(dict(task)), digest_size=12).digest()
+        if digest in asked:
+            return
+        if len(asked) >= limit:
+            raise CoterieError(
+                f"{limit} different formulas were asked today, and its owner allows no more (formulas_per_day): ask "
+                "again tomorrow, after midnight UTC."
+            )
+        self._write(self._kept | {"day": today, "asked": [*asked, digest]})
+
+    def need(
+        self,
+        parts: Sequence[Behind],
+        request: Mapping[str, Any],
+        clusters: Ints,
+        min_group: int,
+        rules: Disclosure,
+        width: int = 0,
+    ) -> None:
+        """Raise where an answer would tell of too few rows; else remember of which it tells.
+
+        Parameters
+        ----------
+        parts : sequence of Behind
+            Of one objective, and of what is held out beside it.
+        request : dict
+            Of kind "ask" or "total".
+        clusters : (m,) int64
+        min_group : int
+            Groups with fewer rows are for the node to refuse.
+        rules : Disclosure
+        width : int
+            Columns of the formula.
+
+        Raises
+        ------
+        TooFew
+        """
+        self._read()
+        groupings, new = _groupings(request, clusters), []
+        for part in parts:
+            for labels in groupings:
+                what = f"{part.name} {part.content} {min_group} {rules}".encode() + labels.tobytes()
+                key = blake2b(what, digest_size=16).digest()
+                if key not in self._seen:
+                    new.append((part, labels, key))
+        for part, labels, _ in new:
+            sizes = np.bincount(labels[labels >= 0], part.counts[labels >= 0])
+            if np.any((sizes > 0) & (sizes < min_group)):
+                return
+        if new and len(parts[0].rows) < rules.rows_per_column * width:
+            raise TooFew(f"{len(parts[0].rows):,} rows can be used, and there are {width:,} columns (rows_per_column).")
+        for part, labels, key in new:
+            _need_levels(part, labels, rules.min_level)
+            self._need_apart(part, labels, min_group)
+            self._seen.add(key)
+
+    def _need_apart(self, part: Behind, labels: Ints, least: int) -> None:
+        """Cut the rows of a formula by a further grouping of its clients."""
+        kept = self._kept
+        before = kept["bases"].get(part.name)
+        atoms = np.full(len(labels), -1) if before is None else np.asarray(before["atoms"])
+        after = _cut(atoms, labels)
+        if np.array_equal(after, atoms):
+            return
+        sizes = np.bincount(after[after >= 0], part.counts[after >= 0])
+        if sizes.size and sizes.min() < least:
+            raise TooFew(
+                f"Sums that have left and the one that is asked for would together tell of {int(sizes.min())} rows."
+            )
+        ids, at = _places(np.asarray(kept["ids"]), part.rows)
+        mine = np.full(len(ids), -1)
+        mine[at] = np.repeat(after, part.counts)
+        for other in kept["bases"].values():
+            if other is not before:
+                theirs = np.full(len(ids), -1)
+                theirs[other["at"]] = np.repeat(other["atoms"], other["counts"])
+                if (near := closest(mine, theirs)) < least:
+                    raise TooFew(f"A sum over {near} rows more or fewer has left before.")
+        entry = {"atoms": after, "counts": part.counts, "at": at}
+        self._write(kept | {"ids": ids, "bases": kept["bases"] | {part.name: entry}})
+
+    def _read(self) -> None:
+        """Take what the file says: another process of the site may have written it since."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return
+        now = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if now != self._stat:
+            self._kept, self._stat = checkpoint.read(self._path), now
+            self._seen = set()
+
+    def _write(self, kept: dict[str, Any]) -> None:
+        checkpoint.write(self._path, wire.pieces(kept))
+        stat = self._path.stat()
+        self._kept, self._stat = kept, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:
+    """The group (m,) of every client, -1 of those that are not asked; more than one where clients are asked twice."""
+    rows, by, m = clients(request["rows"], clusters), request.get("by"), len(clusters)
+    who = np.arange(m) if rows is None else rows
+    if request["kind"] == "ask":
+        labels = np.asarray(who)
+    elif by is None:
+        labels = np.zeros(len(who), np.int64)
+    else:
+        labels = clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+    if len(labels) != len(who):
+        raise CoterieError(f"A sum by {len(labels)} groups was asked of {len(who)} clients: each has one.")
+    found = []
+    while len(who):
+        found.append(np.full(m, -1))
+        _, first = np.unique(who, return_index=True)
+        found[-1][who[first]] = labels[first]
+        who, labels = np.delete(who, first), np.delete(labels, first)
+    return found
+
+
+def _need_levels(part: Behind, labels: Ints, least: int) -> None:
+    """Raise where a group has a level, a class or a cell of some rows, but fewer than ``least``."""
+    if least <= 1:
+        return
+    group = np.repeat(labels, part.counts)
+    values, cells, group = part.values[group >= 0], part.cells[group >= 0], group[group >= 0]
+    for column in cells.T:
+        n = _pairs(group, column)[3]
+        if n.size and n.min() < least:
+            raise TooFew(f"A level of a category, or a cell of several, has {n.min()} rows.")
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.diff(np.append(starts, len(group)))
+    for column in values.T if len(starts) else ():
+        v = column[order]
+        low, high = (np.repeat(end.reduceat(v, starts), sizes) for end in (np.minimum, np.maximum))
+        at_low, at_high, some = (np.add.reduceat(at.astype(np.int64), starts) for at in (v == low, v == high, v != 0.0))
+        two = (at_low + at_high == sizes) & (np.minimum(at_low, at_high) < least)
+        if np.any(two) or np.any((some > 0) & (some < least)):
+            raise TooFew("A column of the formula, or the outcome, has a value of its own in too few rows.")
+
+
+def _cut(atoms: Ints, labels: Ints) -> Ints:
+    """The parts of clients that neither grouping tells apart, numbered from 0; -1 where neither has any."""
+    x, y, at, _ = _pairs(atoms, labels)
+    any_ = (x >= 0) | (y >= 0)
+    found = np.where(any_, np.cumsum(any_) - 1, -1)[at]
+    first = np.unique(found[found >= 0], return_index=True)[1]
+    rank = np.empty(len(first) + 1, np.int64)  # by first client, so that what is cut no further stays as it is
+    rank[-1] = -1
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[found])
+
+
+def _places(ids: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """The rows known so far with those that are new, and where some stand among them."""
+    ids = np.concatenate([ids, np.setdiff1d(rows, ids)])
+    order = np.argsort(ids, kind="stable")
+    return ids, order[np.searchsorted(ids, rows, sorter=order)]
+
+
+def closest(a: Ints, b: Ints) -> int:
+    """The fewest rows, but not none, by which parts of one side, or all of them, differ from any parts of the other.
+
+    Parameters
+    ----------
+    a, b : (n,) int64
+        The part of each row, -1 of those in none.
+    """
+    found: list[int] = []
+    for x, y in ((a, b), (b, a)):
+        mine, theirs, _, n = _pairs(x[x >= 0], y[x >= 0])
+        size = np.bincount(y[y >= 0], minlength=1)
+        wrong = np.where(theirs >= 0, np.minimum(n, size[theirs] - n), n)  # a part is best taken, or best left
+        found += np.bincount(mine, wrong).astype(int).tolist()
+        all_ = np.bincount(theirs + 1, n, minlength=len(size) + 1).astype(np.int64)
+        found.append(int(all_[0] + np.minimum(all_[1:], size - all_[1:]).sum()))
+    return min((d for d in found if d > 0), default=len(a) + 1)
+
+
+def _pairs(x: Ints, y: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """The pairs that occur in two columns of numbers from -1; which each row has, and how many rows have each."""
+    wide = int(y.max(initial=-1)) + 2
+    codes, at, n = np.unique((x + 1) * wide + y + 1, return_inverse=True, return_counts=True)
+    return codes // wide - 1, codes % wide - 1, at.reshape(-1), n

@@ -1,0 +1,335 @@
+"""The rules of a site's owner: answers to formulas depend on no single row, and sums do not differ by a few."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from datetime import datetime
+from itertools import chain, combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie.deployment import releases
+from coterie.deployment.config import SITE, Config, Member
+from coterie.deployment.disclosure import Disclosure
+from coterie.deployment.host import Host
+from coterie.deployment.prepared import LEFT_OUT, PROBLEM
+from coterie.deployment.schema import Schema, propose
+from coterie.engines import wire
+from coterie.errors import CoterieError
+from coterie.federation import work_name
+from coterie.methods.tree.setup import describe
+from tests.deployment import hostile
+from tests.deployment.sites import say
+
+MANY = {"formulas_per_day": 10**6}
+
+
+def patients(n=80):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(40, 80, n), "sex": rng.choice(["f", "m"], n)})
+    frame = frame.assign(chol=(210 + 30 * rng.normal(size=n)).round(1), los=rng.gamma(3, 2, n).round(2))
+    return frame.assign(event=rng.integers(0, 2, n), ward=np.array(["a", "b"])[np.arange(n) % 2])
+
+
+def ranged(frame):
+    """The schema of a table, with ranges for its numbers."""
+    schema, _ = propose(frame, labels=["ward"])
+    ends = {"age": (18.0, 110.0), "chol": (80.0, 500.0), "los": (0.01, 90.0)}
+    return Schema(
+        {n: replace(c, low=ends[n][0], high=ends[n][1]) if n in ends else c for n, c in schema.columns.items()}
+    )
+
+
+def place(folder, frame, schema=None, **rules):
+    """A site's folder."""
+    folder.mkdir(parents=True)
+    frame.to_csv(folder / "data.csv", index=False)
+    rules = {"min_group": 5, "disclosure": MANY} | rules
+    Member("davos", "data.csv", **rules).write(folder)
+    Config("heart", "nvflare", sites=("basel", "bern", "davos")).write(folder)
+    (schema or ranged(frame)).write(folder / "schema.toml")
+    return Host(folder)
+
+
+def opening(schema, formula="los ~ age + sex", run="r", **more):
+    task = {"kind": "table", "formula": formula, "schema": schema.plain(), **more}
+    return {"kind": "open", "run": run, "task": task, "seed": 0}
+
+
+ROWS = {
+    "an old man": {"age": 91, "sex": "m", "chol": 235.7},
+    "extreme": {"age": 1e300, "chol": -1e18, "los": 1e-320, "event": 7},
+    "outside": {"age": 130, "chol": 900.0, "los": -4.0},
+    "missing": {"age": None, "sex": None, "chol": None, "los": None, "event": None},
+    "text": {"age": "unknown", "chol": "0x1A", "los": "1,5", "event": "yes"},
+    "a level of its own": {"sex": "x", "age": 0, "chol": 0.0, "los": 0.0},
+}
+
+
+@pytest.mark.parametrize("privacy", [{}, {"clip": 0.5, "noise": 3.3, "epsilon": 1.0}], ids=["min_group", "guard"])
+@pytest.mark.parametrize("many", [250, pytest.param(1000, marks=pytest.mark.soak)])
+def test_hostile_formulas_are_answered_alike_whatever_a_row_holds(many, privacy, tmp_path):
+    """The long form asks a thousand formulas of every row."""
+    if privacy:
+        pytest.importorskip("dp_accounting")
+    frame, rng, opened = patients(), np.random.default_rng(many), 0
+    schema, group = ranged(frame), {"privacy": privacy, "min_group": 1} if privacy else {}
+    before = place(tmp_path / "sites" / "plain", frame, schema, **group)
+    names = list(ROWS) if many > 500 or not privacy else ["an old man"]
+    others = {}
+    for name in names:
+        other = frame.astype(object)
+        other.loc[7, list(ROWS[name])] = list(ROWS[name].values())
+        others[name] = place(tmp_path / "sites" / name.replace(" ", ""), other, schema, **group)
+    for n in range(many):
+        request = {"kind": "open", "run": f"r{n}", "task": hostile.task(rng, schema.plain()), "seed": 0}
+        message = wire.encode(request)
+        said = before.receive(message)
+        asked = others.values() if many > 500 else [others[names[n % len(names)]]]
+        for host in asked:
+            assert host.receive(message) == said, request["task"]
+        opened += wire.decode(said).get("done") == "open"
+    assert many / 20 < opened < many / 2
+    lines = [json.loads(line) for line in (before.folder / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == many and all("formula" in line for line in lines)
+
+
+def test_a_patient_cannot_be_found_by_asking_whether_formulas_fit(tmp_path):
+    """The search that reads a row where a formula may compare: halving, by whether a division by zero is refused."""
+    frame = patients()
+    frame.loc[7, ["age", "sex", "chol"]] = [91, "m", 235.7]
+    schema, _ = propose(frame, labels=["ward"])
+    host = place(tmp_path / "davos", frame, schema, privacy={})
+
+    def answered(value):
+        said = say(host, **opening(schema, f"los ~ I(1/(1-(age >= {value})))", f"r{value}"))
+        return said["refused"].replace(f">= {value})", "")
+
+    assert len({answered(value) for value in range(0, 130, 10)}) == 1
+
+
+ALLOWED = (
+    "age + sex",
+    "age * sex",
+    "(age + sex + chol)**2",
+    "log(chol)",
+    "bs(age, df=4)",
+    "poly(chol, 2) + C(sex)",
+    ".",
+)
+REFUSED = {
+    "I(age)": "may not hold 'I(age)'",
+    "age > 90": "cannot be read",
+    "log(age - 90)": "may not hold 'log(age - 90)'",
+    "log(log(age))": "may not hold",
+    "2:age": "may not hold the number in '2'",
+    "bs(age, knots=[90])": "df or degree up to 6",
+    "bs(age, df=50)": "df or degree up to 6",
+    "bs(age, df=4, degree=1)": "df or degree up to 6",
+    "np.sign(age)": "may not hold",
+    "C(sex, contr.treatment('m'))": "may not hold",
+    "abs(age)": "may not hold 'abs(age)'",
+    "exp(age)": "",
+    "log(event)": "no number over the whole range",
+    "center(sex)": "needs a column of numbers",
+    "(age + sex + chol + event)**4": "columns, for which",
+    "bs(event, df=4)": "write low and high of column 'event'",
+}
+
+
+@pytest.mark.parametrize("right", ALLOWED)
+def test_what_formulas_may_hold(right, tmp_path):
+    host, schema = place(tmp_path / "davos", patients()), ranged(patients())
+    assert say(host, **opening(schema, f"los ~ {right}"))["counts"].tolist() == [80]
+
+
+@pytest.mark.parametrize(("right", "why"), REFUSED.items())
+def test_what_formulas_may_not_hold(right, why, tmp_path):
+    schema = ranged(patients())
+    host = place(tmp_path / "davos", patients(), disclosure=MANY | {"rows_per_column": 8})
+    said = say(host, **opening(schema, f"los ~ {right}"))
+    assert "refused" not in said if why == "" else why in said["refused"]
+    assert not (host.folder / PROBLEM).exists()  # no row was looked at, or none was wrong
+
+
+def test_a_coordinator_chooses_no_rows_by_its_schema(tmp_path):
+    """With ranges, levels or centers of its own it would."""
+    frame = patients()
+    host, schema = place(tmp_path / "davos", frame), ranged(frame)
+    wrong = {
+        "bs(age, df=4)": ("age", {"low": 89.0}, "'age' has another low"),
+        "scale(age)": ("age", {"scale": 1e-300}, "'age' has another scale"),
+        "sex": ("sex", {"levels": ("m",)}, "has levels that the schema has not"),
+        "age": ("age", {"unit": "months"}, "'age' is in no unit and not in months"),
+    }
+    for right, (name, change, why) in wrong.items():
+        other = Schema(schema.columns | {name: replace(schema.columns[name], **change)})
+        assert why in say(host, **opening(other, f"los ~ {right}", f"r{name}{len(right)}"))["refused"]
+    clip = Schema(
+        schema.columns | {"age": replace(schema.columns["age"], low=89.0)}
+    )  # of a column as it is: the site's
+    say(host, **opening(clip, "los ~ age", "own"))
+    assert np.array_equal(host._held["own"].objective.X[:, 1], frame["age"])
+
+
+def total(host, run="r", n=1, rows=None, by=None, kind="total"):
+    """A sum, or answers, over clients; the words of a refusal, or "" where it was answered."""
+    request = {"kind": kind, "run": run, "work": work_name(describe), "message": {}, "rows": rows, "by": by}
+    said = say(host, **request, exchange=[1, n], counted=[0, 0])
+    return said.get("refused", "") if "failed" not in said else pytest.fail(said["failed"])
+
+
+def test_two_sums_do_not_differ_by_a_few_rows(tmp_path):
+    frame = patients().astype({"chol": object})
+    frame.loc[[3, 9], "chol"] = None
+    host, schema = place(tmp_path / "davos", frame), ranged(patients())
+    for run, formula in (("a", "los ~ age"), ("b", "los ~ age + chol"), ("c", "los ~ sex"), ("d", "event ~ chol")):
+        assert say(host, **opening(schema, formula, run))["counts"].tolist() == [80]
+    assert total(host, "a") == total(host, "c") == ""
+    assert total(host, "b").endswith(releases.DECLINES)
+    host = Host(host.folder)  # the memory is on disk
+    assert total(host, "d").endswith(releases.DECLINES) and total(host, "a", 2) == ""
+    assert "A sum over 2 rows more or fewer has left" in (host.folder / PROBLEM).read_text()
+
+
+def test_a_row_that_is_added_or_changed_does_not_leave_by_the_difference(tmp_path):
+    frame = patients(85)
+    host, schema = place(tmp_path / "davos", frame[:80]), ranged(frame)
+    say(host, **opening(schema, run="a"))
+    assert total(host, "a") == ""
+    for rows, words in ((81, releases.DECLINES), (85, "")):
+        frame[:rows].iloc[::-1].to_csv(host.folder / "data.csv", index=False)
+        say(host, **opening(schema, run=f"with {rows}".replace(" ", "-")))
+        assert total(host, f"with-{rows}").endswith(words) and (words or not total(host, f"with-{rows}", 2))
+
+
+def test_few_clients_are_not_left_out_of_a_sum_one_by_one(tmp_path):
+    frame = patients().assign(ward=np.repeat([f"w{i}" for i in range(8)], [20, 20, 20, 10, 4, 2, 2, 2]))
+    host, schema = place(tmp_path / "davos", frame), ranged(frame)
+    told = say(host, **opening(schema, "los ~ age", client="ward"))
+    assert told["counts"].tolist() == [20, 20, 20, 10, 2, 2, 2, 2]  # of small clients an even share
+    assert total(host) == ""
+    assert total(host, rows=np.arange(7), n=2).endswith(releases.DECLINES)  # all but two rows
+    assert total(host, rows=np.arange(4), n=2) == ""
+    assert total(host, rows=np.array([0, 4, 5]), n=3).endswith(releases.DECLINES)  # 6 rows, of which 4 stay alone
+    assert "does not answer about" in total(host, rows=np.array([4]), n=4)
+    assert total(host, rows=np.arange(4), by=np.arange(4), n=4) == ""
+    assert total(host, kind="ask", rows=np.arange(4), n=5) == ""
+
+
+def test_splits_that_differ_by_a_row_do_not_both_leave(tmp_path):
+    host, schema = place(tmp_path / "davos", patients()), ranged(patients())
+    for n, (fraction, words) in enumerate(((0.25, ""), (0.2625, releases.DECLINES), (0.5, ""))):
+        hold = {"seed": 0, "repeat": 0, "fraction": fraction}
+        say(host, **opening(schema, run=f"r{n}", hold=hold))
+        assert total(host, f"r{n}").endswith(words) and (words or not total(host, f"r{n}", 2))
+
+
+def test_levels_classes_and_cells_have_rows_enough_in_every_sum(tmp_path):
+    frame = patients()
+    frame["sex"] = np.where(np.arange(80) < 4, "x", frame["sex"])
+    frame["event"] = (np.arange(80) < 44).astype(int)
+    frame["smoker"] = np.where(np.arange(80) < 41, "yes", "no")
+    schema = ranged(frame)
+    host = place(tmp_path / "davos", frame, schema, disclosure=MANY | {"rows_per_column": 5})
+    sums = {
+        "los ~ sex": {}, "los ~ age": {}, "los ~ event * smoker": {}, "event ~ age": {"family": "binomial"},
+        "los ~ chol": {"client": "ward"}, "event ~ chol": {"client": "ward", "family": "binomial"},
+    }  # fmt: skip
+    found = {}
+    for n, (formula, more) in enumerate(sums.items()):
+        assert say(host, **opening(schema, formula, f"r{n}", **more))["done"] == "open"
+        found[formula] = total(host, f"r{n}") == ""
+    assert found == {f: f not in ("los ~ sex", "los ~ event * smoker") for f in sums}
+    Member("davos", "data.csv", 5, disclosure=MANY | {"rows_per_column": 5, "min_level": 3}).write(host.folder)
+    assert total(host, "r0") == "" == total(host, "r2")  # read anew
+
+
+def test_rows_of_a_formula_are_counted_again_when_a_sum_leaves(tmp_path):
+    frame = patients().astype({"chol": object})
+    frame.loc[:55, "chol"] = None
+    host, schema = place(tmp_path / "davos", frame), ranged(patients())
+    assert say(host, **opening(schema, "los ~ chol + age"))["counts"].tolist() == [80]
+    assert total(host).endswith(releases.DECLINES)
+    assert "24 rows can be used, and there are 3 columns" in (host.folder / PROBLEM).read_text()
+    assert "makes 9 columns, for which" in say(host, **opening(schema, "los ~ (age + sex + event) ** 3 + chol", "s"))[
+        "refused"
+    ]  # fmt: skip
+
+
+def test_formulas_are_counted_by_the_day(tmp_path, monkeypatch):
+    host, schema = place(tmp_path / "davos", patients(), disclosure={"formulas_per_day": 3}), ranged(patients())
+    for run, formula in (("a", "los ~ age"), ("a", "los ~ age"), ("b", "los ~ age"), ("c", "los ~ I(age)")):
+        say(host, **opening(schema, formula, run))
+    assert say(host, **opening(schema, "los ~ sex", "d"))["done"] == "open"
+    said = say(Host(host.folder), **opening(schema, "los ~ chol", "e"))["refused"]
+    assert said.endswith("ask again tomorrow, after midnight UTC.") and "3 different formulas" in said
+    assert total(Host(host.folder), "a") == ""  # what was opened goes on
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, zone):
+            return cls(2200, 1, 1, tzinfo=zone)
+
+    monkeypatch.setattr(releases, "datetime", Tomorrow)
+    assert say(host, **opening(schema, "los ~ chol", "e"))["done"] == "open"
+    lines = [json.loads(line) for line in (host.folder / "log.jsonl").read_text().splitlines()]
+    assert [line.get("formula") for line in lines][3:6] == ["los ~ I(age)", "los ~ sex", "los ~ chol"]
+
+
+def test_nothing_leaves_in_the_clear_where_the_owner_wants_none(tmp_path):
+    host, schema = place(tmp_path / "davos", patients(), disclosure={"plain": False}), ranged(patients())
+    say(host, **opening(schema))
+    assert "neither a secure sum nor has noise" in total(host) and "neither" in total(host, kind="ask")
+
+
+def test_sums_are_opened_over_as_many_sites_as_the_owner_wants(tmp_path):
+    pytest.importorskip("cryptography")
+    host, schema = place(tmp_path / "davos", patients()), ranged(patients())
+    replace(host.config, secure={"min_sites": 2}).write(host.folder)
+    said = say(Host(host.folder), **opening(schema))["refused"]
+    assert said.endswith(
+        "Sums over 2 sites may be opened in this federation, and its owner wants 3 at least (min_sites)."
+    )
+
+
+def test_what_is_left_out_is_told_to_the_owner_alone(tmp_path):
+    frame = patients().astype(object)
+    frame.loc[[4, 6], "age"] = [None, 400]
+    host, schema = place(tmp_path / "davos", frame, ranged(patients())), ranged(patients())
+    said = say(host, **opening(schema, missing="drop"))
+    assert said["counts"].tolist() == [80] and said["info"]["notes"] == [LEFT_OUT]
+    told = (host.folder / PROBLEM).read_text()
+    assert "Left out: column 'age' has no number in 1 row (data row 5)." in told
+    assert "Clipped: Column 'age' is outside 18 to 110 in 1 row (data row 7)" in told
+    assert host._held["r"].objective.X[:, 1].max() == 110.0 and len(host._held["r"].objective.y) == 79
+
+
+def test_the_rules_are_written_with_what_they_say(tmp_path):
+    Member("davos", disclosure=asdict(Disclosure())).write(tmp_path)
+    text = (tmp_path / SITE).read_text()
+    assert "rows_per_column = 10  # rows that a site must have for each column of a formula" in text
+    assert Member.read(tmp_path).rules == Member("davos").rules == Disclosure()
+    wrong = {"min_levels": "Did you mean 'min_level'", "min_level": "a whole number from 1", "bases": "some of bs, cc"}
+    for (name, words), value in zip(wrong.items(), (3, 0, ["ns"]), strict=True):
+        with pytest.raises(CoterieError, match=words):
+            Member("davos", disclosure={name: value})
+
+
+def test_the_nearest_sums_are_found_as_by_trying_all_of_them():
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        a, b = (rng.integers(-1, rng.integers(1, 4), 12) for _ in range(2))
+        sides = [[np.flatnonzero(x == g) for g in range(x.max() + 1) if np.any(x == g)] for x in (a, b)]
+        found = []
+        for mine, theirs in (sides, sides[::-1]):
+            groups = [set(g) for g in mine] + ([set(np.concatenate(mine))] if mine else [])
+            unions = chain.from_iterable(combinations(theirs, k) for k in range(len(theirs) + 1))
+            found += [len(g ^ set(np.concatenate([[], *u]).astype(int))) for u in unions for g in groups]
+        closest = [d for d in found if d]
+        got = releases.closest(a, b)
+        # an equal choice is not the nearest that differs: the nearest of a part is 0 then, and it is passed over
+        assert got >= min(closest, default=13) and (0 in found or got == min(closest, default=13))
