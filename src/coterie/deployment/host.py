@@ -247,9 +247,9 @@ class Host:
     def _need_rules(self, task: Mapping[str, Any], before: Any) -> None:
         """Count a formula that is asked for the first time; refuse sums over fewer sites than the owner wants."""
         rules, secure = self.member.rules, secrecy.settings(self.config)
-        if secure is not None and secure.min_sites < rules.min_sites:
+        if secure is not None and (least := secure.least(len(self.config.sites))) < rules.min_sites:
             raise CoterieError(
-                f"Sums over {secure.min_sites} sites may be opened in this federation, and its owner wants "
+                f"Sums over {least} sites may be opened in this federation, and its owner wants "
                 f"{rules.min_sites} at least (min_sites)."
             )
         if task.get("kind") == "table" and task != before:

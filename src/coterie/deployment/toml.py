@@ -76,7 +76,8 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
     comment = "".join(f"# {line}\n" for line in head.splitlines())
     lines = text(tables)
     for key, remark in (remarks or {}).items():
-        lines = re.sub(rf"^{re.escape(key)} = .*$", lambda line, said=remark: f"{line[0]}  # {said}", lines, flags=re.M)
+        said = remark.replace("\\", r"\\")
+        lines = re.sub(rf"^({re.escape(key)} = .*)$", rf"\1  # {said}", lines, flags=re.MULTILINE)
     try:
         checkpoint.write(path, [(comment + lines).encode()])
     except OSError as problem:
