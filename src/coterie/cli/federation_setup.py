@@ -20,6 +20,14 @@ SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain -
 _GROUP = "Rows that a sum, or an answer about a client, must cover to leave a site."
 
 
+_Policy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME=VALUE",
+        help="How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others.",
+    ),
+]
 _Rules = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,14 +62,7 @@ def init(
         list[str] | None,
         typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME=VALUE",
-            help="How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others.",
-        ),
-    ] = None,
+    policy: _Policy = None,
     disclosure: _Rules = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
