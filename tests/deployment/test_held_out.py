@@ -148,6 +148,14 @@ def test_a_run_that_was_cut_while_it_compared_has_its_model_and_goes_on(tmp_path
     assert read_status(home)["exchange"] == there.ledger["exchanges"] + there.settings["held_out"]["exchanges"]
 
 
+def test_splits_that_sites_refuse_since_they_differ_by_few_rows_end_the_comparison(tmp_path):
+    """Of 24 rows 6 are held out: two splits share 4 of them at some client soon, and then differ by 4 rows."""
+    there, _, _ = hold_out(tmp_path, schools(), SCHOOLS, name="pooled", splits=9)
+    made = there.settings["splits"]
+    assert 2 <= made < 9 and f"Of 9 splits {made} were made" in there.notes[-1]
+    alike(there, of_one_table(schools(), SCHOOLS, name="pooled", splits=made))
+
+
 def test_nothing_is_compared_unless_it_is_asked_for(tmp_path):
     there, _, _ = hold_out(tmp_path, schools(), SCHOOLS, name="pooled", splits=0)
     assert there.comparison.empty and "splits=1" in there.notes[-1]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
 from coterie.federation import PerRow, Site, work
 from coterie.methods import local, pooled
@@ -166,7 +167,8 @@ def compared(
     Returns
     -------
     FitResult
-        Without a comparison where sites would not speak of so few held-out rows; a note says so.
+        Without a comparison where sites would not speak of so few held-out rows, and with fewer splits where they do
+        not speak of one that differs from others by so few; a note says so.
     """
     kept, alone, made = None, True, 0
     cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
@@ -181,9 +183,14 @@ def compared(
             why = why.format("client" if groups else "cluster")
             break
         alone = clear and not secure
-        found = _split(result.method, fit, part, problem, splits, alone)
+        try:
+            found = _split(result.method, fit, part, problem, splits, alone)
+        except Refused as refused:
+            why = f"sites refuse it: {str(refused).rstrip('.')}"
+            break
+        finally:
+            cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
         kept, made = found if kept is None else _joined(kept, found), made + 1
-        cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
     if kept is None:
         return replace(result, notes=[*result.notes, f"No rows were held out: {why}."])
     left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
