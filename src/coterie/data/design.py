@@ -34,6 +34,7 @@ from coterie.data.columns import (
     read_numbers,
     rows_text,
 )
+from coterie.data.expressions import SPLINES
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import encode
 from coterie.data.materialise import materialise, plain, unplain
@@ -158,6 +159,11 @@ class Design:
     def kind(self, column: str) -> Kind:
         """How the design takes one of its columns."""
         return "category" if column in self.levels else "number"
+
+    def spline_of(self, term: str) -> str | None:
+        """The spline that a term is made of, which has no value outside of its range; None for other terms."""
+        splines = (f for f in self.parsed.stateful if f.startswith(tuple(f"{name}(" for name in SPLINES)))
+        return next((spline for spline in splines if spline in term), None)
 
     def matrices(
         self,
@@ -312,7 +318,11 @@ class Design:
             at = np.flatnonzero(column if known is None else column & ~known)
             if len(at):
                 table_rows = np.sort(at if rows is None else rows[at])
-                raise BadRows(f"The term '{term}' is not a finite number in {rows_text(table_rows)}.")
+                outside = self.spline_of(term)
+                raise BadRows(
+                    f"The term '{term}' is not a finite number in {rows_text(table_rows)}"
+                    f"{f': its values extend beyond the range of {outside!r}' if outside else ''}."
+                )
 
     def _faults(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> Mask | None:
         """Table rows that cannot be computed, or None."""

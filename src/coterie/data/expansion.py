@@ -6,6 +6,7 @@ A few characters can ask for years: ``(a + b + c)**30`` has 3**30 products. What
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -37,7 +38,39 @@ def formulaic_terms(side: str, formula: str) -> Any:
     except (FormulaicError, SyntaxError, ValueError, IndexError, MemoryError) as e:
         reason = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(e)).strip().split("\n")[0].rstrip(". ")
         reason = shortened(reason.replace("insuffient", "insufficient"))
-        raise CoterieError(f"The formula '{shortened(formula)}' cannot be read: {reason}.") from e
+        compared = re.search(r"Unknown operator '[<>=!]", reason)
+        hint = " Write a comparison inside I(), as in I(x > 3)." if compared else ""
+        raise CoterieError(f"The formula '{shortened(formula)}' cannot be read: {reason}.{hint}") from e
+
+
+def vanishing(side: str) -> list[tuple[str, str, int]]:
+    """Powers and products that one side of a formula takes for the term itself: what is written, term and power.
+
+    ``x^2``, ``x**2``, ``x:x`` and ``x*x`` all are ``x``, for these signs cross terms and do not reckon.
+    """
+    from formulaic.parser import DefaultFormulaParser
+
+    found, below = [], [DefaultFormulaParser().parse(side, target="ast")]
+    while below:
+        node = below.pop()
+        if not hasattr(node, "operator"):
+            continue
+        symbol = node.operator.symbol
+        factors = _product(node.args[0], ":") if symbol in ("**", "^") else _product(node, symbol)
+        below += factors if symbol in (":", "*") else node.args
+        plain = [str(f) for f in factors if not hasattr(f, "operator")]
+        if symbol in ("**", "^") and len(plain) == len(factors) == 1 and str(node.args[1]) != "1":
+            found.append((f"{plain[0]}{symbol}{node.args[1]}", plain[0], int(str(node.args[1]))))
+        elif symbol in (":", "*"):
+            found += [(symbol.join([f] * n), f, n) for f, n in Counter(plain).items() if n > 1]
+    return found[::-1]
+
+
+def _product(node: Any, symbol: str) -> list[Any]:
+    """The factors of a product by one sign, however it is nested."""
+    if getattr(getattr(node, "operator", None), "symbol", None) != symbol or symbol not in (":", "*"):
+        return [node]
+    return [factor for part in node.args for factor in _product(part, symbol)]
 
 
 class _TooMany(Exception):

@@ -11,14 +11,39 @@ from collections.abc import Iterator
 
 from coterie.errors import CoterieError, nearest, shortened
 
-BASES = frozenset({"poly", "bs", "cc", "cr", "cs"})
+SPLINES = ("bs", "cc", "cr", "cs")
+BASES = frozenset({"poly", *SPLINES})
 STATEFUL = frozenset({"center", "scale", "standardize"}) | BASES
 STATELESS = frozenset({"I", "log", "log2", "log10", "exp", "exp2", "exp10", "sqrt", "abs"})
 NUMPY = frozenset(
     {"log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "cbrt", "abs", "square", "sin", "cos", "tan", "tanh"}
     | {"arctan", "sign", "floor", "ceil", "minimum", "maximum", "where", "clip"}
 )
-CONTRASTS = frozenset({"treatment", "SAS", "sum", "helmert", "diff", "poly"})
+CONTRASTS = {
+    **{"treatment": ("base",), "SAS": ("base",), "sum": (), "poly": ("scores",)},
+    **{"helmert": ("reverse", "scale"), "diff": ("backward",)},
+}
+"""Contrasts of categories, each with its arguments."""
+PATSY = {name.title(): name for name in ("treatment", "sum", "poly", "helmert", "diff")} | {"SAS": "SAS"}
+"""Patsy's names of them."""
+_ARGUMENTS = {"np.minimum": 2, "np.maximum": 2, "np.where": 3, "np.clip": 3}
+"""How many arguments functions take that take more than one."""
+_SMOOTH = "write bs({0}, df=4), or cr({0}, df=4, constraints='center')"
+HABITS = {
+    **dict.fromkeys(("offset", "weights"), "leave it out, and name the column by {f}='{0}' (--{f} {0})"),
+    **dict.fromkeys(("factor", "as.factor", "ordered", "as.ordered"), "write C({0})"),
+    **dict.fromkeys(("as.numeric", "as.integer"), "write {0}, and make the column one of numbers"),
+    **dict.fromkeys(("s", "ns", "te", "ti", "t2", "lo", "rcs", "pspline"), _SMOOTH),
+    **dict.fromkeys(("pow", "power", "np.power"), "write I({0}**2) for a power"),
+    **dict.fromkeys(("relevel", "Treatment"), "write C({0}, contr.treatment('level')) to name the level of reference"),
+    **dict.fromkeys(("interaction",), "write a:b"),
+    **dict.fromkeys(("ln",), "write log({0})"),
+    **dict.fromkeys(("ifelse",), "write np.where({0}, 1, 0)"),
+    **dict.fromkeys(("Q",), "write the column between backticks"),
+    **dict.fromkeys(("cbind",), "give each trial a row, with an outcome of 0 or 1"),
+    **{name: "write np." + name + "({0})" for name in NUMPY - STATELESS},
+}
+"""What those mean who write formulas as in R or patsy."""
 
 DEPTH = 200
 """Most steps from the whole of an expression to its innermost part: a sum of 200 columns inside ``I()`` has as many."""
@@ -73,9 +98,13 @@ class Use:
 
     def _walk(self, node: ast.AST, aliases: dict[str, str], expression: str) -> None:
         if not isinstance(node, _ALLOWED) or isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
             raise CoterieError(
-                f"The formula may not hold '{shortened(expression)}'; compute it as a column of the table first."
+                f"The formula may not hold '{shortened(expression)}'; compute it as a column of the table first"
+                f"{f', or write `{dotted}` between backticks if that is a column' if dotted else ''}."
             )
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
+            raise CoterieError(f"Write ** for a power, not ^, in '{shortened(expression)}'.")
         if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, bool, type(None))):
             raise CoterieError(f"The formula may not hold the constant in '{shortened(expression)}'.")
         if isinstance(node, ast.BinOp) and any(_bulk(side) for side in (node.left, node.right)):
@@ -102,10 +131,15 @@ class Use:
             return
         known = STATEFUL | STATELESS | {f"np.{f}" for f in NUMPY}
         if function not in known:
-            raise CoterieError(
-                f"The formula calls '{shortened(function)}', which is not one of its functions."
-                f"{nearest(function, [*known, 'C'])} Compute it as a column of the table instead."
-            )
+            hint = f"{nearest(function, [*known, 'C'])} Compute it as a column of the table instead."
+            if function in HABITS:
+                first = ast.unparse(node.args[0]) if node.args else "x"
+                hint = f" Instead {HABITS[function].format(aliases.get(first, first), f=function)}."
+            raise CoterieError(f"The formula calls '{shortened(function)}', which is not one of its functions.{hint}")
+        most = _ARGUMENTS.get(function, 1)
+        if function not in STATEFUL and (node.keywords or len(node.args) != most):
+            count = "one value" if most == 1 else f"{most} values"
+            raise CoterieError(f"'{shortened(expression)}': {function} takes {count}, without a name.")
         if function in STATEFUL:
             self.stateful = True
             sizes = [*node.args[1:4], *(k.value for k in node.keywords if k.arg not in _BOUNDS)]
@@ -124,19 +158,43 @@ class Use:
             or not isinstance(node.args[0], ast.Name)
             or len(contrast) + 1 < len(node.args + node.keywords)
         ):
-            raise CoterieError(f"'{shortened(expression)}' must be C(column) or C(column, contr.sum).")
+            raise CoterieError(
+                f"'{shortened(expression)}' must be C(column) or C(column, contr.sum); C(column, contr.treatment('b')) "
+                "names the level that others are compared with."
+            )
         for c in contrast:
-            call = c.func if isinstance(c, ast.Call) else c
-            if not re.fullmatch(rf"contr\.({'|'.join(CONTRASTS)})", ast.unparse(call)):
-                raise CoterieError(
-                    f"'{shortened(expression)}' must name a contrast such as contr.treatment, contr.sum or contr.poly."
-                )
-            arguments = [*c.args, *(k.value for k in c.keywords)] if isinstance(c, ast.Call) else []
-            if not all(isinstance(a, ast.Constant) for a in arguments):
-                raise CoterieError(f"The contrast in '{shortened(expression)}' takes plain values only.")
+            _check_contrast(c, expression)
         name = aliases.get(node.args[0].id, node.args[0].id)
         self.columns.append(name)
         self.categories.add(name)
+
+
+def _check_contrast(node: ast.AST, expression: str) -> None:
+    """Raise CoterieError for a contrast that there is not, or with arguments that it does not take."""
+    call = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    name = call.removeprefix("contr.")
+    if name not in CONTRASTS or name == call:
+        raise CoterieError(
+            f"'{shortened(expression)}' must name a contrast such as contr.treatment('b'), contr.sum or contr.poly."
+        )
+    if not isinstance(node, ast.Call):
+        return
+    takes = CONTRASTS[name]
+    arguments = [*node.args, *(k.value for k in node.keywords)]
+    if len(arguments) > len(takes) or any(k.arg not in takes for k in node.keywords):
+        form = f"contr.{name}({', '.join(takes)})"
+        raise CoterieError(f"The contrast in '{shortened(expression)}' takes other arguments: {form}.")
+    if not all(isinstance(a, ast.Constant) for a in arguments):
+        raise CoterieError(f"The contrast in '{shortened(expression)}' takes plain values only.")
+
+
+def as_contrasts(side: str) -> str:
+    """One side of a formula, with patsy's contrasts as ours, and levels that are numbers as the texts that they are."""
+    pattern = rf",\s*(?:contrasts\s*=\s*)?(?:contr\.)?({'|'.join(PATSY)})\b(\s*\(\s*reference\s*=)?"
+    opening = "(base="
+    side = re.sub(pattern, lambda m: f", contr.{PATSY[m[1]]}{opening if m[2] else ''}", side)
+    base = r"(contr\.(?:treatment|SAS)\(\s*(?:base\s*=\s*)?)([+-]?\d+)(?:\.0*)?(?=\s*\))"
+    return re.sub(base, r"\1'\2'", side)
 
 
 def _depth(tree: ast.AST) -> int:

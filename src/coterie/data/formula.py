@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coterie.data.columns import meant
-from coterie.data.expansion import COLUMNS, formulaic_terms
-from coterie.data.expressions import Use
+from coterie.data.expansion import COLUMNS, formulaic_terms, vanishing
+from coterie.data.expressions import HABITS, Use, as_contrasts
 from coterie.errors import CoterieError, shortened
 
 LENGTH = 1_000_000
@@ -54,6 +54,8 @@ class Parsed:
         The columns of each term of the right side.
     widths : tuple of int
         How many columns of numbers each term makes, its categories aside; empty where each makes one.
+    vanishing : tuple of (str, str, int)
+        Powers that are the term itself: see :func:`coterie.data.expansion.vanishing`.
     """
 
     formula: str
@@ -71,6 +73,7 @@ class Parsed:
     stateful: tuple[str, ...] = ()
     factors: tuple[tuple[str, ...], ...] = ()
     widths: tuple[int, ...] = ()
+    vanishing: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def plain_outcome(self) -> bool:
@@ -107,6 +110,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     left, right = _sides(formula)
     outcome, use = _left(formula, left)
     outcome_columns = tuple(use.columns)
+    right = as_contrasts(right) if "C(" in right else right
     right = _write_out_dot(formula, right, known, {*outcome_columns, *exclude})
     text = f"{left.strip()} ~ {right.strip()}"
     _need_length(len(text), text)
@@ -130,7 +134,9 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
         there = set(known)
         for column in (*outcome_columns, *parsed.columns):
             if column not in there:
-                raise CoterieError(f"The formula uses '{column}', which is not a column.{meant(column, known)}")
+                truth = {"TRUE": "True", "FALSE": "False", "T": "True", "F": "False", "NULL": "None"}.get(column)
+                hint = f" Write {truth}." if truth else meant(column, known)
+                raise CoterieError(f"The formula uses '{column}', which is not a column.{hint}")
     return parsed
 
 
@@ -138,12 +144,15 @@ def _sides(formula: str) -> tuple[str, str]:
     if not formula.strip():
         raise CoterieError("The formula is empty: write outcome ~ columns, for example 'score ~ hours + age'.")
     bare = re.sub(r"`[^`]*`", lambda m: "x" * len(m[0]), formula)
+    if dotted := re.search(r"(?<![\w.])(as\.\w+)\(\s*([\w.]*)", bare):
+        meant = HABITS.get(dotted[1], "make a column of the table of it").format(dotted[2], f=dotted[1])
+        raise CoterieError(f"The formula calls '{dotted[1]}', which is R's. Instead {meant}.")
     if "`" in bare:
         raise CoterieError(f"The formula '{shortened(formula)}' has a backtick without its partner.")
     if "|" in bare:
         raise CoterieError(
-            f"The formula '{shortened(formula)}' holds '|': leave (x | group) out and name the group as client; "
-            "every column is personal unless it is shared."
+            f"The formula '{shortened(formula)}' holds '|': leave (x | group) out and name the group as client "
+            "(--client); every column is personal unless it is shared."
         )
     if bare.count("~") != 1 or not bare.split("~")[0].strip():
         raise CoterieError(f"The formula '{shortened(formula)}' needs one outcome and one '~': outcome ~ columns.")
@@ -248,6 +257,7 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         stateful=tuple(dict.fromkeys(stateful)),
         factors=tuple(factors),
         widths=tuple(widths),
+        vanishing=tuple(vanishing(right)),
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.data.expansion import formulaic_terms
+from coterie.data.expressions import SPLINES
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -48,19 +51,41 @@ def materialise(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[
         na_action="ignore",
         output="pandas",
     )
-    context = {"sqrt": np.sqrt, "abs": np.abs}
+    context = {"sqrt": np.sqrt, "abs": np.abs} | {name: _within(name) for name in SPLINES}
     try:
         with np.errstate(all="ignore"):
             renamed = frame.rename(columns={name: alias for alias, name in aliases.items()})
             matrix = PandasMaterializer(renamed, context=context).get_model_matrix(spec)
     except Exception as e:  # whatever a term raises is about the user's formula and table
         reason = _restore(str(e), aliases).strip().split("\n")[0].rstrip(".")
-        hint = " Its knots and bounds come from the fitted table." if "extend beyond" in reason else ""
-        raise CoterieError(f"The formula cannot be computed on this table: {reason}.{hint}") from e
+        if absent := re.match(r"Value `(.*)` for `\w+\.base` is not among the provided levels", reason):
+            raise CoterieError(f"A contrast in '{side}' names the level {absent[1]}, which its column has not.") from e
+        raise CoterieError(f"The formula cannot be computed on this table: {reason}.") from e
     state = dict(matrix.model_spec.transform_state)
     columns = matrix.__wrapped__
     columns.columns = [_restore(str(c), aliases) for c in columns.columns]
     return columns, state
+
+
+def _within(name: str) -> Callable[..., Any]:
+    """A spline of formulaic's that is NaN outside its range, where formulaic would refuse all rows for one."""
+    from formulaic.transforms import TRANSFORMS
+
+    spline: Callable[..., Any] = TRANSFORMS[name]
+    default = "raise" if name == "bs" else "extend"
+
+    @functools.wraps(spline)
+    def computed(x: Any, *args: Any, _state: dict[str, Any], **kwargs: Any) -> Any:
+        if kwargs.get("extrapolation", default) != "raise":
+            return spline(x, *args, _state=_state, **kwargs)
+        columns = spline(x, *args, _state=_state, **kwargs | {"extrapolation": "clip"})
+        values = np.asarray(x, dtype=np.float64)
+        outside = (values < float(_state["lower_bound"])) | (values > float(_state["upper_bound"]))
+        for column in columns.values() if outside.any() else ():
+            column[outside] = np.nan
+        return columns
+
+    return computed
 
 
 def _replace(side: str, aliases: dict[str, str]) -> str:

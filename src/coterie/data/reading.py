@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients, Tree, arrange, relative_weights
 from coterie.data.columns import (
+    Kind,
     as_name,
     as_names,
     at_rows,
@@ -100,6 +102,7 @@ def prepare(
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
     dropped = tuple(notes)
+    notes += powers(parsed, column_kinds(table, parsed) if parsed.vanishing else {})
     notes += spellings(table, parsed, design, labels if part else {}, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
@@ -237,6 +240,19 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
+def powers(parsed: Parsed, kinds: Mapping[str, Kind]) -> list[str]:
+    """What to say of powers of numbers that a formula takes for the numbers themselves."""
+    notes = []
+    for written, base, power in parsed.vanishing:
+        if kinds.get(base) != "category":
+            name = base if re.fullmatch(r"[\w.]+(\(.*\))?", base) else f"`{base}`" if base in kinds else f"({base})"
+            notes.append(
+                f"'{written}' is '{base}' in a formula, whose signs cross terms and do not reckon: write "
+                f"I({name}**{power}) for the power."
+            )
+    return notes
+
+
 def spellings(
     table: pd.DataFrame, parsed: Parsed, design: Design | None, labels: Mapping[str, Coded], show: bool
 ) -> list[str]:
@@ -337,10 +353,25 @@ def check_outcome(
                 f"The outcome '{name}' has counts up to {y.max():.3g}, too large to be counted one by one: divide by a "
                 "round number, or use family gaussian."
             )
+    notes = [] if constant else _two_valued(y, family, name)
     if not constant and y.min() == y.max():
         value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"
         raise CoterieError(f"The outcome '{name}' is constant: {value} in every row, so there is nothing to explain.")
-    return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else []
+    return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else notes
+
+
+def _two_valued(y: F64, family: str, name: str) -> list[str]:
+    """What to say of an outcome of yes or no, or of counts, that a straight line is fitted to."""
+    if family != "gaussian" or len(y) < 4:
+        return []
+    low, high = float(y.min()), float(y.max())
+    if low < high and np.all((y == low) | (y == high)):
+        code = "" if (low, high) == (0.0, 1.0) else " with values of 0 and 1"
+        return [
+            f"The outcome '{name}' has two values, {low:g} and {high:g}, and family gaussian fits a straight line to "
+            f"them: if they stand for no and yes, use family binomial (--family binomial){code}."
+        ]
+    return []
 
 
 def _numbers(table: pd.DataFrame, name: str, rows: I64) -> F64:

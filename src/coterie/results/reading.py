@@ -102,4 +102,8 @@ def _reasons(df: pd.DataFrame, design: Design | None, kinds: dict[str, Kind], X:
             yield f"{what} in '{column}'", rows
         if design is not None and kind == "category":
             yield f"a new level of '{column}'", find_levels(df[column], design.levels[column])[1]
-    yield "a term that is not finite", np.logical_not(np.isfinite(X).all(axis=1))
+    broken = np.logical_not(np.isfinite(X))
+    for j in np.flatnonzero(broken.any(axis=0)) if design is not None else ():
+        if spline := design.spline_of(design.terms[j]):
+            yield f"a value outside the range of '{spline}'", broken[:, j]
+    yield "a term that is not finite", broken.any(axis=1)

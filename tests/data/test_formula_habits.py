@@ -1,0 +1,168 @@
+"""Formulas as people write them in R and patsy: they work, or one sentence says how to write them here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.errors import CoterieError
+
+N = 120
+
+
+def table():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": np.arange(N) % 6, "x": rng.uniform(1, 9, N), "z": rng.normal(size=N)})
+    df["k"] = np.resize(["a", "b", "d"], N)
+    df["year"] = np.resize([2000, 2001, 2002], N)
+    return df.assign(**{"a b": df.x, "x.y": df.z}, y=df.x**2 + 0.1 * df.z)
+
+
+def fit(right, df=None, **options):
+    return coterie.fit(table() if df is None else df, f"y ~ {right}", "c", splits=0, method="pooled", **options)
+
+
+POWERS = {
+    "x + x^2": ["'x^2' is 'x'", "I(x**2)"],
+    "x**3": ["'x**3' is 'x'", "I(x**3)"],
+    "(x)^2": ["'x^2' is 'x'", "I(x**2)"],
+    "x:x": ["'x:x' is 'x'", "I(x**2)"],
+    "x*x": ["'x*x' is 'x'", "I(x**2)"],
+    "x:z:x": ["'x:x' is 'x'", "I(x**2)"],
+    "x*z*x*x": ["'x*x*x' is 'x'", "I(x**3)"],
+    "`a b`^2": ["I(`a b`**2)"],
+    "log(x)^2": ["I(log(x)**2)"],
+    "(x + z)^2": [],
+    "x*z": [],
+    "k^2": [],
+    "k*k": [],
+    "I(x**2)": [],
+    "{x**2}": [],
+    "x^1": [],
+}
+
+
+@pytest.mark.parametrize(("right", "words"), POWERS.items(), ids=POWERS)
+def test_powers_that_vanish_get_a_note(right, words):
+    notes = [n for n in fit(right).notes if "in a formula" in n]
+    assert len(notes) == bool(words)
+    for word in words:
+        assert word in notes[0]
+
+
+PATSY = {
+    "C(k, Treatment('b'))": "contr.treatment('b')",
+    'C(k, Treatment(reference="b"))': "contr.treatment('b')",
+    "C(k, contr.Treatment('b'))": "contr.treatment('b')",
+    "C(k, Treatment)": "contr.treatment",
+    "C(k, Sum)": "contr.sum",
+    "C(k, Sum())": "contr.sum",
+    "C(k, Poly)": "contr.poly",
+    "C(k, Helmert)": "contr.helmert",
+    "C(k, Diff)": "contr.diff",
+    "C(k, contrasts=Sum)": "contr.sum",
+}
+
+
+@pytest.mark.parametrize(("right", "ours"), PATSY.items(), ids=PATSY)
+def test_contrasts_of_patsy_are_ours(right, ours):
+    theirs, mine = fit(right), fit(f"C(k, {ours})")
+    np.testing.assert_array_equal(theirs.model.root, mine.model.root)
+    again = theirs.predict(table().drop(columns="y")).prediction
+    np.testing.assert_allclose(again, table().groupby("k").y.transform("mean"), rtol=1e-9)
+
+
+def test_a_level_that_is_a_number_is_found():
+    means = table().groupby("year").y.mean()
+    for right in ("C(year, Treatment(2001))", "C(year, contr.treatment(base=2001))", "C(year, Treatment('2001'))"):
+        root = fit(right).model.root
+        np.testing.assert_allclose(root, [means[2001], means[2000] - means[2001], means[2002] - means[2001]])
+
+
+HABITS = {
+    "offset(z) + x": "offset='z' (--offset z)",
+    "x + weights(z)": "weights='z' (--weights z)",
+    "factor(k)": "write C(k)",
+    "as.factor(k)": "write C(k)",
+    "x + (1 | c)": "name the group as client (--client)",
+    "x + (1 + x || c)": "name the group as client (--client)",
+    "ns(x, df=3)": "bs(x, df=4)",
+    "s(x)": "cr(x, df=4, constraints='center')",
+    "log1p(x)": "np.log1p(x)",
+    "np.power(x, 2)": "I(x**2)",
+    "I(x^2)": "** for a power",
+    "Q('x')": "backticks",
+    "poly(x, 2, raw=TRUE)": "Write True",
+    "x > 3": "I(x > 3)",
+    "k == 'a'": "I(x > 3)",
+    "log(x.y)": "`x.y` between backticks",
+    "log(x, 2)": "log takes one value",
+    "np.log(x, z)": "np.log takes one value",
+    "relevel(k, ref='b')": "contr.treatment('level')",
+    "C(k, 'b')": "contr.treatment('b')",
+    "C(k, base='b')": "contr.treatment('b')",
+    "C(k, contr.treatment(3, base=2))": "contr.treatment(base)",
+    "C(k, contr.sum(n=3))": "contr.sum()",
+    "C(k, Treatment('zz'))": "names the level 'zz'",
+    "C(k, Treatment(1))": "names the level '1'",
+}
+
+
+@pytest.mark.parametrize(("right", "remedy"), HABITS.items(), ids=HABITS)
+def test_other_habits_are_told_how_to_be_written(right, remedy):
+    with pytest.raises(CoterieError) as problem:
+        fit(right)
+    assert remedy in str(problem.value)
+    assert "TypeError" not in str(problem.value)
+
+
+def test_names_with_points_need_no_backticks():
+    assert fit("x.y + x").model.terms == ("(Intercept)", "x.y", "x")
+
+
+@pytest.mark.parametrize(
+    ("values", "family", "said"),
+    [
+        ([0, 1], "gaussian", "two values, 0 and 1"),
+        ([True, False], "gaussian", "two values, 0 and 1"),
+        ([1, 2], "gaussian", "binomial) with values of 0 and 1"),
+        ([0, 1, 2], "gaussian", None),
+        ([0, 1], "binomial", None),
+        ([0, 1], "poisson", None),
+    ],
+)
+def test_an_outcome_of_two_values_under_the_default_family_gets_a_note(values, family, said):
+    df = table().assign(y=np.random.default_rng(1).choice(values, N))
+    notes = [n for n in fit("x", df, family=family).notes if "two values" in n]
+    assert len(notes) == (said is not None)
+    assert said is None or said in notes[0]
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["bs(x, df=4)", "z + bs(x, df=4):k", "bs(x, degree=0, knots=[5])", "cc(x, df=4, extrapolation='raise') - 1"],
+)
+def test_a_row_outside_a_spline_s_range_empties_that_row_only(right):
+    model = fit(right)
+    new = table().head(6)
+    before = model.predict(new).prediction
+    new.loc[[2, 4], "x"] = [20.0, -1.0]
+    after = model.predict(new, missing="empty")
+    np.testing.assert_array_equal(np.flatnonzero(after.prediction.isna()), [2, 4])
+    np.testing.assert_allclose(after.prediction[[0, 1, 3, 5]], before[[0, 1, 3, 5]], rtol=1e-12)
+    assert after.source[2].startswith("none: a value outside the range of ")
+    with pytest.raises(CoterieError, match=r"data rows 3, 5\): its values extend beyond the range of"):
+        model.predict(new)
+
+
+def test_a_spline_that_is_told_to_extend_does():
+    new = table().head(3).assign(x=[20.0, 5.0, -1.0])
+    for right in ("bs(x, df=4, extrapolation='extend')", "cr(x, df=4) - 1"):
+        assert np.isfinite(fit(right).predict(new).prediction).all()
+
+
+def test_bounds_that_do_not_hold_the_fitted_table_name_its_rows():
+    with pytest.raises(CoterieError, match=r"in \d+ rows \(data rows .*extend beyond the range of 'bs\(x"):
+        fit("bs(x, df=4, lower_bound=2, upper_bound=5)")
