@@ -219,3 +219,26 @@ def test_bad_input_gets_a_sentence(table, options, sentence):
 def test_one_client_has_nobody_to_collaborate_with(table):
     with pytest.raises(CoterieError, match="There is only one client"):
         coterie.advise(table[table["client"] == 0], "y ~ x1", "client")
+
+
+def test_alone_and_together_are_under_the_same_prior():
+    """Twelve clients with 8 rows of two classes; with nobody to listen to, nothing is gained by the prior."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(12), 8)
+    x = rng.normal(size=96)
+    slope = 3.0 * rng.normal(size=12)[client]
+    df = pd.DataFrame({"client": client, "x": x, "y": (slope * x + rng.logistic(size=96) > 0).astype(int)})
+
+    def ask(**how):
+        return coterie.advise(df, "y ~ x", "client", family="binomial", splits=3, **how)
+
+    auto, firm, none = ask(), ask(prior=1e5), ask(prior="none")
+    assert 0.0 < auto.settings["prior"] <= 1.0 and none.settings["prior"] == 0.0
+    assert any(s.startswith("A prior worth 1e+05 rows pulls every model") for s in firm.sentences)
+    assert not any("A prior worth" in s for s in none.sentences)
+    np.testing.assert_allclose(firm.clients["loss_alone"], firm.clients["loss_pooled"], atol=1e-3)
+    np.testing.assert_allclose(firm.clients["gain"], 0.0, atol=1e-3)
+    alone = [one.evidence["loss_rows"]["local"] for one in (firm, auto, none)]
+    assert alone[1] < alone[2] and len(set(alone)) == 3
+    with pytest.raises(CoterieError, match="prior must be auto or none or a number"):
+        ask(prior="weak")

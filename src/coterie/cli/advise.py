@@ -30,6 +30,15 @@ Within = Annotated[
         rich_help_panel=_ADVICE,
     ),
 ]
+Prior = Annotated[
+    str,
+    typer.Option(
+        "--prior",
+        metavar="ROWS",
+        help="Rows that pull models to the pooled one: auto (up to 1, none for gaussian), none, or a number.",
+        rich_help_panel=_ADVICE,
+    ),
+]
 For = Annotated[
     str | None,
     typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
@@ -66,6 +75,7 @@ def advise(
     family: o.Family = "gaussian",
     collaborators: Collaborators = 10,
     within: Within = "all",
+    prior: Prior = "auto",
     main: For = None,
     offset: o.Offset = None,
     weights: o.Weights = None,
@@ -107,6 +117,7 @@ def _read(context: typer.Context) -> Advice:
     mine = ("table", "out", "pairs", "main")
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in mine}
     options["cluster"] = tuple(options["cluster"] or ())
+    options |= o.assignments("--prior", [f"prior={options['prior']}"])
     na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.data.table import read_table

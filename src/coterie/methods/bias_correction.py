@@ -48,7 +48,7 @@ class BiasCorrection(CollaborativeSGD):
         c_0: zero, the first observed bias (so that the first step is one's own), or the mean of that many samples,
         drawn for the purpose (C.4).
     keep : number or (M,), default 0
-        Share of the bias that is kept, because some bias may make out for a lack of data (section 7): 0 corrects all
+        Share of the bias that is kept, because some bias may make up for a lack of data (section 7): 0 corrects all
         of it, 1 is weighted averaging. Where BC with alpha ends, it ends where WGA with ``keep * alpha`` does.
     oracle : callable, optional
         ``oracle(t, x)``: unbiased estimates (M, d) of ``sum_k tau_k grad f_k - grad f_0`` at x (M, d), used instead of

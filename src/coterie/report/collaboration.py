@@ -36,6 +36,7 @@ def table(result: FitResult) -> Table:
         names |= {"eta": "step size, eta", "beta": "weight of the newest bias, beta"}
     names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
     names |= {"delta_at_most": "delta at most, which steps go by"}
+    names |= {"prior": "prior towards the pooled model, in rows"}
     names |= {"speedup": "predicted speed-up"}
     rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
     rows.append(("collaborators of a main client", _count(c["collaborators"])))

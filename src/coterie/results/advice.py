@@ -21,10 +21,11 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.collaboration.choice.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.collaboration.options import Options
 from coterie.methods.fitted import Fitted, Problem
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
-from coterie.results.compare import ROWS_PER_BLOCK, Evidence, Splits, evaluate, run
+from coterie.results.compare import ROWS_PER_BLOCK, Evidence, Splits, evaluate, run, run_alone
 from coterie.results.metrics import LOSSES, objective
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class Advice:
         A row for each client, by its label. ``rows``; ``collaborators``, how many; ``alpha``, how much they count;
         ``speedup``, predicted: as if it had so many times its rows; ``predicted_gain``, of the mean held-out loss, for
         the rows it is trained on in a split; ``test_rows`` of all splits; ``loss_alone``, ``loss_together``,
-        ``loss_pooled``, mean held-out losses (NaN without test rows); ``gain`` of together over alone, with a 95%
-        interval ``gain_low`` to ``gain_high`` over the splits (NaN where there are fewer than 3).
+        ``loss_pooled``, mean held-out losses (NaN without test rows; alone and together under the same prior); ``gain``
+        of together over alone, with a 95% interval ``gain_low`` to ``gain_high`` over the splits (NaN where there are
+        fewer than 3).
     weights : DataFrame
         A row for each pair: ``client``, ``collaborator``, ``tau`` (adding up to 1 for a client) and ``weight``,
         ``alpha * tau``; by client, heaviest first.
@@ -91,6 +93,7 @@ def advise(
     family: str = "gaussian",
     collaborators: int = 10,
     within: str = "all",
+    prior: Any = "auto",
     splits: int = 5,
     test_fraction: float = 0.25,
     seed: int = 0,
@@ -119,6 +122,10 @@ def advise(
         Collaborators of a client at most.
     within : {"all", "cluster"}, default "all"
         Where collaborators are looked for.
+    prior : "auto", "none" or number, default "auto"
+        How many rows of mean curvature pull every model to the pooled one, those of clients alone as those with
+        collaborators, so that gains are not the prior's. auto takes none for a Gaussian outcome and one row at most for
+        classes and counts, so that separated outcomes stay finite.
     splits : int, default 5
         Repeated splits inside each client for what is measured; 0 measures nothing.
     test_fraction : float, default 0.25
@@ -143,6 +150,7 @@ def advise(
     >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
     """
     _check(collaborators, within, splits, test_fraction, seed)
+    asked = Options.of({"prior": prior})
     levels = as_names("cluster", cluster)
     clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
     if (trouble := collinear(clients)) is not None:
@@ -150,13 +158,13 @@ def advise(
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     problem = Problem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
-    together = Together(problem, int(collaborators), within == "cluster")
-    choice = together.choice(clients)[0]
+    together = Together(problem, int(collaborators), within == "cluster", asked)
+    choice, _, held = together.choice(clients)
     found = Measured.of(clients, together, Splits(int(splits), float(test_fraction), int(seed)))
     settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}
     settings |= {"collaborators": int(collaborators), "within": within, "splits": int(splits), "seed": int(seed)}
     settings |= {"test_fraction": float(test_fraction), "offset": offset, "weights": weights, "missing": missing}
-    settings |= {"columns": clients.X.shape[1], **choice.about, "notes": list(clients.notes)}
+    settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": list(clients.notes)}
     evidence = found.table()
     return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, LOSSES[family], settings)
 
@@ -168,16 +176,24 @@ class Together:
     problem: Problem
     count: int
     same_cluster: bool
+    options: Options
 
-    def choice(self, clients: Clients) -> tuple[Choice, Fitted]:
-        """Who collaborates, and the models."""
+    def choice(self, clients: Clients) -> tuple[Choice, Fitted, float]:
+        """Who collaborates, the models, and the rows of the prior that holds them at the pooled model."""
         c, family = clients, self.problem.family
         block = int(np.clip(len(c) * ROWS_PER_BLOCK // max(len(c.y), 1), 64, BLOCK))
         fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block)
         everyone, metric = around_pooled(fed, self.problem)
         choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
-        theta = optimum(fed, choice.who, choice.alpha, metric).theta
-        return choice, replace(everyone, client=theta)
+        held = self.options.under(metric)
+        theta = optimum(fed, choice.who, choice.alpha, held).theta
+        return choice, replace(everyone, client=theta), held.prior
+
+    def alone(self, clients: Clients) -> Fitted:
+        """Models of clients' own rows under the same prior."""
+        if self.problem.family == "gaussian" and self.options.prior in ("auto", "none"):
+            return run("local", clients, self.problem, {})[0]
+        return run_alone("weighted-averaging", clients, self.problem, {"rounds": {"prior": self.options.prior}})
 
 
 @dataclass(frozen=True)
@@ -215,11 +231,11 @@ class Measured:
         family, predicted, parts = together.problem.family, np.zeros(len(clients)), []
 
         def fit(train: Clients) -> Fitted:
-            choice, fitted = together.choice(train)
+            choice, fitted, _ = together.choice(train)
             predicted[:] += SCALE[family] * choice.gain / splits.count
             return fitted
 
-        fits = {name: lambda train, n=name: run(n, train, together.problem, {})[0] for name in ("local", "pooled")}
+        fits = {"local": together.alone, "pooled": lambda train: run("pooled", train, together.problem, {})[0]}
         for mask in splits.masks(clients):
             part = One(1, splits.fraction, splits.seed, test=mask)
             parts.append(evaluate(clients, family, fits | {"together": fit}, part))

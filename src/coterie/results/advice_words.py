@@ -30,6 +30,11 @@ def sentences(advice: Advice) -> list[str]:
     found = list(_who(advice))
     if "gain" in advice.clients:
         found += [*_measured(advice), *_agreement(advice), *_harm(advice)]
+    if (held := advice.settings.get("prior", 0.0)) > 0.0:
+        found.append(
+            f"A prior worth {held:.2g} rows pulls every model to the pooled one, alone as together, so that separated "
+            "outcomes stay finite: with prior none nothing does."
+        )
     return found + list(advice.settings.get("notes", []))
 
 

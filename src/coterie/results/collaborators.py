@@ -82,7 +82,7 @@ def held_out(clients: Clients, problem: Problem, options: Options, corrected: bo
         theta = everyone.client.copy()
         start = None
         for i, share in enumerate(GRID):
-            start = optimum(fed, chosen.who, share * chosen.alpha, metric, start).theta
+            start = optimum(fed, chosen.who, share * chosen.alpha, asked.under(metric), start).theta
             theta[chosen.who.main] = start
             loss[i] += client_losses(held, problem.family, theta)[chosen.who.main].sum()
         rows += float(held.weights.sum())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
+from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.fitted import Fitted, Problem
-from coterie.methods.registry import METHODS
+from coterie.methods.registry import METHODS, Method
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
@@ -62,9 +63,20 @@ class Splits:
             yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
 
 
-def run(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) -> tuple[Fitted, dict[str, float]]:
-    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
+def run_alone(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) -> Fitted:
+    """A model of every client's own rows under the prior of a main client's method."""
     method = METHODS[name]
+    options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
+    return run(
+        replace(method, fit=partial(collaboration.alone, corrected=bool(method.corrected))), clients, problem, options
+    )[0]
+
+
+def run(
+    name: str | Method, clients: Clients, problem: Problem, options: dict[str, Any]
+) -> tuple[Fitted, dict[str, float]]:
+    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
+    method = METHODS[name] if isinstance(name, str) else name
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
         problem = replace(problem, tree=Tree())
@@ -95,6 +107,9 @@ class Evidence:
         Of the splits and of the bootstrap.
     clustered : bool
         Whether there are clusters to tell apart.
+    alike : dict of (m,) float64
+        Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that
+        prior. Their gains over local are measured against it.
     """
 
     losses: dict[str, Floats]
@@ -104,6 +119,7 @@ class Evidence:
     family: str
     seed: int = 0
     clustered: bool = False
+    alike: dict[str, Floats] = field(default_factory=dict)
 
     @property
     def tested(self) -> int:
@@ -127,8 +143,15 @@ class Evidence:
 
     def mean(self, name: str) -> Floats:
         """Each client's mean held-out loss (m,); NaN where it has no test row."""
+        return self._mean(self.losses[name])
+
+    def _mean(self, losses: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(self.weight > 0, self.losses[name] / self.weight, np.nan))
+            return np.asarray(np.where(self.weight > 0, losses / self.weight, np.nan))
+
+    def against(self, other: str, name: str) -> Floats:
+        """Each client's mean held-out loss (m,) of the baseline ``other`` that a method is compared with."""
+        return self._mean(self.alike.get(name, self.losses[other]) if other == "local" else self.losses[other])
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -142,7 +165,7 @@ class Evidence:
             row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
             row |= {"loss_clients": mean.mean(), "se_clients": mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5}
             for other in ("local", "pooled"):
-                gain = means[other] - mean
+                gain = self.against(other, name)[tested] - mean
                 low, high = bootstrap(gain, keyed.generator(self.seed, "bootstrap", 0, 0))
                 row |= {f"gain_over_{other}": gain.mean(), f"gain_over_{other}_low": low}
                 row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float((gain > 0).mean())}
@@ -159,8 +182,8 @@ class Evidence:
         if clients.levels:
             frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
         frame |= {"rows": clients.counts, "test_rows": self.rows.astype(np.int64)}
-        names = {"local": "local", "pooled": "pooled", "recommended": recommended}
-        frame |= {f"loss_{label}": self.mean(name) for label, name in names.items()}
+        frame |= {f"loss_{other}": self.against(other, recommended) for other in ("local", "pooled")}
+        frame["loss_recommended"] = self.mean(recommended)
         for other in ("local", "pooled"):
             frame[f"gain_over_{other}"] = frame[f"loss_{other}"] - frame["loss_recommended"]
         return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
@@ -191,7 +214,7 @@ class Evidence:
         other = "pooled" if recommended == "local" else "local"
         if other not in self.losses or self.tested != np.sum(self.weight > 0):
             return ""
-        ratio = median_ratio(self.mean(recommended), self.mean(other))
+        ratio = median_ratio(self.mean(recommended), self.against(other, recommended))
         if np.isnan(ratio):
             return ""
         model = "one model for all" if other == "pooled" else "a model of its own"
@@ -215,7 +238,12 @@ def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
 
 
 def evaluate(
-    clients: Clients, family: str, fits: Mapping[str, Fit], splits: Splits, counted: Bools | None = None
+    clients: Clients,
+    family: str,
+    fits: Mapping[str, Fit],
+    splits: Splits,
+    counted: Bools | None = None,
+    alike: Mapping[str, Fit] | None = None,
 ) -> Evidence:
     """Fit every method on the training rows of every split, and test it on the rest.
 
@@ -225,11 +253,14 @@ def evaluate(
         ``fit(training clients) -> Fitted``, by name.
     counted : (m,) bool, optional
         Clients that are tested: main clients, where they are named, for others only lend their rows. By default all.
+    alike : mapping of callable, optional
+        Of methods with a prior of their own, fits of every client's own rows under that prior.
     """
     m = len(clients)
     losses = {name: np.zeros(m) for name in fits}
     seconds = dict.fromkeys(fits, np.inf)
     weight, rows = np.zeros(m), np.zeros(m)
+    own = {name: np.zeros(m) for name in alike or {}}
     for test in splits.masks(clients):
         train, held = clients.subset(~test), clients.subset(test)
         weight += totals(held.weights, held.starts, held.stops)
@@ -239,8 +270,11 @@ def evaluate(
             fitted = fit(train)
             seconds[name] = min(seconds[name], perf_counter() - start)
             losses[name] += client_losses(held, family, fitted.client)
+        for name in own:
+            own[name] += client_losses(held, family, (alike or {})[name](train).client)
     if counted is not None:
         weight, rows = weight * counted, rows * counted
+        own = {name: loss * counted for name, loss in own.items()}
         losses = {name: loss * counted for name, loss in losses.items()}
     clustered = any(len(level.labels) > 1 for level in clients.levels)
-    return Evidence(losses, weight, rows, seconds, family, splits.seed, clustered)
+    return Evidence(losses, weight, rows, seconds, family, splits.seed, clustered, own)

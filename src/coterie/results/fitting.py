@@ -20,7 +20,7 @@ from coterie.methods.registry import METHODS, applicable
 from coterie.relations.clusters import Tree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
-from coterie.results.compare import Evidence, evaluate, run
+from coterie.results.compare import Evidence, evaluate, run, run_alone
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
 from coterie.results.networks import chosen, described
@@ -129,11 +129,18 @@ class Fitting:
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
-        evidence = evaluate(clients, options.family, fits, options.splits, self.counted())
+        held = [n for n in names if METHODS[n].corrected is not None and self.has_prior()]
+        alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds}) for n in held}
+        evidence = evaluate(clients, options.family, fits, options.splits, self.counted(), alike)
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.recommended()
         return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+
+    def has_prior(self) -> bool:
+        """Whether main clients are pulled to the pooled model, as `local` is not."""
+        asked = self.options.rounds.get("prior", "auto")
+        return self.options.family != "gaussian" if asked == "auto" else asked != "none"
 
     def counted(self) -> Any:
         """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""

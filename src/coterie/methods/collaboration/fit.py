@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
+from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric, around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.plan import plan
 from coterie.methods.collaboration.spread import spread
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.rounds.plan import some
 from coterie.methods.stepwise import looks
 from coterie.numerics.kernels import Floats
 
@@ -43,12 +45,17 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     everyone, metric = around_pooled(fed, problem)
     chosen = plan(fed, metric, options, corrected)
     who, goes = chosen.method.exchange.who, chosen.goes
-    goal = optimum(fed, who, goes, metric)
+    held = options.under(metric)
+    goal = optimum(fed, who, goes, held)
     if options.exact and not corrected:
         theta, trace, bad, gone = goal.theta, [(goal.exchanges, 0.0)], [], []
         status = "exact" if goal.reached.all() else "not reached"
     else:
-        method = replace(chosen.method, held=goal.held)
+        method, eta = replace(chosen.method, held=goal.held), np.asarray(chosen.method.eta)
+        if options.eta == "auto":  # what holds a model adds to the curvature that its steps are chosen by
+            eta = eta / (1.0 + options.local * eta * goal.held)
+            method = replace(method, eta=eta)
+            chosen.about["eta"] = some(eta)
         trace, state = [], {}
         for state in method.run(fed, looks(options.taken)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
@@ -59,11 +66,22 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
     found = spread(fed, who, goes, metric, theta, problem.family == "gaussian")
     client[who.main], cov[who.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
-    about |= {"quarantined": bad, "diverged": gone, "asked": _plain(rounds or {})}
+    about |= {"prior": held.prior, "quarantined": bad, "diverged": gone, "asked": _plain(rounds or {})}
     about["main"] = None if options.main is None else who.main.tolist()
     sigma2 = everyone.sigma2 if found.sigma2 is None or len(who.main) < len(client) else found.sigma2
     info = {"collaboration": about}
     return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
+
+
+def alone(
+    fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = None, corrected: bool = False
+) -> Fitted:
+    """A model of each client's own rows under the prior of the method: what its gain is to be measured against."""
+    everyone, metric = around_pooled(fed, problem)
+    nobody = np.empty(0, dtype=np.int64)
+    who = Collaborators(np.arange(len(everyone.client)), nobody, nobody, np.empty(0))
+    held = Options.of(rounds or {}, corrected).under(metric)
+    return replace(everyone, client=optimum(fed, who, np.zeros(len(who.main)), held).theta)
 
 
 def _gap(metric: Metric, x: Floats, goal: Floats) -> float:

@@ -30,8 +30,7 @@ class Metric:
         Where u is zero.
     R : (d, d)
     prior : float, default 0
-        How many rows of mean curvature speak for u = 0 beside every main client's own, so that separated outcomes do
-        not send coefficients to infinity: as many as a prior of ``WEAK`` standard units is worth, and 1 at most.
+        How many rows of mean curvature pull a main client's model to u = 0, beside its own rows and its collaborators'.
     """
 
     at: Floats
@@ -78,7 +77,11 @@ class Metric:
 
 
 def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
-    """The pooled model, where main clients start from and what clients never seen get; and the metric around it."""
+    """The pooled model, where main clients start from and what clients never seen get; and the metric around it.
+
+    Its prior for classes and counts, which separated outcomes would send to infinity, is worth as many rows as one of
+    ``WEAK`` standard units, and 1 at most. That of `local` is as weak, but around 0.
+    """
     everyone = pooled.fit(fed, problem)
     s = complete(fed.total(describe))
     weight, square = float(s["w"]), s["xx"] / float(s["w"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
 from coterie.methods.collaboration.collaborative_sgd import within
+from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 
 LARGEST = 10**9
@@ -61,6 +62,10 @@ class Options:
         How collaborators' gradients are weighed and put together.
     within : {"all", "cluster"}, default "all"
         Where collaborators are looked for.
+    prior : "auto", "none" or number, default "auto"
+        How many rows of mean curvature pull every main client to the pooled model, beside the rows of all that it
+        listens to. auto takes none for a Gaussian outcome; for classes and counts it takes one row at most, so that
+        separated outcomes stay finite. Weights are chosen under auto in any case.
     seed : int, default 0
         Of rows and of who takes part.
     """
@@ -81,6 +86,7 @@ class Options:
     participation: float = 1.0
     rule: str = "mean"
     within: str = "all"
+    prior: Any = "auto"
     seed: int = 0
 
     @classmethod
@@ -95,6 +101,12 @@ class Options:
         if "collaborators" in given and not (isinstance(given.get("tau", "auto"), str) and given.get("tau") != "equal"):
             raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
         return cls(**given)
+
+    def under(self, metric: Metric) -> Metric:
+        """The metric with the prior that is asked for."""
+        if self.prior == "auto":
+            return metric
+        return replace(metric, prior=0.0 if self.prior == "none" else float(self.prior))
 
     def __post_init__(self) -> None:
         value: Any
@@ -115,9 +127,10 @@ class Options:
             raise CoterieError(
                 f"first must be zero, sample or a whole number from 1 to {SAMPLES:,}, not {self.first!r}."
             )
-        ranges = (("alpha", 0.0, 1.0), ("keep", 0.0, 1.0), ("beta", 0.0, np.inf), ("eta", 0.0, np.inf))
         words = {"alpha": ("auto", HELD_OUT), "keep": (HELD_OUT,), "beta": ("auto",), "eta": ("auto",)}
-        for name, low, high in (*ranges, ("participation", 0.0, 1.0)):
+        words["prior"] = ("auto", "none")
+        shares, sizes = ("alpha", "keep", "participation"), ("beta", "eta", "prior")
+        for name, low, high in (*((s, 0.0, 1.0) for s in shares), *((s, 0.0, np.inf) for s in sizes)):
             value = getattr(self, name)
             if isinstance(value, str) and value in words.get(name, ()):
                 continue

@@ -69,7 +69,8 @@ def dissimilarity_at_most(
 
     need_same_points(own, others)
     inverse, d = _inverse(x, others.g.shape), others.g.shape[-1]
-    partly = drawn is not None and drawn < d and int(np.min(np.linalg.matrix_rank(inverse))) < d
+    k = d if drawn is None else drawn
+    partly = k < d and int(np.min(np.linalg.matrix_rank(inverse))) < d
     doubt = 0.5 * doubt if partly else doubt
     variance = np.zeros(others.g.shape[:-1])
     for of in (own, others):
@@ -78,7 +79,7 @@ def dissimilarity_at_most(
     spread = np.linalg.eigvalsh((inverse * variance[..., None, :]) @ np.swapaxes(inverse, -1, -2))[..., -1]
     length = np.linalg.norm(inverse @ (others.g - own.g), ord=2, axis=(-2, -1))
     bound = length - ndtri(doubt) * np.sqrt(np.maximum(spread, 0.0))
-    return np.asarray(bound / np.sqrt(betaincinv(0.5 * drawn, 0.5 * (d - drawn), doubt)) if partly else bound)
+    return np.asarray(bound / np.sqrt(betaincinv(0.5 * k, 0.5 * (d - k), doubt)) if partly else bound)
 
 
 def smoothness(x: npt.ArrayLike, of: Sampled) -> tuple[Estimate, Estimate]:
