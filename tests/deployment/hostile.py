@@ -55,5 +55,6 @@ def task(rng, schema) -> dict:
     return {
         "kind": "table", "formula": formula(rng), "schema": own, "cluster": (), "offset": some(COLUMNS, 0.15),
         "family": some(["binomial", "poisson", "x"], 0.3) or "gaussian", "client": some(["ward", "sex", "age"], 0.3),
+        "hold": None if rng.random() < 0.8 else {"seed": 1, "repeat": 0, "fraction": float(rng.uniform(-0.1, 1.1))},
         "weights": some(COLUMNS, 0.2), "missing": str(rng.choice(["error", "drop"])),
     }  # fmt: skip

@@ -140,7 +140,7 @@ def _rows(
     who, m = coded[client].codes, len(coded[client].labels)
     has = np.bincount(who[labelled], minlength=m)
     used = np.bincount(who[labelled & sound], minlength=m)
-    least, n = member.min_group, int(labelled.sum())
+    least, n = max(member.min_group, member.rules.min_level if member.privacy else 1), int(labelled.sum())
     rows = np.flatnonzero(labelled & sound & ((used > 0) & ~((used < least) & (has >= least)))[who])
     if not len(rows) or len(rows) < least <= n:
         return {}, told, n

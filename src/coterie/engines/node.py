@@ -215,7 +215,7 @@ class Node:
         groups = covers(self._rows, rows, labels)
         if len(groups) and groups.min() < self._min_group:
             raise Refusal(
-                f"{self._name} does not answer about {int(groups.min())} rows: the smallest group it speaks of has "
+                f"{self._name} does not answer about so few rows: the smallest group it speaks of has "
                 f"{self._min_group} (min_group)."
             )
 
