@@ -29,6 +29,7 @@ W = TypeVar("W", bound=Callable[..., Any])
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
 
 _WORK: dict[str, Work] = {}
+_OWN = ("coterie.methods.", "coterie.engines.privacy.", "coterie.deployment.held_out", "coterie.deployment.identified")
 
 
 def work(function: W) -> W:
@@ -60,10 +61,10 @@ def work_name(function: Work) -> str:
 def find_work(name: str) -> Work:
     """The marked function called ``name`` ("module:qualname"); a CoterieError if it is not known.
 
-    Modules of this package are imported when needed; which others are is up to the site's owner, not to a message.
+    Modules of this package that hold work are imported when needed; others are the site's owner's to allow.
     """
-    if (module := name.partition(":")[0]).split(".")[0] == "coterie":
-        with suppress(ModuleNotFoundError):
+    if (module := name.partition(":")[0]).startswith(_OWN):
+        with suppress(ImportError, ValueError, RecursionError):  # no module has such a name
             import_module(module)
     if name not in _WORK:
         raise CoterieError(f"Work {name!r} is not known here: import its module at this site first.")

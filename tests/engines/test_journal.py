@@ -225,7 +225,7 @@ def test_nothing_is_added_while_it_cannot_be_told_which_state_was_kept(tmp_path,
         with pytest.raises(CoterieError, match="base cannot be written"):
             book.keep({"t": 1}, {})
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.read_bytes", fails)
+        patch.setattr("coterie.files.content", fails)
         with pytest.raises(CoterieError, match="base cannot be read"):
             book.add("ask", b"2", {"values": {}})
     book.add("ask", b"2", {"values": {}})

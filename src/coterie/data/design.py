@@ -260,13 +260,9 @@ class Design:
             d = json.loads(text)
             newer = d["version"] > _VERSION
             if not newer:
-                design = cls(
-                    str(d["formula"]),
-                    tuple(d["terms"]),
-                    {k: tuple(v) for k, v in d["levels"].items()},
-                    None if d["outcome_levels"] is None else (d["outcome_levels"][0], d["outcome_levels"][1]),
-                    unplain(d["state"]),
-                )
+                levels, two = {k: _texts(v) for k, v in d["levels"].items()}, d["outcome_levels"]
+                pair = None if two is None else (_texts(two)[0], _texts(two)[1])
+                design = cls(*_texts([d["formula"]]), _texts(d["terms"]), levels, pair, dict(unplain(d["state"])))
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
             raise CoterieError("The model's formula is damaged: save the model again.") from e
         if newer:
@@ -389,6 +385,13 @@ def _objects(series: pd.Series[Any]) -> npt.NDArray[Any]:
     values = np.empty(len(uniques) + 1, dtype=object)  # the last one, None, is what code -1 reads
     values[:-1] = tidied(np.asarray(uniques, dtype=object))
     return values[codes]
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """Texts out of JSON; a ValueError where they are something else."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError
+    return tuple(values)
 
 
 def _named(names: Iterable[object]) -> tuple[str, ...]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from coterie import files
 from coterie.engines import wire
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.federation import Array
 
 _SLOT = re.compile(rb"cotr.{9}d\x03\x04sloti\x01([01])", re.DOTALL)
 """How a checkpoint begins: the head of a message, and of its dict of three the first, a number of one digit."""
+
+
+_ARRAY = re.compile(r"array-[0-9]+")
 
 
 class Resumable(Protocol):
@@ -56,8 +61,11 @@ def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
         If there is no such file, it is not a checkpoint, or it belongs to another federation.
     """
     saved = _read(Path(path))
-    fed.resume(saved["engine"])
-    state: dict[str, Any] = saved["state"]
+    with fitting(f"The checkpoint {path}", "Begin again without it."):
+        fed.resume(saved["engine"])
+        state: dict[str, Any] = saved["state"]
+        if not isinstance(state, dict):
+            raise TypeError
     return state
 
 
@@ -81,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
 def read(path: Path) -> Any:
     """The value in a file made by :func:`write`; a CoterieError names the file that is missing or damaged."""
     try:
-        return wire.decode(path.read_bytes(), writable=True)
+        return wire.decode(files.content(path), writable=True)
     except FileNotFoundError:
         raise CoterieError(f"There is no file {path}.") from None
     except OSError as problem:
@@ -126,10 +134,13 @@ class Folder:
         if saved is None:
             return None
         arrays = {name: read(self.path / name) for name in _named(saved)}
-        self._files = {id(array): (name, array) for name, array in arrays.items()}
-        self._next = saved["next"]
-        sets = {key: {n: arrays[file] for n, file in names.items()} for key, names in saved["sets"].items()}
-        return saved["head"], sets
+        with self._whole():
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise TypeError
+            self._files = {id(array): (name, array) for name, array in arrays.items()}
+            self._next = int(saved["next"])
+            sets = {key: {n: arrays[file] for n, file in names.items()} for key, names in saved["sets"].items()}
+            return dict(saved["head"]), sets
 
     def save(self, head: Mapping[str, Any], sets: Mapping[str, Mapping[str, Array]]) -> None:
         """Make ``head`` and ``sets`` of arrays durable; arrays are never changed after they were saved.
@@ -161,7 +172,13 @@ class Folder:
         """What is in the head."""
         path = self.path / "head"
         saved: dict[str, Any] | None = read(path) if path.exists() else None
+        with self._whole():
+            if not all(map(_ARRAY.fullmatch, _named(saved))):  # no other file is read, or removed
+                raise ValueError
         return saved
+
+    def _whole(self) -> AbstractContextManager[None]:
+        return fitting(f"The state in '{self.path}'", "Begin again with an empty folder.")
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:

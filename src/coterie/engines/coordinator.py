@@ -22,7 +22,7 @@ from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work, work_name
 
 if TYPE_CHECKING:
@@ -339,10 +339,14 @@ class Coordinator(ABC):
         }
 
     def _stand(self, engine: Mapping[str, Any]) -> None:
-        self.number, self._life = engine["number"], engine["life"]
-        self._counted = [list(exchange) for exchange in engine["counted"]]
-        self.ledger.load(engine["ledger"])
-        self._courier.quarantined = dict(engine["quarantined"])
+        with fitting("The journal or checkpoint of the run", "Begin again without it."):
+            number, life = engine["number"], engine["life"]
+            counted = [list(exchange) for exchange in engine["counted"]]
+            if not (type(number) is type(life) is int and number >= 0 and len(counted) == len(self._counted)):
+                raise ValueError
+            self.number, self._life, self._counted = number, life, counted
+            self.ledger.load(engine["ledger"])
+            self._courier.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}
 
 
 def _answered(address: Address, answers: Sequence[tuple[Part, Any]]) -> tuple[Ints, Ints]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from coterie import files
 from coterie.engines import checkpoint, wire
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 
 _LENGTH = struct.Struct("<Q")
 WAIT = 60.0
@@ -53,7 +53,10 @@ class Journal:
         self.base: dict[str, Any] | None = None
         if (self.folder / "base").exists():
             self.base = checkpoint.read(self.folder / "base")
-        self._era = 0 if self.base is None else int(self.base["era"])
+        with fitting(f"The journal {self.folder}", "Begin again with an empty folder."):
+            self._era = 0 if self.base is None else int(self.base["era"])
+            if self.base is not None and not isinstance(self.base["state"], dict):
+                raise TypeError
         self._sure, self._synced = True, False
         """Whether the era is known to be that of ``base``, and the names of the files are known to be on disk."""
         self._cut: int | None = None  # what is left of the entries once the last could be taken back
@@ -74,7 +77,7 @@ class Journal:
         if not self._ahead:
             return None
         entry: dict[str, Any] = self._ahead.popleft()
-        if entry["kind"] != kind or entry["key"] != key:
+        if not isinstance(entry, dict) or entry.get("kind") != kind or entry.get("key") != key:
             raise CoterieError(
                 f"{self.folder} is the journal of another run (of other options, or of another version): "
                 "begin again with an empty folder."
@@ -151,7 +154,7 @@ class Journal:
                 stray.unlink()
         if not self._path.exists():
             return []
-        data = self._path.read_bytes()
+        data = files.content(self._path)
         at, entries = 0, []
         while at + _LENGTH.size <= len(data):
             (size,) = _LENGTH.unpack_from(data, at)

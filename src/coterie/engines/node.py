@@ -15,7 +15,7 @@ from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
 from coterie.engines.requests import Refusal, answered, clients, covers, failed, need_form
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, find_work
 
 if TYPE_CHECKING:
@@ -246,7 +246,10 @@ class Node:
         saved = None if self._folder is None else self._folder.load()
         if saved is None:
             return
-        head, sets = saved
+        with fitting(f"The state of {self._name}", "Begin the run again under another name."):
+            self._stand(*saved)
+
+    def _stand(self, head: Mapping[str, Any], sets: dict[str, dict[str, Array]]) -> None:
         if head["owner"] != self._owner:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
         self._committed, pending = head["committed"], head["pending"]

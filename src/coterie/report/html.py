@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.report import collaboration, figures, rounds, similarity, tables, words
 from coterie.report.templating import environment
 
@@ -76,7 +76,8 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     CoterieError
         If it cannot be written.
     """
-    page = render(result)
+    with fitting("The record of the model", "Fit it again for a report."):
+        page = render(result)
     try:
         files.write(Path(path), [page.encode()])
     except OSError as e:

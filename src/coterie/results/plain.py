@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +14,8 @@ import numpy as np
 from coterie.errors import CoterieError
 
 _TAG = "$"
+_ZONE = re.compile(r"UTC([+-]\d\d:\d\d)?|[A-Z][\w+-]*(/[A-Z][\w+-]*)*", re.ASCII)
+"""Names of time zones; what else pandas takes for one may be a file."""
 
 
 def plain(value: Any) -> Any:
@@ -58,10 +62,26 @@ def unplain(value: Any) -> Any:
     return _READ[kind](inner)
 
 
+def from_json(data: bytes) -> Any:
+    """What a JSON file says; a ValueError where it is none, or has numbers that :func:`plain` writes otherwise."""
+    return json.loads(data, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"it holds {name} for a number")
+
+
+def need_zone(name: str | None) -> None:
+    """A ValueError where a text does not name a time zone."""
+    if name is not None and not _ZONE.fullmatch(name):
+        raise ValueError("it names no time zone")
+
+
 def _timestamp(parts: list[Any]) -> Any:
     import pandas as pd
 
     iso, zone, unit = parts
+    need_zone(zone)
     stamp = pd.Timestamp(iso)
     return (stamp if zone is None else stamp.tz_convert(zone)).as_unit(unit)
 

@@ -21,7 +21,7 @@ from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.results.model import Model
-from coterie.results.plain import plain, unplain
+from coterie.results.plain import from_json, need_zone, plain, unplain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,17 @@ _VALUES = (
 _MODEL_VALUES = ("method", "family", "terms", "client_name", "sigma2", "info")
 _MODEL_ARRAYS = ("clusters", "personal", "root", "root_cov", "client", "client_cov", "D_client", "client_sigma2")
 _MODEL_LISTS = ("nodes", "node_cov", "D_levels")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("formula", "recommended", "reason", "loss", "data_fingerprint", "method", "client_name"), (str,)),
+    **dict.fromkeys(("ledger", "settings", "versions", "info"), (dict,)),
+    **dict.fromkeys(("log_likelihood", "sigma2"), (float, int)),
+    **{"notes": (list,), "terms": (tuple, list), "offset": (str, type(None)), "family": (str,), "reml": (bool,)},
+}
+_FAMILIES = ("gaussian", "binomial", "poisson")
+_DATES = re.compile(r"[<>|]M8\[\d*(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]")
+_DTYPE = re.compile(r"u?int\d+|U?Int\d+|[fF]loat\d+|bool|boolean|object|str|string|category|datetime64\[\w+(, (.*))?\]")
+_WIDE = 100
+"""How many times as long as its texts an array of equal lengths may be."""
 
 
 def save(result: FitResult, path: Path) -> None:
@@ -66,14 +77,12 @@ def save(result: FitResult, path: Path) -> None:
 
 def load(path: Path) -> FitResult:
     """Read a result from the directory `path`; see :func:`coterie.load`."""
-    from safetensors import SafetensorError
-
     try:
         document = _read_json(path)
         file = str(document["arrays"]["file"])
         if not _TENSORS.fullmatch(file):
             raise ValueError("the arrays' file has another name")
-        data = (path / file).read_bytes()
+        data = files.content(path / file)
         if hashlib.sha256(data).hexdigest() != document["arrays"]["sha256"]:
             raise ValueError(f"'{file}' is not what was saved")
         return _result(document, Shelf.from_bytes(data))
@@ -81,7 +90,7 @@ def load(path: Path) -> FitResult:
         raise
     except OSError as e:
         raise CoterieError(f"The model in '{path}' cannot be read: {e.strerror or e} ('{e.filename}').") from e
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, SafetensorError) as e:
+    except Exception as e:  # a file may hold anything, which may come out anywhere
         reason = str(e) if type(e) is ValueError else "its parts do not fit together"
         raise CoterieError(f"The model in '{path}' is damaged: {reason}. Save it again.") from e
 
@@ -94,17 +103,17 @@ def _read_json(path: Path) -> dict[str, Any]:
             what = "was made by coterie train: read it with coterie.results.training.store.load"
         raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
     try:
-        document = json.loads((path / "model.json").read_bytes())
+        document = from_json(files.content(path / "model.json"))
     except (ValueError, RecursionError) as e:
         raise CoterieError(f"The model in '{path}' is damaged: model.json is cut off or changed.") from e
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CoterieError(f"'{path / 'model.json'}' is not a coterie model.")
     schema = document.get("schema")
-    if not isinstance(schema, int) or schema < 1:
+    if type(schema) is not int or schema < 1:
         raise ValueError("its schema version is missing")
     if schema > SCHEMA:
         raise CoterieError(
-            f"The model in '{path}' was saved by coterie {document.get('version', '?')} in a newer format "
+            f"The model in '{path}' was saved by coterie {document.get('version', '?')!s:.40} in a newer format "
             f"({schema}; this is coterie {__version__}, which reads up to {SCHEMA}). Update coterie."
         )
     return document
@@ -168,17 +177,24 @@ class Shelf:
         if kind == "mixed":
             values = [unplain(v) for v in entry["values"]]
         elif kind == "texts":
-            stops = self.arrays[f"{entry['array']}.stops"].tolist()
-            data = self.arrays[entry["array"]].tobytes()
-            if (stops[-1] if stops else 0) != len(data):
+            ends, data = self.arrays[f"{entry['array']}.stops"], self.arrays[entry["array"]].tobytes()
+            stops = ends.tolist()
+            if (stops[-1] if stops else 0) != len(data) or np.any(np.diff(ends, prepend=0) < 0):
                 raise ValueError("the texts are cut off")
             starts = [0, *stops[:-1]]
             values = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, stops, strict=False)]
             if entry["dtype"] != "|O":
+                width = re.fullmatch(r"[<>]U(\d{1,9})", entry["dtype"])
+                if not width or int(width[1]) * len(values) > _WIDE * (len(data) + len(values)):
+                    raise ValueError("the texts are cut off")
                 return np.array(values, dtype=entry["dtype"])
         else:
             array = self.arrays[entry["array"]]
-            return array if kind == "numbers" else array.astype(entry["dtype"])
+            if kind == "dates" and _DATES.fullmatch(entry["dtype"]):
+                return array.astype(entry["dtype"])
+            if kind != "numbers":
+                raise ValueError("it holds an array of no kind that is known")
+            return array
         out = np.empty(len(values), dtype=object)
         out[:] = values
         return out
@@ -217,13 +233,28 @@ def _result(document: dict[str, Any], shelf: Shelf) -> FitResult:
 
     design = document["design"]
     values: dict[str, Any] = {k: unplain(document["result"][k]) for k in _VALUES}
+    _need_kinds(values)
     values |= {k: _get_frame(shelf, document["frames"][k]) for k in _FRAMES}
     values["design"] = None if design is None else Design.from_json(json.dumps(design))
-    return FitResult(model=_model(document["model"], shelf), **values)
+    model = _model(document["model"], shelf)
+    if values["design"] is not None and values["design"].terms != model.terms:
+        raise ValueError("its formula does not have its terms")
+    return FitResult(model=model, **values)
+
+
+def _need_kinds(values: dict[str, Any]) -> None:
+    """A ValueError for a value of another type than it is saved with."""
+    for name, value in values.items():
+        kinds = _KINDS[name]
+        texts = value if name in ("notes", "terms") else [*value, *value.values()] if name == "versions" else ()
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        if wrong or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"its {name} is of another kind")
 
 
 def _model(d: dict[str, Any], shelf: Shelf) -> Model:
-    values = {k: unplain(d[k]) for k in _MODEL_VALUES}
+    values: dict[str, Any] = {k: unplain(d[k]) for k in _MODEL_VALUES}
+    _need_kinds(values)
     values["labels"] = shelf.get(d["labels"])
     values["levels"] = tuple(Level(v["name"], shelf.get(v["labels"]), shelf.get(v["parent"])) for v in d["levels"])
     for name in _MODEL_ARRAYS:
@@ -233,15 +264,49 @@ def _model(d: dict[str, Any], shelf: Shelf) -> Model:
     if set(values) != {f.name for f in fields(Model)}:
         raise ValueError("the model's parts are not those of this version")
     model = Model(**values)
-    m, p = len(model.labels), len(model.terms)
-    sound = model.client.shape == (m, p) and model.clusters.shape == (m,) and model.root.shape == (p,)
-    below = (model.clusters, *(v.parent for v in model.levels))
-    for parents, level, nodes in zip(below, model.levels, model.nodes, strict=False):
-        k = len(level.labels)
-        sound &= nodes.shape == (k, p) and bool(np.all((parents >= 0) & (parents < k)))
-    if not sound:
+    if not _sound(model) or not _told(model):
         raise ValueError("its arrays do not fit together")
     return model
+
+
+def _told(model: Model) -> bool:
+    """Whether what a model's info says of coefficients and clients is of their number."""
+    centred, network = model.info.get("centred"), model.info.get("network")
+    if centred is not None:
+        at, means = centred["intercept"], np.asarray(centred["means"])
+        if type(at) is not int or not 0 <= at < len(model.terms) or means.shape != (len(model.terms),):
+            return False
+        if means.dtype.kind not in "fi":
+            return False
+    groups = np.zeros(len(model.labels), np.int64) if network is None else np.asarray(network["groups"])
+    return groups.shape == model.labels.shape and groups.dtype.kind == "i"
+
+
+def _sound(model: Model) -> bool:
+    """Whether every array is of the kind and shape that the others ask for."""
+    m, p, levels = len(model.labels), len(model.terms), model.levels
+    P, sizes = p * (p + 1) // 2, [len(level.labels) for level in levels]
+    below, n = (model.clusters, *(v.parent for v in levels)), len(model.nodes)
+    floats: list[tuple[Any, Any]] = [
+        (model.root, (p,)), (model.root_cov, (p, p)), (model.client, (m, p)),
+        (model.client_cov, (m, P)), (model.client_sigma2, (m,)), (model.D_client[0], (p, p)),
+        *((v, (k, p)) for v, k in zip(model.nodes, sizes, strict=False)),
+        *((v, (k, P)) for v, k in zip(model.node_cov, sizes, strict=False)),
+        *((D, (p, p)) for D in model.D_levels),
+    ]  # fmt: skip
+    whole = [(model.clusters, m), (model.personal, len(model.personal)), *zip(below[1:], sizes, strict=True)]
+    return (
+        model.family in _FAMILIES
+        and n <= len(levels)
+        and len(model.node_cov) == n
+        and len(model.D_client) in (1, *sizes[:1])
+        and all(isinstance(v.name, str) and v.labels.ndim == 1 for v in levels)
+        and model.labels.ndim == 1
+        and all(v is None or (v.dtype.kind == "f" and v.shape == shape) for v, shape in floats)
+        and all(v.dtype.kind in "iu" and v.shape == (k,) and np.all(v >= 0) for v, k in whole)
+        and bool(np.all(model.personal < p))
+        and all(bool(np.all(v < k)) for v, k in zip(below, [*sizes, 1], strict=True))
+    )
 
 
 def _put_frame(shelf: Shelf, name: str, frame: pd.DataFrame | None) -> Any:
@@ -261,6 +326,10 @@ def _get_frame(shelf: Shelf, entry: Any) -> pd.DataFrame | None:
     if entry is None:
         return None
     name, dtype, values = entry["index"]
+    for known in map(_DTYPE.fullmatch, [dtype, *(kind for _, kind, _ in entry["columns"])]):
+        if known is None:
+            raise ValueError("a table of it has a column of no kind that is known")
+        need_zone(known[2])
     index = pd.Index(shelf.get(values), dtype=dtype, name=unplain(name))
     columns = [pd.Series(shelf.get(v), dtype=kind, index=index) for _, kind, v in entry["columns"]]
     if not columns:

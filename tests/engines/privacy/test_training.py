@@ -173,11 +173,11 @@ def test_a_configuration_with_privacy(tmp_path):
 
     other = tmp_path / "other"
     train(bench, "fedavg", {"eta": 0.5}, [Cut()], other)
-    again = train(bench, "fedavg", {}, folder=other, resume=True)
+    again = train(bench, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     np.testing.assert_array_equal(again.theta, run.theta)
     assert again.privacy == run.privacy
     longer = Bench(replace(told, run=told.run | {"rounds": 9}), 0, bench.data)
-    spent = train(longer, "fedavg", {}, folder=other, resume=True)
+    spent = train(longer, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     assert (spent.status, spent.rounds, spent.trouble) == ("stopped", 6, "")
 
 

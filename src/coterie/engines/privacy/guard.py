@@ -13,7 +13,7 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.privacy.account import Event, accounting, epsilon
 from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
 from coterie.engines.requests import Answer, answered, failed, need_form
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 
 _CLIPPED = work_name(clipped)
@@ -125,8 +125,11 @@ class Guard:
         """Take what the book says: another process of the site may have written it since."""
         if self._book is not None and self._book.exists():
             kept = checkpoint.read(self._book)
-            self._counts = {Event(noise, sampling): count for noise, sampling, count in kept["counts"]}
-            self._last = kept["last"]
+            with fitting(f"The book of privacy {self._book}", "Nothing is given without what it says was spent."):
+                counts = [(Event(float(noise), float(part)), int(n)) for noise, part, n in kept["counts"]]
+                if not all(e.noise > 0.0 < e.sampling <= 1.0 and n > 0 for e, n in counts):
+                    raise ValueError
+                self._counts, self._last = dict(counts), bytes(kept["last"])
 
     def _write(self, counts: dict[Event, int], last: bytes) -> None:
         """Charge, in the book first: what cannot be written there is not given."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from coterie.engines import checkpoint
+from coterie.engines import checkpoint, wire
 from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, fitting, listed
 from coterie.methods.local_training.at_home import BROKEN, FAR
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import trainer
@@ -174,7 +175,11 @@ class _Run:
         self.fed.resume(saved["engine"])
         kept = saved["state"]
         every = self.bench.config.run["evaluate_every"]
-        self.state, self.best, self.before = dict(kept["method"]), dict(kept["best"]), kept["seconds"]
+        self.state, self.best, self.before = dict(kept["method"]), dict(kept["best"]), float(kept["seconds"])
+        t, status = self.state["t"], self.state["status"]
+        whole = isinstance(t, Integral) and not isinstance(t, bool)
+        if not (whole and 0 <= t <= self.bench.config.run["rounds"] and status == "running"):
+            raise ValueError
         self.curve = [dict(p) for p in kept["curve"] if p["round"] % every == 0]
 
 
@@ -199,7 +204,8 @@ def train(
     folder : path, optional
         Where checkpoints go.
     resume : bool, default False
-        Go on from the checkpoint there; the numbers are those of a run that was never cut.
+        Go on from the checkpoint there; the numbers are those of a run that was never cut. Its setting must be one that
+        the configuration, or ``setting``, has.
 
     Returns
     -------
@@ -215,12 +221,19 @@ def train(
     here = Bench(bench.config, bench.seed, _kept(bench, judge)) if judge is not None else bench
     saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
-        setting = saved["state"]["setting"]
+        setting = _resumed(trainer(name, here.config.folder), setting, here.config.given(name), saved["state"])
     run = _Run(here, trainer(name, here.config.folder), dict(setting), judge)
     if saved is None:
         run.state = dict(run.method.init(run.fed))
-    else:
+        return _train(run, callbacks, folder)
+    with fitting(f"The checkpoint in '{folder}'", "Begin again without it."):
         run.restore(saved)
+        return _train(run, callbacks, folder)
+
+
+def _train(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> Trained:
+    """All rounds from where a run stands, between the first and the last word to callbacks."""
+    bench, name, config = run.bench, run.trainer.name, run.bench.config.run
     try:
         settings = {"method": name, "seed": bench.seed, **run.trainer.over(run.trainer.defaults, run.setting)}
         for callback in callbacks:
@@ -232,6 +245,22 @@ def train(
         for callback in callbacks:
             callback.end()
     return _ended(run, status)
+
+
+def _resumed(
+    trainer: Trainer, given: Mapping[str, Any], configured: Mapping[str, Any], kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The setting of a checkpoint, each value of which the configuration or the call must have too."""
+    choices = [*trainer.settings(configured), given]
+    setting = kept.get("setting")
+    if not isinstance(setting, dict) or not all(
+        any(name in choice and wire.encode(choice[name]) == wire.encode(value) for choice in choices)
+        for name, value in setting.items()
+    ):
+        raise CoterieError(
+            "The checkpoint has hyper-parameters that the configuration has not: begin again without it."
+        )
+    return setting
 
 
 def _rounds(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> str:
@@ -296,11 +325,12 @@ def saved_run(bench: Bench, name: str, folder: Path | None) -> dict[str, Any]:
     if not isinstance(kept, dict) or "configuration" not in kept:
         raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run.")
     before, now = kept["configuration"], bench.config.document(name)
-    longer = before["run"]["rounds"] <= now["run"]["rounds"]
-    if longer:
-        before = before | {"run": before["run"] | {"rounds": now["run"]["rounds"]}}
-    data = {"fingerprint": bench.data.fingerprint, "seed": bench.seed}
-    found = differences(before, now) or differences({"data": kept["data"]}, {"data": data})
+    with fitting(f"The checkpoint in '{folder}'", "Begin again without it."):
+        longer = before["run"]["rounds"] <= now["run"]["rounds"]
+        if longer:
+            before = before | {"run": before["run"] | {"rounds": now["run"]["rounds"]}}
+        data = {"fingerprint": bench.data.fingerprint, "seed": bench.seed}
+        found = differences(before, now) or differences({"data": kept["data"]}, {"data": data})
     if found:
         more = "" if longer else " Rounds can only be made more."
         raise CoterieError(f"The checkpoint in '{folder}' is of another configuration: {', '.join(found)}.{more}")

@@ -28,7 +28,7 @@ from coterie.federation import Ragged
 from coterie.methods.grouping.adapt import Adapted, adapt
 from coterie.methods.own_method import Permitted, digest
 from coterie.methods.training import trainer
-from coterie.results.plain import plain, unplain
+from coterie.results.plain import from_json, plain, unplain
 from coterie.results.store import Shelf
 from coterie.results.training import model
 from coterie.results.training.bench import Bench
@@ -294,7 +294,7 @@ def load(
 
 def _read(path: Path) -> tuple[dict[str, Any], Shelf]:
     """The document and its arrays; a ValueError where they are not what was written together."""
-    document = json.loads(files.content(path / FILE))
+    document = from_json(files.content(path / FILE))
     if document["format"] != FORMAT or not _ARRAYS.fullmatch(file := document["arrays"]["file"]):
         raise ValueError
     content = files.content(path / file)
