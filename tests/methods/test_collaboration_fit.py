@@ -151,6 +151,7 @@ BAD = [
     ({"eta": 10**400}, "eta must lie above 0"),
     ({"alpha": 10**300}, "alpha must lie from 0 to 1"),
     ({"rule": np.ones(3)}, "rule must be mean"),
+    ({"within": "cluster", "tau": {"c0": {"c1": 1.0}}}, "tau names them: leave one out"),
     ({"within": "cluster"}, "need clusters: name a cluster column"),
     ({"main": {"c0": 1}}, "main names a client by its label"),
     ({"main": "nobody"}, "main names client 'nobody'"),

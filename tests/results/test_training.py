@@ -324,3 +324,18 @@ def test_callbacks_that_fail_lack_methods_or_are_none(bench):
         of("Needs")
     with pytest.raises(CoterieError, match="is no function"):
         of("METHODS")
+
+
+def test_what_no_theorem_covers_is_noted_with_the_run():
+    from coterie.report.training import notes
+    from coterie.results.training.bench import Bench
+    from coterie.results.training.comparison import Comparison
+    from coterie.results.training.config import Config
+    from coterie.results.training.run import train
+
+    small = {"data": {"clients": 4, "rows": 200}, "run": {"rounds": 1}}
+    config = Config.of(small | {"method": {"name": "l2gd", "lam": 2.0}})
+    run = train(Bench.of(config, 0), "l2gd", config.given("l2gd"))
+    (said,) = run.notes
+    assert run.status == "running" and "eta tau lam = 2, beyond the mean" in said
+    assert f"l2gd: {said}" in notes(Comparison(config, {"l2gd": [run]}, [None], {}))

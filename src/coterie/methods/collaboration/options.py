@@ -100,6 +100,8 @@ class Options:
                 raise CoterieError(f"Collaboration has no option {name!r}.{hint} There are {', '.join(names)}.")
         if "collaborators" in given and not (isinstance(given.get("tau", "auto"), str) and given.get("tau") != "equal"):
             raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
+        if given.get("within") == "cluster" and not isinstance(given.get("tau", "auto"), str):
+            raise CoterieError("within says where collaborators are looked for, and tau names them: leave one out.")
         return cls(**given)
 
     def under(self, metric: Metric) -> Metric:
