@@ -22,7 +22,7 @@ help:
 
 demo: $(VENV)/.data
 	@mkdir -p build
-	$(BIN)/coterie data fetch hsb82 --out build/hsb82.csv
+	$(BIN)/coterie data fetch hsb82 --out build/hsb82.csv --force
 	$(BIN)/coterie fit build/hsb82.csv --formula "mAch ~ cses" --client school --cluster sector --out build/demo
 	@echo "The model is in build/demo, the report is build/demo/report.html"
 

@@ -54,7 +54,8 @@ def test_fetch_does_not_write_over_a_file_by_itself(folder):
     Path("heart.csv").write_text("mine")
     assert "'heart.csv' is there already; name another file with --out" in coterie("data", "fetch", "heart").message
     assert Path("heart.csv").read_text() == "mine"
-    assert coterie("data", "fetch", "heart", "--out", "heart.csv").code == 0
+    assert "--force" in coterie("data", "fetch", "heart", "--out", "heart.csv").message
+    assert coterie("data", "fetch", "heart", "--out", "heart.csv", "--force").code == 0
     assert len(pd.read_csv("heart.csv")) == 920
 
 

@@ -28,7 +28,7 @@ def test_a_model_json_and_the_usual_name(model):
 
 
 def test_a_page_is_written_over(model):
-    Path("page.html").write_text("old")
+    Path("page.html").write_text('<meta name="generator" content="coterie">')
     assert coterie("report", model, "--out", "page.html").code == 0
     assert Path("page.html").stat().st_size > 1000
 

@@ -57,3 +57,59 @@ def test_a_reader_that_goes_away_is_no_error(folder):
     run = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, cwd=folder)
     os.close(write)
     assert (run.returncode, run.stderr) == (141, "")
+
+
+FIT = ["--formula", "score ~ hours", "--client", "school", "--splits", "1"]
+WRITERS = {
+    "compare": ["compare", "table.csv", *FIT, "--out", "mine.csv"],
+    "advise": ["advise", "table.csv", *FIT, "--out", "mine.csv"],
+    "pairs": ["advise", "table.csv", *FIT, "--pairs", "mine.csv"],
+    "predict": ["predict", "model", "table.csv", "--out", "mine.csv"],
+    "parquet": ["predict", "model", "table.csv", "--out", "mine.parquet"],
+    "report": ["report", "model", "--out", "mine.html"],
+    "fetch": ["data", "fetch", "heart", "--out", "mine.csv"],
+    "fit": ["fit", "table.csv", *FIT, "--out", "mine"],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_only_what_coterie_wrote_is_replaced_without_force(folder, name):
+    file = folder / ("mine/report.html" if name == "fit" else WRITERS[name][-1])
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine,too\n1,2\n")
+    before = files(folder)
+    assert "coterie did not write it" in coterie(*WRITERS[name]).message
+    assert file.read_text() == "mine,too\n1,2\n"
+    assert files(folder) == before
+    for more in (["--force"], []):  # then it is coterie's
+        assert coterie(*WRITERS[name], *more).code == 0
+    assert b"mine,too" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["compare", "advise", "pairs", "predict"])
+@pytest.mark.parametrize("out", ["./table.csv", "link.csv", "hard.csv"])
+def test_no_command_writes_over_its_own_input_even_if_forced_to(folder, name, out):
+    Path("link.csv").symlink_to("table.csv")
+    os.link("table.csv", "hard.csv")
+    before = Path("table.csv").read_bytes()
+    assert "is the table itself" in coterie(*WRITERS[name][:-1], out, "--force").message
+    assert Path("table.csv").read_bytes() == before
+
+
+def test_a_file_of_edges_is_an_input_too(folder):
+    Path("edges.csv").write_text("a,b\nash,birch\nbirch,cedar\n")
+    before = Path("edges.csv").read_bytes()
+    arguments = ["compare", "table.csv", *FIT, "--out", "edges.csv", "--force"]
+    if "--network" in coterie("compare", "--help").out:
+        assert "another input" in coterie(*arguments, "--network", "edges=edges.csv").message
+    assert Path("edges.csv").read_bytes() == before
+
+
+def test_a_folder_of_training_results_is_replaced_and_no_other(folder):
+    Path("small.toml").write_text("")
+    Path("out").mkdir()
+    Path("out/metrics.csv").write_text("mine")
+    assert "'out/metrics.csv' is there already" in coterie("train", "small.toml", "--out", "out").message
+    Path("out/metrics.csv").unlink()
+    Path("out/training.json").write_text("{}")
+    assert "'out/training.json' is there already" in coterie("train", "small.toml", "--out", "out").message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import TablePath, check_table, place, say, status, width
+from coterie.cli.common import Force, TablePath, check_table, need_room, our_table, place, say, status, width
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -86,14 +86,15 @@ def advise(
     seed: o.Seed = 0,
     out: Out = None,
     pairs: Pairs = None,
+    force: Force = False,
 ) -> None:
     """Say with whom every client should collaborate, what that promises, and what held-out rows say of it."""
     for file in (out, pairs):
         if file is not None:
             check_table(file)
-            if file.exists() and table.exists() and file.samefile(table):
-                raise CoterieError(f"'{file}' is the table itself; name another file for the advice.")
-    if out is not None and pairs is not None and out.absolute() == pairs.absolute():
+            columns = ("collaborators", "speedup") if file is out else ("collaborator", "tau", "weight")
+            need_room(file, [table], force, our_table(*columns))
+    if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
     advice = _read(context)
     from coterie.report.advice import advice_table, collaborators_table
@@ -114,7 +115,7 @@ def advise(
 
 def _read(context: typer.Context) -> Advice:
     """Read the table and ask for advice: what is left of the options are the arguments of coterie.advise."""
-    mine = ("table", "out", "pairs", "main")
+    mine = ("table", "out", "pairs", "main", "force")
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in mine}
     options["cluster"] = tuple(options["cluster"] or ())
     options |= o.assignments("--prior", [f"prior={options['prior']}"])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, NoRows
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
 TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that coterie did not write.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
 
 
@@ -105,3 +107,51 @@ def check_folder(out: Path, option: str = "--out") -> None:
         raise CoterieError(f"'{out}' cannot be made, because '{above}' is a file.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise CoterieError(f"'{out}' cannot be written: permission denied in '{above}'.")
+
+
+def need_room(
+    out: Path, inputs: Iterable[Path], force: bool, ours: Callable[[Path], bool], other: str = "another file"
+) -> None:
+    """Refuse to write over an input of the same command or, unless forced to, over what coterie did not write."""
+    if not out.exists() or out.is_dir():  # of a folder its writer complains
+        return
+    if any(path.exists() and out.samefile(path) for path in inputs):  # by any path, symbolic and hard links too
+        raise CoterieError(f"'{out}' is the table itself or another input; name {other}.")
+    if not force and not ours(out):
+        raise CoterieError(
+            f"'{out}' is there already, and coterie did not write it: name {other}, or replace it with --force."
+        )
+
+
+def our_table(*columns: str) -> Callable[[Path], bool]:
+    """Whether a file is a table of coterie's, which has these columns."""
+
+    def ours(path: Path) -> bool:
+        from coterie.data.table import read_table
+
+        try:
+            return set(columns) <= set(read_table(path).columns)
+        except NoRows:  # its header alone says nothing that could be lost
+            return path.stat().st_size == 0
+        except CoterieError:
+            return False
+
+    return ours
+
+
+def our_page(path: Path) -> bool:
+    """Whether a file is a report of coterie's."""
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="coterie">' in file.read(4096)
+
+
+def our_document(form: str) -> Callable[[Path], bool]:
+    """Whether a JSON file is of one of coterie's formats."""
+
+    def ours(path: Path) -> bool:
+        try:
+            return json.loads(path.read_bytes()).get("format") == form
+        except (ValueError, AttributeError, RecursionError):
+            return False
+
+    return ours

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import check_table, place, say
-from coterie.cli.fit import fit_table, print_comparison
+from coterie.cli.common import Force, check_table, need_room, our_page, our_table, place, say
+from coterie.cli.fit import fit_table, inputs, print_comparison
 from coterie.errors import CoterieError
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
@@ -87,14 +87,20 @@ def compare(
     methods: Methods = None,
     report: Report = None,
     out: Out = None,
+    force: Force = False,
 ) -> None:
     """Compare the methods on held-out rows of every client; no model is kept."""
     if out is not None:
         check_table(out)
+        need_room(out, inputs(table, network), force, our_table("method"))
+    if report is not None:
+        need_room(report, [table], force, our_page)
     of_training = {"methods": methods, "report": report}
     if table.suffix.lower() == ".toml":
         _refuse(
-            context, {"table", "out", *of_training}, f"'{table}' is a configuration, which says all that is trained"
+            context,
+            {"table", "out", "force", *of_training},
+            f"'{table}' is a configuration, which says all that is trained",
         )
         compare_trained(table, methods, report, out)
         return

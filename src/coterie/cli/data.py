@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import check_table, place, say, width
+from coterie.cli.common import Force, check_table, need_room, place, say, width
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from coterie.data.catalog import Entry
 
 _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
@@ -76,6 +78,7 @@ def fetch(
             help="A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write a table to a file."""
     from coterie.data.catalog import describe, fetch
@@ -83,12 +86,23 @@ def fetch(
 
     entry = describe(name)
     file = Path(f"{entry.name}.csv") if out is None else out
-    if out is None and file.exists():
+    if out is None and file.exists() and not force:
         raise CoterieError(f"'{file}' is there already; name another file with --out.")
     check_table(file)
     df = fetch(entry.name)
+    need_room(file, [], force, lambda path: _same(df, path))
     write_table(df, file)
     say(f"Wrote {len(df):,} rows to {file}.")
+
+
+def _same(df: pd.DataFrame, file: Path) -> bool:
+    """Whether a file holds this table already."""
+    from coterie.data.table import read_table
+
+    try:
+        return [*read_table(file).columns] == [*df.columns] and len(read_table(file)) == len(df)
+    except CoterieError:
+        return False
 
 
 def commands(entry: Entry) -> list[str]:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import TablePath, check_folder, place, say, status, width
+from coterie.cli.common import (
+    Force,
+    TablePath,
+    check_folder,
+    need_room,
+    our_document,
+    our_page,
+    place,
+    say,
+    status,
+    width,
+)
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -60,12 +71,15 @@ def fit(
     split_by: o.SplitBy = None,
     seed: o.Seed = 0,
     out: Out = None,
+    force: Force = False,
 ) -> None:
     """Find the best model for every client of a table, and show that it is the best."""
     from coterie.report.words import one
 
     if out is not None:
         check_folder(out)
+        need_room(out / "model.json", inputs(table, network), False, our_document("coterie model"), "another folder")
+        need_room(out / "report.html", inputs(table, network), force, our_page, "another folder")
     df, result = fit_table(context)
     if out is not None:
         with status("Writing the report ..."):
@@ -88,7 +102,7 @@ def fit(
 
 def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
-    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out")}
+    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out", "force")}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     options["rounds"] = o.assignments("--rounds", options.get("rounds"))
@@ -104,6 +118,12 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
     with status("Comparing the methods ..."):
         return df, fit_frame(df, **options)
+
+
+def inputs(table: Path, network: list[str] | None) -> list[Path]:
+    """The files that a command reads."""
+    edges = o.assignments("--network", network, names=("covariates",)).get("edges")
+    return [table, *([] if edges is None else [Path(edges)])]
 
 
 def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:

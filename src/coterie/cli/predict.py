@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import ModelPath, TablePath, check_table, load_model, place, say, status
+from coterie.cli.common import (
+    Force,
+    ModelPath,
+    TablePath,
+    check_table,
+    load_model,
+    need_room,
+    our_table,
+    place,
+    say,
+    status,
+)
 from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
@@ -70,6 +81,7 @@ def predict(
             help="A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Predict the rows of a table, in their order.
 
@@ -77,8 +89,7 @@ def predict(
     """
     if out is not None:
         check_table(out)
-        if out.exists() and table.exists() and out.samefile(table):
-            raise CoterieError(f"'{out}' is the table itself; name another file for the predictions.")
+        need_room(out, [table], force, our_table("prediction", "source"))
     result = load_model(model)
     from coterie.data.table import write_table
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import check_folder, place, say, width
+from coterie.cli.common import Force, check_folder, need_room, our_document, our_page, place, say, width
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -35,10 +35,13 @@ Resume = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first client whose data or steps are broken.")]
 
 
-def train(config: ConfigPath, out: Out = None, resume: Resume = False, strict: Strict = False) -> None:
+def train(
+    config: ConfigPath, out: Out = None, resume: Resume = False, strict: Strict = False, force: Force = False
+) -> None:
     """Train one method on the clients that a configuration describes."""
     if out is not None:
         check_folder(out)
+        need_folder(out, config, force)
     from coterie.results.training.config import read
 
     described = read(config)
@@ -56,6 +59,14 @@ def train(config: ConfigPath, out: Out = None, resume: Resume = False, strict: S
         say(f"Report: {out / 'report.html'}")
     if run.trouble:
         raise CoterieError(f"{run.trouble} Take smaller steps, or look at that client's data.")
+
+
+def need_folder(out: Path, config: Path, force: bool) -> None:
+    """Refuse a folder that holds files of somebody else's under the names of those that are written."""
+    mine = out / "training.json"
+    need_room(mine, [config], force, our_document("coterie training"), "another folder")
+    for name in ("metrics.csv", "clients.csv", "report.html"):
+        need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
 
 
 def checked(config: Config) -> None:
