@@ -90,18 +90,16 @@ def compare(
     force: Force = False,
 ) -> None:
     """Compare the methods on held-out rows of every client; no model is kept."""
+    training = table.suffix.lower() == ".toml"
     if out is not None:
         check_table(out)
-        need_room(out, inputs(table, network), force, our_table("method"))
+        need_room(out, inputs(table, network), force, our_table("method", "to_best" if training else "loss_rows"))
     if report is not None:
         need_room(report, [table], force, our_page)
     of_training = {"methods": methods, "report": report}
-    if table.suffix.lower() == ".toml":
-        _refuse(
-            context,
-            {"table", "out", "force", *of_training},
-            f"'{table}' is a configuration, which says all that is trained",
-        )
+    if training:
+        why = "is a configuration, which says all that is trained"
+        _refuse(context, {"table", "out", "force", *of_training}, f"'{table}' {why}")
         compare_trained(table, methods, report, out)
         return
     _refuse(context, context.params.keys() - of_training, f"'{table}' is a table")
