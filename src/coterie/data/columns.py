@@ -29,7 +29,14 @@ Kind = Literal["number", "category"]
 LEVELS = 1000
 """Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
 
-_OTHER_NUMBER = re.compile(r"[+-]?\s*[€$£¥]?\s*\d[\d\s.,'’]*[€$£¥%]?")
+_MONEY = r"(?:[A-Z]{0,3}[€$£¥₹₩]|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL|Rs\.?|kr\.?)"
+_OTHER_NUMBER = re.compile(
+    rf"[(<>≤≥~≈±]*\s*[+\-−]?\s*{_MONEY}?\s*[+\-−]?(?:\d[\d\s.,'’_]*|[.,]\d+)(?:e[+-]?\d+)?[)]?\s*"
+    rf"(?P<unit>{_MONEY}|[^\W\d_][^\W\d]{{0,11}}\.?(?:\s*[/^*·]\s*[^\W_]+|[²³])*|[%‰°][A-Za-z]?|[µμ][a-z]+)?",
+)
+_ORDINALS = frozenset({"st", "nd", "rd", "th"})
+_UNITS = 3
+"""Most units that one column may have; with more of them its texts are names, such as 3A and 4B."""
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
 _MISSING = "missing values"
 _NOT_NUMBERS = "values that are not numbers"
@@ -137,13 +144,22 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
             f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it (or if '{name}' "
             f"is a category, write C({name}) in the formula)."
         )
-    written = [text for text in counts.index if isinstance(text, str) and _OTHER_NUMBER.fullmatch(text.strip())]
+    written = _numbers_as_text(counts.index)
     if 2 * (readable + int(counts[written].sum())) > total and not parsed.all() and len(counts) > 2:
         raise CoterieError(
             f"Column '{name}' has numbers that are written as text, such as {written[0]!r}: write them as in 1234.5, "
-            f"without signs around them (or if '{name}' is a category, write C({name}) in the formula)."
+            f"without signs or units around them (or if '{name}' is a category, write C({name}) in the formula)."
         )
     return "category"
+
+
+def _numbers_as_text(values: Iterable[Any]) -> list[str]:
+    """The texts that are numbers with signs or units around them, or with other marks than a point in them."""
+    found = {t: m for t in values if isinstance(t, str) and (m := _OTHER_NUMBER.fullmatch(t.strip()))}
+    units = {m["unit"] for m in found.values() if m["unit"]}
+    if units & _ORDINALS or len(units) > _UNITS or (len(units) > 1 and len(found) < 3 * len(units)):
+        return [t for t, m in found.items() if not m["unit"]]
+    return list(found)
 
 
 def _thing(dtype: Any) -> str:
