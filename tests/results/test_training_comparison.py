@@ -9,10 +9,13 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
+from coterie.report import training as page
+from coterie.report.tables import render_text
 from coterie.results.training import comparison
 from coterie.results.training.bench import Bench
-from coterie.results.training.comparison import chosen, compare, pick
-from coterie.results.training.scores import Scores
+from coterie.results.training.comparison import chosen, compare, half_width, pick
+from coterie.results.training.run import Trained, train
+from coterie.results.training.scores import Rule, Scores
 from tests.results.test_training import config
 
 
@@ -26,21 +29,55 @@ def test_local_and_pooled_are_always_in(result):
     assert [run.seed for run in result.runs["ditto"]] == [0, 1, 2]
 
 
-def test_intervals_are_students_over_seeds(result):
+def test_intervals_are_of_the_point_over_clients_and_seeds(result):
     difference = result.values("ditto") - result.values(result.best)
     value, low, high = result.interval("ditto", result.best)
-    expected = stats.t.interval(0.95, 2, difference.mean(), stats.sem(difference))
-    assert value == pytest.approx(difference.mean())
-    if np.ptp(difference):
-        assert (low, high) == pytest.approx(expected)
+    assert value == pytest.approx(difference.mean()) and low <= value <= high
     value, low, high = result.interval("ifca")
-    scores = result.values("ifca")
-    assert (low, high) == pytest.approx(stats.t.interval(0.95, 2, scores.mean(), stats.sem(scores)))
+    assert value == pytest.approx(result.values("ifca").mean())
+    scores = [run.scores for run in result.runs["ifca"]]
+    moved = [(s.accuracy - v) * s.weight / s.weight.sum() for s, v in zip(scores, result.values("ifca"), strict=True)]
+    m, f, one = 12, 0.5, np.mean([12 / 11 * np.square(u).sum() for u in moved])
+    assert len(moved[0]) == m and result.config.data["test"] == f
+    excess = max(result.values("ifca").var(ddof=1) - one * (1 - f), 0.0) / 3
+    half = np.sqrt(stats.t.ppf(0.975, 11) ** 2 * one * (f + (1 - f) / 3) + stats.t.ppf(0.975, 4) ** 2 * excess)
+    assert (low, high) == pytest.approx((value - half, min(value + half, 1.0)))
+
+
+def crossed(m, seeds, ratio, rng):
+    """Scores of clients with effects of theirs, of seeds and of both; seeds' s.d. as a share of what clients add."""
+    apart = ratio * np.sqrt(2.0 / m)
+    scores = rng.normal(size=m) + rng.normal(0.0, apart, (seeds, 1)) + rng.normal(size=(seeds, m))
+    value = scores.mean(axis=1)
+    return value, (scores - value[:, None]) / m
+
+
+@pytest.mark.parametrize(("m", "seeds", "ratio"), [(8, 1, 0.0), (8, 2, 0.0), (30, 2, 1.0), (8, 5, 3.0)])
+def test_intervals_cover_means_of_other_clients_and_seeds(m, seeds, ratio):
+    rng = np.random.default_rng(3)
+    found = [crossed(m, seeds, ratio, rng) for _ in range(800)]
+    half = np.array([half_width(value, moved, 1.0) for value, moved in found])
+    covered = np.mean([abs(value.mean()) <= h for (value, _), h in zip(found, half, strict=True)])
+    assert 0.91 <= covered <= 0.985  # a standard error is 0.008
+
+
+@pytest.mark.parametrize("alike", [1.0, 0.5])
+def test_more_seeds_do_not_widen_an_interval(alike):
+    rng = np.random.default_rng(4)
+    widths = {
+        seeds: np.mean([half_width(*crossed(12, seeds, 0.0, rng), alike) for _ in range(200)]) for seeds in (1, 2, 5)
+    }
+    assert widths[5] < widths[2] < 1.1 * widths[1]
+
+
+def test_a_single_client_is_judged_over_seeds_alone():
+    assert np.isnan(half_width(np.array([0.5]), np.zeros((1, 1)), 1.0))
+    assert half_width(np.array([0.4, 0.6]), np.zeros((2, 1)), 1.0) > 0.0
 
 
 def test_the_table_is_that_of_the_runs(result):
     table = result.table
-    assert table["accuracy"].is_monotonic_decreasing
+    assert table["accuracy"].is_monotonic_decreasing and (table["loss_low"] <= table["loss"]).all()
     for name, runs in result.runs.items():
         assert table["accuracy"][name] == pytest.approx(np.mean([r.scores.summary()["accuracy"] for r in runs]))
     assert np.isnan(table["bytes"]["pooled"])
@@ -55,11 +92,91 @@ def test_paired_seeds_share_rows_and_first_models(result):
     np.testing.assert_array_equal(again.values("ditto"), result.values("ditto"))
 
 
-def test_with_one_seed_clients_are_resampled():
-    one = compare(config(), ["fedavg"])
-    value, low, high = one.interval("fedavg", "pooled" if one.best == "pooled" else one.best)
-    assert low <= value <= high
+def test_with_one_seed_the_interval_is_of_the_point_itself():
+    one = compare(config(data={"partition": "dirichlet", "alpha": 0.3}), ["fedavg"])
+    value, low, high = one.interval("fedavg")
+    s = one.runs["fedavg"][0].scores
+    assert np.ptp(s.weight) > 0 and value == pytest.approx(s.accuracy @ s.weight / s.weight.sum())
+    m = len(s.weight)
+    error = np.sqrt(m / (m - 1) * np.square((s.accuracy - value) * s.weight).sum()) / s.weight.sum()
+    half = stats.t.ppf(0.975, m - 1) * error
+    assert (low, high) == pytest.approx((max(value - half, 0.0), min(value + half, 1.0)))
     assert one.interval(one.best, one.best) == (0.0, 0.0, 0.0)
+
+
+def test_clients_with_names_are_the_same_in_every_seed():
+    rng = np.random.default_rng(0)
+    loss, weight = rng.normal(size=(2, 3)), np.full(3, 4.0)
+    settled = config(data={"partition": "given"}, run={"seeds": 2})
+    labels = [("a", "b", "c"), ("b", "c", "a")]
+    runs = [
+        Trained("fedavg", {}, k, None, Scores(loss[k], None, weight, Rule()), [], "running", 1, labels=labels[k])
+        for k in range(2)
+    ]
+    found = comparison.Comparison(settled, {"fedavg": runs}, [None, None], {})
+    aligned = np.stack([loss[0], loss[1][[2, 0, 1]]])
+    moved = (aligned - aligned.mean(axis=1, keepdims=True)) / 3
+    value, low, high = found.interval("fedavg")
+    assert high - value == pytest.approx(half_width(loss.mean(axis=1), moved, 1.0)) == pytest.approx(value - low)
+
+
+def scored(greater):
+    return config(
+        model={"path": "mlp", "args": {"sizes": [64, 10]}, "score": f"{__name__}:far", "greater_is_better": greater},
+        run={"rounds": 2},
+    )
+
+
+def far(outputs, targets):
+    """An error of one's own, which is far from 0 to 1."""
+    return 50.0 + (outputs.argmax(1) - targets).abs().double()
+
+
+def test_a_score_of_one_s_own_has_its_name_and_no_bounds():
+    pytest.importorskip("torch")
+    for greater, judged in ((None, "loss"), (False, "far"), (True, "far")):
+        result = compare(scored(greater), ["fedavg"])
+        assert result.score == judged
+        table = result.table
+        assert (table["far"] > 40.0).all() and (table["far_high"] > table["far"]).all() and "loss" in table
+        assert "accuracy" not in table
+        assert table[judged].iloc[0] == (table[judged].max() if greater else table[judged].min())
+        if greater is not None:
+            assert (table["far_worst"] < table["far"]).all() == greater
+        text = render_text(page.comparison_table(result), 200)
+        assert "far (95% interval)" in text and "loss (95% interval)" in text and "accuracy" not in text
+        assert ("greater_is_better" in text) == (greater is None)
+        assert f"has a {judged} of" in page.headline(result)
+
+
+def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path):
+    from sklearn.metrics import balanced_accuracy_score
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3)).astype(np.float32)
+    y = (X[:, 0] + 0.5 * rng.normal(size=400) > 1.9).astype(np.int64)
+    np.savez(tmp_path / "rare.npz", X=X, y=y, client=np.repeat(np.arange(8), 50))
+    tables = {"data": {"source": "rare.npz", "partition": "given"}, "run": {"rounds": 10}}
+    result = compare(comparison.Config.of(tables, tmp_path), ["fedavg"])
+    assert result.score == "loss" and result.rule.common == pytest.approx(1.0 - y.mean())
+    table = result.table
+    assert table["loss"].is_monotonic_increasing and {"accuracy", "balanced accuracy"} <= set(table)
+    bench, run = Bench.of(result.config, 0), result.runs["fedavg"][0]
+    again = train(bench, "fedavg", run.setting)
+    theta = np.broadcast_to(again.theta, (8, again.theta.shape[1]))
+    part = bench.data.test
+    rows = np.concatenate([np.arange(a, b) for a, b in zip(part.starts, part.stops, strict=True)])
+    right = balanced_accuracy_score(part.y[rows], bench.held.predict(theta))
+    assert table["balanced accuracy"]["fedavg"] == pytest.approx(right)
+    text = render_text(page.comparison_table(result), 240)
+    assert "balanced accuracy, % (95% interval)" in text and "ordered by their loss" in " ".join(text.split())
+
+
+def test_clients_that_no_score_has_are_named():
+    scores = Scores(np.array([1.0, np.nan, np.inf]), None, np.array([3.0, 0.0, 2.0]), Rule())
+    run = Trained("fedavg", {}, 0, None, scores, [], "running", 1, labels=("a", "b", "c"))
+    none, wild = page.unscored(run)
+    assert "no score has client b" in none and "not finite at client c" in wild
 
 
 def test_a_setting_is_chosen_without_test_rows(monkeypatch):
@@ -109,11 +226,3 @@ def test_scores_leave_out_clients_without_sound_rows():
     assert found["accuracy_worst"] == 0.25
     assert found["accuracy_10th"] == pytest.approx(0.275)
     assert found["loss_worst"] == 3.0
-
-
-def test_losses_are_judged_downwards(result, monkeypatch):
-    monkeypatch.setattr(comparison.model, "scored", lambda _: False)
-    by_loss = comparison.Comparison(result.config, result.runs, result.groups, {})
-    assert by_loss.score == "loss"
-    assert by_loss.best == min(by_loss.runs, key=lambda name: by_loss.values(name).mean())
-    assert by_loss.table["loss"].is_monotonic_increasing

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from coterie.report.words import amount
 from coterie.results.training.callbacks import Callback, Look
 
+_BESIDE = ("_clients", "_worst", "_10th", "_90th", "validation")
 RARE, LINES = 30.0, 10
 """Seconds between plain lines, at least, and how many of them a run has, at most."""
 
@@ -71,7 +72,8 @@ class Progress(Callback):
 def line(what: str, look: Look, left: float | None) -> str:
     """``fedavg: round 12 of 50, accuracy 0.871, loss 0.412, 1.2 MB up, 1.2 MB down, 40 s left``."""
     parts = [f"round {look.round} of {look.rounds}"]
-    parts += [f"{name} {look.scores[name]:.3f}" for name in ("accuracy", "loss") if name in look.scores]
+    means = {k: v for k, v in look.scores.items() if not k.endswith(_BESIDE)}
+    parts += [f"{name} {value:.3f}" for name, value in means.items()]
     parts += [f"{amount(look.bytes_up)} up", f"{amount(look.bytes_down)} down"]
     parts += [] if left is None else [f"{left:,.0f} s left"]
     return f"{what}: {', '.join(parts)}"

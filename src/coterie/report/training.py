@@ -15,9 +15,11 @@ from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.tables import Table
 from coterie.report.templating import environment
+from coterie.results.training.scores import BALANCED
 
 if TYPE_CHECKING:
     from coterie.results.training.comparison import Comparison
+    from coterie.results.training.run import Trained
 
 
 def comparison_table(result: Comparison) -> Table:
@@ -28,14 +30,17 @@ def comparison_table(result: Comparison) -> Table:
     frame, score = result.table, result.score
     names = [str(name) for name in frame.index]
     shown = _shown(result)
-    unit = ", %" if score == "accuracy" else ""
-    tail = "10th percentile" if score == "accuracy" else "90th percentile"
+    unit = ", %" if percent(result, score) else ""
+    tail = "10th percentile" if result.rule.sign > 0 else "90th percentile"
     columns = [("method", names)]
     columns.append((f"{score}{unit} (95% interval)", _with_interval(frame, score, shown)))
     if len(names) > 1:
         cells = _with_interval(frame, "to_best", shown)
         cells = ["–" if name == result.best else cell for name, cell in zip(names, cells, strict=True)]
         columns.append((f"against {result.best} (95% interval)", cells))
+    for other in result.others:
+        title = f"{other}{', %' if percent(result, other) else ''} (95% interval)"
+        columns.append((title, _with_interval(frame, other, _shown(result, other))))
     for key, title in (("clients", "over clients"), ("worst", "worst client"), (tail[:4], tail)):
         columns.append((title, [shown(v) for v in frame[f"{score}_{key}"]]))
     columns.append(("sent", [words.amount(v) if np.isfinite(v) else "all rows" for v in frame["bytes"]]))
@@ -49,9 +54,14 @@ def comparison_table(result: Comparison) -> Table:
     )
 
 
-def _shown(result: Comparison) -> Any:
+def percent(result: Comparison, what: str) -> bool:
+    """Whether something is a share of outcomes, which no score of the user's own is taken for."""
+    return what in ("accuracy", BALANCED) and result.rule.score == "accuracy"
+
+
+def _shown(result: Comparison, what: str = "") -> Any:
     """How a score is written."""
-    if result.score == "accuracy":
+    if percent(result, what or result.score):
         return lambda value: words.fixed(100.0 * value, 1)
     return lambda value: words.number(value, 4)
 
@@ -68,11 +78,27 @@ def intervals(result: Comparison) -> str:
     """What the intervals are of."""
     seeds = len(result.config.run["seeds"])
     if seeds > 1:
-        text = f"Means over {seeds} seeds with Student's intervals over seeds; a seed makes partition, first model"
-        text += " and draws, the same for every method."
+        text = f"Means over {seeds} seeds with intervals over clients and seeds together; a seed makes partition, first"
+        text += " model and draws, the same for every method."
     else:
-        text = "One seed: intervals resample its clients, and say nothing of other partitions or first models."
-    return f"{text} Rows count alike, except over clients, where each client does."
+        text = "One seed: intervals are over its clients, and say nothing of other partitions or first models."
+    return f"{text}{_order(result)} Rows count alike, except over clients, where each client does."
+
+
+def _order(result: Comparison) -> str:
+    """Why methods are not judged by the score, where they are not."""
+    rule = result.rule
+    if not rule.score or rule.by != "loss":
+        return ""
+    if rule.score == "accuracy":
+        return (
+            f" One class has {words.fixed(100.0 * rule.common, 1)}% of the outcomes, so that always naming it is right "
+            "as often: methods are ordered by their loss, and balanced accuracy is the mean over classes."
+        )
+    return (
+        f" Whether a larger {rule.score} is better is not said (model.greater_is_better): methods are ordered by their "
+        "loss."
+    )
 
 
 def settings_table(result: Comparison) -> Table:
@@ -90,13 +116,14 @@ def settings_table(result: Comparison) -> Table:
 def headline(result: Comparison) -> str:
     """The answer in one sentence."""
     best, value = result.best, result.interval(result.best)[0]
-    shown = _shown(result)
-    size = f"{shown(value)}%" if result.score == "accuracy" else shown(value)
-    text = f"{best} has {'an accuracy' if result.score == 'accuracy' else 'a loss'} of {size} on held-out rows"
+    shown, share = _shown(result), percent(result, result.score)
+    size = f"{shown(value)}%" if share else shown(value)
+    what = f"{'an' if result.score[0] in 'aeiou' else 'a'} {result.score}"
+    text = f"{best} has {what} of {size} on held-out rows"
     if len(result.runs) == 1:
         return f"{text}."
     far = [name for name in ("local", "pooled") if name in result.runs and name != best]
-    points = " points above" if result.score == "accuracy" else " below"
+    points = f"{' points' if share else ''} {'above' if result.rule.sign > 0 else 'below'}"
     against = [f"{shown(abs(result.interval(name, best)[0]))}{points} {name}" for name in far]
     text += f", {' and '.join(against)}" if against else ""
     if tied := as_good(result):
@@ -122,10 +149,26 @@ def notes(result: Comparison) -> list[str]:
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
         out += [f"{run.method}: {note}" for run in runs for note in run.notes]
         for run in runs:
+            out += unscored(run)
             for why in dict.fromkeys(reason for _, reason in run.quarantined.values()):
                 who = [words.short(label) for label, (_, reason) in run.quarantined.items() if reason == why]
                 out.append(f"Seed {run.seed}: {run.method} left out, for {why}, client {listed(who)}.")
     return list(dict.fromkeys(out))
+
+
+def unscored(run: Trained) -> list[str]:
+    """Clients that are in no score, and those whose loss is not finite, named."""
+    scores, out = run.scores, list[str]()
+    if len(run.labels) != len(scores.weight):
+        return out
+    none = [words.short(run.labels[i]) for i in np.flatnonzero(~(scores.weight > 0.0))]
+    if none:
+        out.append(f"Seed {run.seed}: no score has client {listed(none)}, without held-out rows that are all finite.")
+    wild = np.flatnonzero((scores.weight > 0.0) & ~np.isfinite(scores.loss))
+    if len(wild):
+        who = listed([words.short(run.labels[i]) for i in wild])
+        out.append(f"Seed {run.seed}: the loss of {run.method} is not finite at client {who}.")
+    return out
 
 
 def confusion_table(result: Comparison, name: str) -> Table:

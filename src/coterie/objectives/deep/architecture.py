@@ -231,7 +231,7 @@ def _maker(model: Any) -> Make:
     with SEEDED, torch.random.fork_rng(devices=[]):
         first, second = made(), None if given else made()
     for name, layer in tensors(first).items():
-        if isinstance(layer, nn.parameter.UninitializedTensorMixin):
+        if nn.parameter.is_lazy(layer):
             raise CoterieError(
                 f"The layer '{name}' has no shape before it has seen rows (a lazy layer): give its size, as "
                 "nn.Linear(64, 10) does where nn.LazyLinear(10) does not."

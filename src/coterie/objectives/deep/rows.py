@@ -60,6 +60,9 @@ class Owners:
 class Rows(Protocol):
     """Inputs and targets by row number."""
 
+    starts: Ints
+    stops: Ints
+
     def __len__(self) -> int:
         """Number of rows."""
 

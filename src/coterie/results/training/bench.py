@@ -18,7 +18,7 @@ from coterie.objectives.parts import sound
 from coterie.results.training import model
 from coterie.results.training.config import Config
 from coterie.results.training.data import Federated, federated
-from coterie.results.training.scores import Scores
+from coterie.results.training.scores import Rule, Scores
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,20 @@ class Bench:
             return fed
         return Private(fed, **self.config.privacy, rounds=self.config.run["rounds"])
 
-    def scores(self, theta: Any) -> Scores:
-        """Of models of all clients, or of one for all of them, on held-out rows."""
+    @cached_property
+    def rule(self) -> Rule:
+        """What models are judged by."""
+        return model.rule(self.config, np.concatenate([self.data.train.y, self.data.test.y]))
+
+    def scores(self, theta: Any, classes: bool = False) -> Scores:
+        """Of models of all clients, or of one for all of them, on held-out rows; by class, too, where asked for."""
         if isinstance(theta, np.ndarray) and len(theta) == 1:
             theta = np.broadcast_to(theta, (len(self.data), theta.shape[1]))
-        return Scores.of(self.held, theta, model.scored(self.config))
+        part = self.data.test
+        found = model.classes(self.config, part.y) if classes else None
+        if found is None:
+            return Scores.of(self.held, theta, self.rule)
+        counts = part.stops - part.starts
+        owner = np.repeat(np.arange(len(counts)), counts)
+        rows = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - part.starts, counts)
+        return Scores.of(self.held, theta, self.rule, found[rows], owner)

@@ -90,6 +90,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "args": Key("table", {}),
         "loss": Key("text", "cross_entropy"),
         "score": Key("text"),
+        "greater_is_better": Key("flag"),
         "dtype": Key("text", "float32", choices=("float32", "float64", "bfloat16")),
         "device": Key("text", "cpu"),
         "buffers": Key("text", "personal", choices=("personal", "averaged", "refused")),

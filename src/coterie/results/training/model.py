@@ -17,6 +17,7 @@ from coterie.errors import CoterieError, listed, nearest
 from coterie.objectives.parts import names
 from coterie.objectives.softmax import Softmax
 from coterie.results.training.config import Config, called
+from coterie.results.training.scores import Rule
 
 Array = npt.NDArray[Any]
 _PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
@@ -27,6 +28,9 @@ _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
+_GREATER = ("coterie.objectives.deep.losses:dice",)
+"""The package's own scores, of which more is better."""
+_TAKEN = ("accuracy", "loss", "method", "bytes", "seconds", "diverged", "chosen")
 
 
 def objective(
@@ -183,7 +187,26 @@ def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
     return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
 
 
-def scored(config: Config) -> bool:
-    """Whether there is an accuracy, or a score of the user's own; else the loss is all there is."""
+def rule(config: Config, y: Array) -> Rule:
+    """What models are judged by: an accuracy, a score of the user's own, or the loss; with all outcomes y (n, ...)."""
     model = config.model
-    return model["path"] == "softmax" or model["score"] is not None or model["loss"] in SCORED
+    if path := model["score"]:
+        name = path.rpartition(":")[2]
+        known = True if path in _GREATER else None
+        greater = known if model["greater_is_better"] is None else model["greater_is_better"]
+        return Rule(path if name in _TAKEN else name, greater)
+    found = classes(config, y)
+    if found is None:
+        return Rule()
+    common = np.bincount(found.ravel()).max(initial=0) / max(found.size, 1)
+    return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
+
+
+def classes(config: Config, y: Array) -> npt.NDArray[np.int64] | None:
+    """Outcomes as classes from 0 (n, ...): those of every row, pixel or label; None where they are none."""
+    model = config.model
+    if model["score"] is not None or not (model["path"] == "softmax" or model["loss"] in SCORED):
+        return None
+    if model["path"] != "softmax" and model["loss"] == "bce":
+        return np.asarray(y > 0.5).astype(np.int64)
+    return np.asarray(np.maximum(np.nan_to_num(y), 0), dtype=np.int64)

@@ -65,6 +65,8 @@ class Trained:
         ``epsilon``, ``delta``, ``unit`` and a ``statement`` of them, where sums had noise.
     notes : list of str
         What no theorem covers in the hyper-parameters.
+    labels : tuple of str
+        What clients are called.
     """
 
     method: str
@@ -82,6 +84,7 @@ class Trained:
     seconds: float = 0.0
     privacy: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    labels: tuple[str, ...] = ()
 
     @property
     def trouble(self) -> str:
@@ -152,7 +155,7 @@ class _Run:
         if self.judge is not None:
             scores = self.judge.scores(theta)
             value = float(np.nanmean(np.where(scores.weight > 0.0, scores.best, np.nan)))
-            entry["validation"] = abs(value)
+            entry["validation"] = scores.rule.sign * value
             if not self.best or value > self.best["value"]:
                 self.best = {"value": value, "round": self.state["t"], "theta": theta}
         self.curve.append(entry | {"seconds": self.seconds})
@@ -297,7 +300,8 @@ def _ended(run: _Run, status: str) -> Trained:
         setting=run.trainer.over(run.trainer.defaults, run.setting),
         seed=run.bench.seed,
         theta=theta,
-        scores=run.bench.scores(theta),
+        scores=run.bench.scores(theta, classes=True),
+        labels=labels,
         curve=run.curve,
         status=status,
         rounds=int(run.state["t"]),

@@ -6,10 +6,44 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parts import sound
+
+RARE = 0.8
+"""With so large a share of held-out outcomes in one class, accuracy says little: methods are judged by the loss."""
+BALANCED = "balanced accuracy"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What models are judged by.
+
+    Attributes
+    ----------
+    score : str, default ""
+        "accuracy", the name of a score of the user's own, or "" where there is the loss alone.
+    greater : bool, optional, default True
+        Whether a larger score is better; None where nobody has said so.
+    common : float, default 0
+        Share of the most frequent class among held-out outcomes; 0 where there are no classes.
+    """
+
+    score: str = ""
+    greater: bool | None = True
+    common: float = 0.0
+
+    @property
+    def by(self) -> str:
+        """The score, or "loss" where there is no score, its direction is not known, or one class is nearly all."""
+        return self.score if self.score and self.greater is not None and self.common < RARE else "loss"
+
+    @property
+    def sign(self) -> float:
+        """1 where a larger value of :attr:`by` is better, -1 where a smaller one is."""
+        return 1.0 if self.by != "loss" and self.greater else -1.0
 
 
 @dataclass(frozen=True)
@@ -20,41 +54,108 @@ class Scores:
     ----------
     loss : (m,) float64
         Mean loss of a client's rows; NaN where it has none.
-    accuracy : (m,) float64 or None
-        Share that is classified rightly, where there are classes.
+    score : (m,) float64 or None
+        Mean score: the share that is classified rightly, where there are classes, or the user's own.
     weight : (m,) float64
         Of the rows; 0 for a client whose rows are not finite.
+    rule : Rule
+    hits, counts : (m, K) float64 or None
+        Outcomes of each class that were classified rightly, and all of them, where there are classes.
     """
 
     loss: Floats
-    accuracy: Floats | None
+    score: Floats | None
     weight: Floats
+    rule: Rule = Rule("accuracy")
+    hits: Floats | None = None
+    counts: Floats | None = None
 
     @classmethod
-    def of(cls, held: Any, theta: Any, classified: bool) -> Scores:
-        """Of models theta (m, d) on an objective of held-out rows."""
+    def of(cls, held: Any, theta: Any, rule: Rule, outcomes: Ints | None = None, owner: Ints | None = None) -> Scores:
+        """Of models theta (m, d) on an objective of held-out rows.
+
+        Where the classes of their rows are given, ``outcomes`` (n, ...) client after client and the client ``owner``
+        (n,) of each, it is counted by class, too.
+        """
         weight = np.where(sound(held), sizes(held), 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)
-            accuracy = np.where(weight > 0.0, held.accuracy(theta), np.nan) if classified else None
-        return cls(loss, accuracy, weight)
+            score = np.where(weight > 0.0, held.accuracy(theta), np.nan) if rule.score else None
+        hits = counts = None
+        if outcomes is not None and owner is not None:
+            found = np.asarray(held.predict(theta))
+            found = found if found.dtype.kind == "i" else (found.reshape(outcomes.shape) > 0.0).astype(np.int64)
+            hits, counts = by_class(outcomes, found, np.where(weight[owner] > 0.0, owner, -1), len(weight))
+        return cls(loss, score, weight, rule, hits, counts)
+
+    @property
+    def accuracy(self) -> Floats | None:
+        """The share that is classified rightly (m,), where there are classes."""
+        return self.score if self.rule.score == "accuracy" else None
+
+    @property
+    def judged(self) -> Floats:
+        """What is judged by (m,)."""
+        return self.loss if self.score is None or self.rule.by == "loss" else self.score
 
     @property
     def best(self) -> Floats:
-        """What is judged by, larger is better (m,): accuracy, or minus the loss."""
-        return -self.loss if self.accuracy is None else self.accuracy
+        """The same so that larger is better (m,)."""
+        return self.rule.sign * self.judged
+
+    def ratio(self, what: str) -> tuple[Floats, Floats]:
+        """Numerators and denominators (m, K), whose ratios of sums over clients have ``what`` as their mean."""
+        if what == BALANCED:
+            m = len(self.weight)
+            none = np.zeros((m, 0))
+            return (none, none) if self.hits is None or self.counts is None else (self.hits, self.counts)
+        value = self.loss if what == "loss" or self.score is None else self.score
+        return np.where(self.weight > 0.0, value * self.weight, 0.0)[:, None], self.weight[:, None]
 
     def summary(self) -> dict[str, float]:
-        """Means over rows and over clients, the worst client and the 10th percentile, of accuracy and of loss."""
-        seen = self.weight > 0.0
+        """Means over rows and over clients, the worst client and the 10th percentile, of the score and of the loss.
+
+        Of a score whose direction nobody has said there are the means alone.
+        """
         out: dict[str, float] = {}
-        if self.accuracy is not None and seen.any():
-            one, weight = self.accuracy[seen], self.weight[seen]
-            out |= {"accuracy": float(one @ weight / weight.sum()), "accuracy_clients": float(one.mean())}
-            out |= {"accuracy_worst": float(one.min()), "accuracy_10th": float(np.quantile(one, 0.1))}
-        if seen.any():
-            one, weight = self.loss[seen], self.weight[seen]
-            out |= {"loss": float(one @ weight / weight.sum()), "loss_clients": float(one.mean())}
-            out |= {"loss_worst": float(one.max()), "loss_90th": float(np.quantile(one, 0.9))}
-        return out
+        if self.score is not None:
+            out |= self._few(self.rule.score, self.score, self.rule.greater)
+        return out | self._few("loss", self.loss, False)
+
+    def _few(self, name: str, values: Floats, greater: bool | None) -> dict[str, float]:
+        seen = self.weight > 0.0
+        if not seen.any():
+            return {}
+        one, weight = values[seen], self.weight[seen]
+        out = {name: float(one @ weight / weight.sum()), f"{name}_clients": float(one.mean())}
+        if greater is None:
+            return out
+        worst, tail = (one.min(), "10th") if greater else (one.max(), "90th")
+        with np.errstate(invalid="ignore"):
+            return out | {f"{name}_worst": float(worst), f"{name}_{tail}": float(np.quantile(one, int(tail[:2]) / 100))}
+
+
+def by_class(outcomes: Ints, found: Ints, owner: Ints, m: int) -> tuple[Floats, Floats]:
+    """Outcomes of each class that were found and all of them (m, K); an owner of -1 is nobody."""
+    K, per = int(outcomes.max(initial=0)) + 1, outcomes[0].size if len(outcomes) else 1
+    whose = np.repeat(owner, per)
+    true, right = outcomes.ravel(), (outcomes == found).ravel()
+    cell = whose * K + true
+    good = whose >= 0
+    hits, counts = (np.bincount(cell[some], minlength=m * K).reshape(m, K) for some in (good & right, good))
+    return hits.astype(np.float64), counts.astype(np.float64)
+
+
+def statistic(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> tuple[float, Floats]:
+    """The mean over columns of ratios of sums, and each client's influence (m,) on it; NaN where there is nothing.
+
+    A client's influence is how much its rows move the value, to first order: their squares add up to its variance over
+    clients that are drawn independently.
+    """
+    seen = denominator.sum(axis=0) > 0.0
+    if not seen.any():
+        return float("nan"), np.full(len(denominator), np.nan)
+    n, d = numerator[:, seen], denominator[:, seen]
+    ratio = n.sum(axis=0) / d.sum(axis=0)
+    return float(ratio.mean()), np.asarray(((n - ratio * d) / d.sum(axis=0)).mean(axis=1))

@@ -229,8 +229,8 @@ def by_client(bench: Bench, run: Trained) -> pd.DataFrame:
         "rows": data.train.stops - data.train.starts,
         "test_rows": data.test.stops - data.test.starts,
     }
-    if run.scores.accuracy is not None:
-        frame["accuracy"] = run.scores.accuracy
+    if run.scores.score is not None:
+        frame[run.scores.rule.score] = run.scores.score
     frame["loss"] = run.scores.loss
     if data.known:
         frame["group"] = data.group + 1
