@@ -118,8 +118,9 @@ COLLINEAR = [
     ("huge and tiny", {"t": lambda d: 1e8 * d["x"], "u": lambda d: 1e-3 * d["z"]}, "Column 't' is a multiple of 'x'"),
     ("huge beside tiny", {"t": lambda d: 1e8 * d["x"] ** 2, "u": lambda d: 1e-3 * d["z"] ** 2}, None),
     ("huge plus tiny", {"t": lambda d: 1e8 * d["x"] + 1e-3 * d["z"] ** 2}, "Column 't' is a multiple of 'x'"),
-    ("far from zero", {"t": lambda d: 2000 + d["x"] ** 2, "u": lambda d: 1e6 + 1e-2 * d["x"] ** 3}, None),
+    ("far from zero", {"t": lambda d: 2000 + d["x"] ** 2, "u": lambda d: 1e4 + 1e-2 * d["x"] ** 3}, None),
     ("nearly", {"t": lambda d: d["x"] + 1e-6 * d["z"] ** 2}, None),
+    ("more nearly", {"t": lambda d: d["x"] + d["w"] + 1e-8 * d["z"] ** 2}, "combination of 'x' and 'w' to 7 digits"),
     ("rounding", {"t": lambda d: (d["x"] + d["z"]) * (1 + 1e-15)}, "combination"),
 ]
 

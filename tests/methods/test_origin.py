@@ -62,9 +62,35 @@ def test_a_frame_is_undone_by_the_nearest():
     np.testing.assert_array_equal(full.start(1.0), [1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 
 
-@pytest.mark.parametrize("zero", [3e4, 1e6, 1e9])
-def test_a_column_too_far_from_zero_is_refused_with_the_remedy(zero):
-    df = pupils("gaussian").assign(ses=lambda d: d["ses"] + zero)
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.parametrize("covariance", ["full", "auto"])
+@pytest.mark.parametrize("zero", [2020.0, 1e5])
+def test_an_unstructured_covariance_is_found_wherever_a_column_has_its_zero(family, covariance, zero):
+    rng = np.random.default_rng(4)
+    g, t = np.repeat(np.arange(30), 10), np.tile(np.arange(5.0), 60) - 2.0
+    eta = 0.3 + 0.8 * rng.normal(size=30)[g] + (0.1 + 0.4 * rng.normal(size=30)[g]) * t
+    y = rng.poisson(np.exp(eta)) if family == "poisson" else eta + rng.normal(size=300)
+    here, there = (
+        coterie.fit(
+            pd.DataFrame({"g": g, "t": t + z, "y": y}), "y ~ t", "g", family=family, covariance=covariance,
+            method="hierarchical", splits=0,
+        )
+        for z in (0.0, zero)
+    )  # fmt: skip
+    assert there.log_likelihood == pytest.approx(here.log_likelihood, abs=1e-5)
+    slopes = [f.global_coefficients.set_index("term").loc["t"].astype(float) for f in (here, there)]
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-3)
+    np.testing.assert_allclose(there.variance_components["sd"], here.variance_components["sd"], rtol=2e-3)
+
+
+def test_a_structure_that_depends_on_the_zero_says_so():
+    moved = pupils("gaussian").assign(year=lambda d: d["year"] + 2015.0)
+    fit = coterie.fit(moved, "y ~ ses + year", client="school", method="hierarchical", covariance="diagonal", splits=0)
+    assert any("'diagonal'" in note and "year" in note and "zero" in note for note in fit.notes)
+
+
+def test_a_column_too_far_from_zero_is_refused_with_the_remedy():
+    df = pupils("gaussian").assign(ses=lambda d: d["ses"] + 1e9)
     with pytest.raises(CoterieError, match=r"'ses' .*(subtract one that is near its mean|leave one of them out)"):
         coterie.fit(df, "y ~ ses + year", client="school", splits=0)
     coterie.fit(df, "y ~ scale(ses) + year", client="school", splits=0)

@@ -17,6 +17,11 @@ F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 _TOLERANCE = 1e-10
+_SINE = 1e-7
+"""Angle to the other columns below which a column is a combination of them, as in R's ``lm``: squares of its inverse,
+which standard errors hold, would keep no digits."""
+_SINE_OF_SUMS = 1e-5
+"""The same where only sums of products are known, of which such squares are left."""
 _BLOCK = 1 << 12
 _PROBE = 64
 _FAR = 20_000.0
@@ -48,7 +53,7 @@ def constant_within_clients(clients: Clients) -> Mask:
 
 
 def far_from_zero(terms: Sequence[str], weight: float, x: F64, xx: F64) -> str | None:
-    """What is wrong with a column so far from zero that it can hardly be told from the intercept; None if none is.
+    """What is wrong with a column so far from zero that sums can hardly tell it from the intercept; None if none is.
 
     Parameters
     ----------
@@ -64,11 +69,40 @@ def far_from_zero(terms: Sequence[str], weight: float, x: F64, xx: F64) -> str |
     far[list(terms).index(INTERCEPT)] = False
     if not far.any():
         return None
-    term = terms[int(np.argmax(far))]
+    return _too_far(terms[int(np.argmax(far))], _FAR)
+
+
+def _too_far(term: str, times: float) -> str:
     return (
-        f"Column '{term}' lies more than {_FAR:,.0f} standard deviations from zero, which leaves its numbers too few "
+        f"Column '{term}' lies more than {times:,.0f} standard deviations from zero, which leaves its numbers too few "
         "digits: subtract one that is near its mean, or write scale() around it in the formula."
     )
+
+
+def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | None:
+    """B (p, p) for which the columns of ``X @ B`` are orthogonal; None where those of X nearly are.
+
+    Columns ``first`` become combinations of each other only, the others of these and each other.
+
+    Parameters
+    ----------
+    clients : Clients
+    first : (q,) int64
+        Where the intercept is among them it comes first, and stays as it is.
+    """
+    X, p = clients.X, clients.X.shape[1]
+    if _well_conditioned(_gram(X)):
+        return None
+    intercept = [k for k in range(p) if clients.terms[k] == INTERCEPT]
+    order = np.argsort([2 * (k not in first) + (k not in intercept) for k in range(p)], kind="stable")
+    scale = np.maximum(np.abs(X.max(axis=0)), np.abs(X.min(axis=0)))
+    R = np.linalg.qr(triangle(X, scale, np.sqrt(clients.weights))[:, order], mode="r")
+    B = np.zeros((p, p))
+    B[np.ix_(order, order)] = np.linalg.inv(R * np.sign(np.diag(R))[:, None])
+    B *= np.sqrt(clients.weights.sum()) / scale[:, None]
+    if intercept and order[0] == intercept[0]:
+        B[:, order[0]] /= B[order[0], order[0]]
+    return B
 
 
 def _shared(
@@ -164,7 +198,9 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64]
     """
     size = np.maximum(np.abs(facts.low), np.abs(facts.high))
     sound = _well_conditioned(facts.gram)
-    return _trouble(terms, facts.rows, sound, size[:-1], size[-1], lambda scale: _stacked(triangles(scale)))
+    return _trouble(
+        terms, facts.rows, sound, size[:-1], size[-1], lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS
+    )
 
 
 def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Mask:
@@ -226,12 +262,14 @@ def _proportional(x: F64, z: F64, starts: npt.NDArray[np.int64]) -> bool:
     return bool(np.abs(z - np.repeat(ratio, counts) * x).max() <= _TOLERANCE)
 
 
-def collinear(clients: Clients) -> str | None:
+def collinear(clients: Clients, sums: bool = False) -> str | None:
     """The sentence that names columns out of range or combinations of others over all rows, or None.
 
     Parameters
     ----------
     clients : Clients
+    sums : bool, default False
+        The columns are summed as they are, so that less can be told.
 
     Returns
     -------
@@ -243,11 +281,19 @@ def collinear(clients: Clients) -> str | None:
     if len(X) >= X.shape[1] and sound and 1e-100 <= top <= 1e100:
         return None
     size = np.maximum(np.abs(X.max(axis=0, initial=-np.inf)), np.abs(X.min(axis=0, initial=np.inf)))
-    return _trouble(clients.terms, len(X), sound, size, top, lambda scale: triangle(X, scale))
+    return _trouble(
+        clients.terms, len(X), sound, size, top, lambda scale: triangle(X, scale), _SINE_OF_SUMS if sums else _SINE
+    )
 
 
 def _trouble(
-    terms: Sequence[str], n: int, sound: bool, scale: F64, top: float, triangle: Callable[[F64], F64]
+    terms: Sequence[str],
+    n: int,
+    sound: bool,
+    scale: F64,
+    top: float,
+    triangle: Callable[[F64], F64],
+    sine: float = _SINE,
 ) -> str | None:
     """The sentence of :func:`collinear`; ``sound`` says that X'X looks well, ``triangle(scale)`` is asked if not."""
     p = len(terms)
@@ -271,15 +317,20 @@ def _trouble(
             continue
         known, wanted = R[:, kept], R[:, k]
         c, *_ = np.linalg.lstsq(known, wanted, rcond=None)
-        if np.linalg.norm(wanted - known @ c) > _TOLERANCE:
+        apart = float(np.linalg.norm(wanted - known @ c))
+        if apart > sine:
             kept.append(k)
             continue
         parts = [f"'{terms[j]}'" for j, v in zip(kept, c, strict=True) if abs(v) > 1e-8]
+        ones = R[:, list(terms).index(INTERCEPT)] if INTERCEPT in terms else 0.0 * wanted
+        if apart > _TOLERANCE and np.linalg.norm(wanted - ones * (ones @ wanted)) <= sine:
+            return _too_far(terms[k], 1.0 / sine)
         if len(parts) == 1 and parts[0] == f"'{INTERCEPT}'":
             return f"Column '{terms[k]}' is the same in every row: leave it out of the formula."
         what = "a multiple of" if len(parts) == 1 else "a combination of"
+        nearly = "" if apart <= _TOLERANCE else f" to {int(-np.log10(apart))} digits"
         return (
-            f"Column '{terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}: "
+            f"Column '{terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}{nearly}: "
             "its coefficient cannot be told from theirs. Leave one of them out of the formula."
         )
     return None
@@ -303,9 +354,13 @@ def _well_conditioned(gram: F64) -> bool:
     return bool(np.linalg.eigvalsh(gram / np.outer(size, size))[0] > 1e-6)
 
 
-def triangle(X: F64, scale: F64) -> F64:
-    """R of the QR decomposition of the scaled columns, in blocks of rows: no squares of condition numbers as in X'X."""
-    return _stacked(X[start : start + _BLOCK] / scale for start in range(0, len(X), _BLOCK))
+def triangle(X: F64, scale: F64, rows: F64 | None = None) -> F64:
+    """R of the QR decomposition of the scaled columns, in blocks of rows: no squares of condition numbers as in X'X.
+
+    ``rows`` (n,) are factors of the rows.
+    """
+    blocks = (slice(start, start + _BLOCK) for start in range(0, len(X), _BLOCK))
+    return _stacked(X[b] / scale if rows is None else X[b] / scale * rows[b, None] for b in blocks)
 
 
 def _stacked(parts: Iterable[F64]) -> F64:

@@ -255,7 +255,7 @@ def _baselines(fed: Remote, problem: Problem) -> tuple[Floats, dict[str, Any]]:
     root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
     setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)
     where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}
-    complete(fed.total(local.least_squares, **where))
+    complete(fed.total(local.least_squares, table=setup.table, origin=setup.origin))
     return root, where
 
 

@@ -10,8 +10,7 @@ from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
 from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
-from coterie.methods.local import minimum_norm
-from coterie.methods.tree.at_home import WEAK
+from coterie.methods.local import minimum_norm, weak
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
 from coterie.numerics.kernels import full, pack
@@ -32,11 +31,11 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     everyone = pooled.fit(fed, problem)
     p, k = len(everyone.root), problem.tree.sizes[0]
     flat = Tree((np.zeros(k, dtype=np.int64),))
-    setup = prepare(fed, flat, problem.family, np.arange(p), problem.intercept)
+    setup = prepare(fed, flat, problem.family, np.arange(p), problem.intercept, problem.basis)
     if problem.family == "gaussian":
         fitted = _least_squares(fed, setup, everyone)
     else:
-        L = [np.zeros((1, p, p)), WEAK * np.eye(p)[None]]
+        L = [np.zeros((1, p, p)), weak(setup)]
         s = solve(fed, setup, L, root=np.zeros(p))
         fitted = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p)))
     coarser = tuple(np.tile(everyone.root, (n, 1)) for n in problem.tree.sizes[1:-1])
@@ -53,7 +52,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
 def _least_squares(fed: Federation, setup: Setup, everyone: Fitted) -> Fitted:
     """Least squares from every cluster's sums (one exchange), of minimum norm in the units of the table."""
     sums = complete(fed.total(squares, by="cluster", groups=setup.tree.sizes[0]))
-    theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.unit, setup.raw(np.zeros(setup.p)))
+    theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.table, setup.origin)
     explained = 2.0 * np.einsum("ki,ki->k", sums["b"], theta) - np.einsum("ki,kij,kj->k", theta, full(sums["A"]), theta)
     sse = float(np.maximum(sums["c"] - explained, 0.0).sum())
     sigma2 = sse / max(setup.rows - float(rank.sum()), 1.0)

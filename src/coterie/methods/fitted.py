@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from coterie.federation import Federation, PerCluster
 from coterie.methods.complete import complete
 from coterie.methods.tree.at_home import finish, ridge
 from coterie.methods.tree.penalised_tree import Solution, per_cluster
-from coterie.methods.tree.setup import Setup
-from coterie.numerics.kernels import Floats, Ints, pack
+from coterie.methods.tree.setup import Basis, Setup
+from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.relations.clusters import Tree
 
 
@@ -30,6 +30,8 @@ class Problem:
         The intercept's column.
     single_rows : bool, default False
         Every client has one row.
+    basis : Basis, optional
+        What the federation's columns are of the table's, where they are not these; see :func:`in_table`.
     """
 
     tree: Tree
@@ -37,6 +39,7 @@ class Problem:
     personal: Ints
     intercept: int | None
     single_rows: bool = False
+    basis: Basis | None = None
 
     @property
     def straying(self) -> Ints:
@@ -119,6 +122,26 @@ def collect(
         D_client=spread[0],
         D_levels=tuple(d[0] for d in spread[1:]),
         sigma2=sigma2,
+    )
+
+
+def in_table(fitted: Fitted, basis: Basis) -> Fitted:
+    """What was fitted to columns ``X @ basis.matrix``, as coefficients of X."""
+    B = basis.matrix
+
+    def packed(S: Floats) -> Floats:
+        return pack(B @ full(S) @ B.T)
+
+    return replace(
+        fitted,
+        root=B @ fitted.root,
+        root_cov=B @ fitted.root_cov @ B.T,
+        nodes=tuple(n @ B.T for n in fitted.nodes),
+        node_cov=tuple(packed(S) for S in fitted.node_cov),
+        client=fitted.client @ B.T,
+        client_cov=packed(fitted.client_cov),
+        D_client=B @ fitted.D_client @ B.T,
+        D_levels=tuple(B @ D @ B.T for D in fitted.D_levels),
     )
 
 

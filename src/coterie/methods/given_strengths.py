@@ -45,7 +45,8 @@ def given(
     CoterieError
         For strengths that are negative, or that do not fit the clients or levels.
     """
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
+    setup = prepare(fed, *about)
     L, stray = factors(fed, setup, gamma, lam, alpha)
     s = solve(fed, setup, L, stray=stray)
     sigma2 = s.value / setup.rows if problem.family == "gaussian" else 1.0
@@ -78,9 +79,9 @@ def factors(
 
 
 def _factor(setup: Setup, strength: Floats) -> Floats:
-    """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units: ``strength^-1/2 / unit``."""
+    """L (g, q, q) of the penalty ``strength / 2 |deviation|^2`` in the table's units."""
     with np.errstate(divide="ignore"):
         size = strength**-0.5
-    L = np.where(np.isinf(size), 0.0, size)[:, None, None] * np.diag(1.0 / setup.unit[setup.z])
+    L = np.where(np.isinf(size), 0.0, size)[:, None, None] * setup.deviation
     L[np.isinf(size)] = np.inf
     return L

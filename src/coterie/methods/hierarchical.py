@@ -17,7 +17,6 @@ from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State, Variances
-from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -35,8 +34,8 @@ def fit(
     ----------
     covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
         Structure of D, in standard units of the columns. "auto" takes the smallest deviance plus ``log(clients)`` for
-        each variance parameter, of structures for columns less their means: only "full" does not depend on where a
-        column has its zero. A structure that is named is one of the columns as they are.
+        each variance parameter, of structures for columns less their means. A structure that is named is one of the
+        columns as they are; only "full" does not depend on where a column has its zero.
     reml : bool, default True
         Restricted likelihood, for a Gaussian outcome.
     own : bool, default False
@@ -45,14 +44,15 @@ def fit(
         One residual variance, or one for each client (Gaussian), learned after the structure of D is chosen.
     """
     reml = reml and problem.family == "gaussian"
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
+    setup = prepare(fed, *about)
     tried: dict[str, float] = {}
     runs: dict[str, tuple[Variances, State]] = {}
     members = (
         len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
     )  # of the finest level that is learned
     for name in candidates(covariance, problem, members):
-        search = Variances(setup, structures(name, problem, setup.mean if covariance == "auto" else None), own, reml)
+        search = Variances(setup, structures(name, problem, setup, covariance == "auto"), own, reml)
         begin = None
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
@@ -69,12 +69,14 @@ def fit(
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
+    if reml and setup.basis is not None:
+        units += float(np.linalg.slogdet(setup.basis.matrix)[1])
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
-    if search.structures[0].frame is not None and problem.intercept is not None:
+    if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family == "gaussian":
         each = complete(fed.ask(residuals.own_variance))["v"] * sigma2
@@ -86,7 +88,7 @@ def fit(
 def counted(setup: Setup, intercept: int) -> list[float]:
     """How often each coefficient counts in a client's model at the means: the intercept once, shared columns not."""
     means = np.zeros(setup.p)
-    means[setup.z] = (setup.mean / setup.unit)[setup.z]
+    means[setup.z] = (setup.mean / setup.units)[setup.z]
     means[intercept] = 1.0
     return [float(v) for v in means]
 
@@ -102,25 +104,35 @@ def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
     return [n for n in names if n != "full" or (q <= 8 and clients >= 5 * q * (q + 1))]
 
 
-def structures(name: str, problem: Problem, mean: Floats | None = None) -> tuple[Structure, ...]:
+def structures(
+    name: str, problem: Problem, setup: Setup | None = None, automatic: bool = False
+) -> tuple[Structure, ...]:
     """The structure of every level; one with a single node has no variance.
 
-    Given the ``mean`` (p,) of columns, as "auto" does, structures are of columns less these, and small levels simple.
-    Clients stray in ``problem.straying`` only; where that is nothing, the finest clusters take their place.
+    Those that "auto" tries are of columns less their means, and small levels simple. So is "full" by any name, which is
+    the same model wherever a column has its zero, and is found more surely near the means. Clients stray in
+    ``problem.straying`` only; where that is nothing, the finest clusters take their place.
     """
-    q, automatic = len(problem.personal), mean is not None
-    at = np.flatnonzero(problem.personal == problem.intercept)
+    q, at = len(problem.personal), np.flatnonzero(problem.personal == problem.intercept)
     intercept = int(at[0]) if len(at) else None
-    mean = None if mean is None else mean[problem.personal]
-    out = [Structure.named(name, q, intercept, mean).among(np.flatnonzero(np.isin(problem.personal, problem.straying)))]
+    centre = seen = None
+    if setup is not None and (automatic or name == "full"):
+        centre = setup.mean[problem.personal]
+    if setup is not None and setup.basis is not None:
+        seen = setup.deviation * setup.units[setup.z]
+
+    def named(name: str) -> Structure:
+        return Structure.named(name, q, intercept, centre)
+
+    clients = named(name).among(np.flatnonzero(np.isin(problem.personal, problem.straying)))
+    out = [clients]
     for nodes in problem.tree.sizes[:-1]:
-        if not len(problem.straying) and len(out) == 1 < nodes:
-            out.append(Structure.named(name, q, intercept, mean))
-            continue
         simple = "two" if automatic and nodes < 5 * q else "diagonal" if automatic and name == "full" else name
-        level = Structure.named(simple if name != "isotropic" else name, q, intercept, mean)
+        if name == "isotropic" or (len(out) == 1 and not len(problem.straying)):
+            simple = name
+        level = named(simple)
         out.append(level if nodes > 1 else Structure(name, level.basis[:0]))
-    return tuple(out)
+    return tuple(out if seen is None else (structure.seen(seen) for structure in out))
 
 
 def snap(fed: Federation, search: Variances, state: State) -> State:

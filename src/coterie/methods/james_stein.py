@@ -53,7 +53,8 @@ def fit(
     if residual != "common":
         raise CoterieError("Method 'james-stein' has one residual variance: leave residual out.")
     learned = None if gamma is not None else hierarchical.fit(fed, problem, **learning)
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
+    setup = prepare(fed, *about)
     info: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     if learned is not None:
@@ -67,7 +68,9 @@ def fit(
         sigma2 = setup.residual(s.value) / setup.dof(reml=True) if problem.family == "gaussian" else 1.0
         root, C = s.positions.at[-1][0], s.inverse
     slopes = problem.personal[[j != problem.intercept for j in problem.personal]]
-    root, factor = shrink(root, C * sigma2, slopes)
+    standard = setup.table / setup.units[:, None]
+    root, factor = shrink(standard @ root, standard @ C @ standard.T * sigma2, slopes)
+    root = np.linalg.solve(standard, root)
     below = solve(fed, setup, L, root=root, **extra)
     return replace(collect(fed, setup, below, L, sigma2, C=C, **extra), info=info | {"shrinkage": factor})
 

@@ -10,14 +10,14 @@ from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import Reply, prepare
+from coterie.methods.tree.setup import Reply, Setup, prepare
 from coterie.numerics.kernels import Floats, full, pack
 
 
 @work
-def least_squares(site: Site, unit: Floats, origin: Floats) -> Reply:
+def least_squares(site: Site, table: Floats, origin: Floats) -> Reply:
     """Least squares of minimum norm (in the table's units) from a client's own sums."""
-    theta, inverse, rank = minimum_norm(site.state["A"], site.state["b"], unit, origin)
+    theta, inverse, rank = minimum_norm(site.state["A"], site.state["b"], table, origin)
     fit = 2.0 * np.einsum("mi,mi->m", site.state["b"], theta) - np.einsum(
         "mi,mij,mj->m", theta, full(site.state["A"]), theta
     )
@@ -31,25 +31,30 @@ def reveal(site: Site) -> Reply:
     return {"theta": site.state["theta"], "cov": site.state["cov"]}
 
 
-def minimum_norm(A: Floats, b: Floats, unit: Floats, origin: Floats) -> tuple[Floats, Floats, Floats]:
+def minimum_norm(A: Floats, b: Floats, table: Floats, origin: Floats) -> tuple[Floats, Floats, Floats]:
     """Solve ``A theta = b`` for many clients, A (m, P) packed and b (m, p).
 
-    Where A is singular, the solution whose ``origin + unit * theta`` is shortest. Returns theta (m, p), a generalised
+    Where A is singular, the solution whose ``origin + table @ theta`` is shortest. Returns theta (m, p), a generalised
     inverse (m, p, p) and the rank (m,).
     """
     square = np.einsum("mii->mi", full(A))
     size = np.sqrt(np.where(square > 0.0, square, 1.0))  # a column may be zero in all rows of a client
     values, vectors = np.linalg.eigh(full(A) / (size[:, :, None] * size[:, None, :]))
-    kept = values > 1e-10 * len(unit)
+    kept = values > 1e-10 * len(table)
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)
     inverse /= size[:, :, None] * size[:, None, :]
     theta = np.einsum("mij,mj->mi", inverse, b)
     short = np.flatnonzero(~kept.all(axis=1))
     if len(short):
-        null = np.where(kept[short, None, :], 0.0, vectors[short]) * unit[:, None] / size[short, :, None]
-        far = origin + unit * theta[short]
-        theta[short] -= np.einsum("mij,mjk,mk->mi", null, np.linalg.pinv(null), far) / unit
+        null = np.where(kept[short, None, :], 0.0, vectors[short]) / size[short, :, None]
+        far = origin + theta[short] @ table.T
+        theta[short] -= np.einsum("mij,mjk,mk->mi", null, np.linalg.pinv(table @ null), far)
     return theta, inverse, kept.sum(axis=1).astype(np.float64)
+
+
+def weak(setup: Setup) -> Floats:
+    """The factor (1, p, p) of a prior of ``WEAK`` standard units for each coefficient of the table."""
+    return np.asarray(WEAK * (setup.deviation * setup.units)[None], dtype=np.float64)
 
 
 def fit(fed: Federation, problem: Problem) -> Fitted:
@@ -59,15 +64,14 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     """
     everyone = pooled.fit(fed, problem)
     p = len(everyone.root)
-    setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept)
+    setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept, problem.basis)
     if problem.family == "gaussian":
-        origin = setup.raw(np.zeros(p))
-        sums = complete(fed.total(least_squares, unit=setup.unit, origin=origin))
+        sums = complete(fed.total(least_squares, table=setup.table, origin=setup.origin))
         own, sigma2 = complete(fed.ask(reveal)), float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
         client = setup.raw(own["theta"])
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:
-        L = [WEAK * np.eye(p)[None]] + [np.zeros((1, p, p))] * len(problem.tree.parents)
+        L = [weak(setup)] + [np.zeros((1, p, p))] * len(problem.tree.parents)
         s = solve(fed, setup, L, root=np.zeros(p))
         alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
         client, cov = alone.client, alone.client_cov

@@ -20,7 +20,7 @@ FREE = 1e5
 def fit(fed: Federation, problem: Problem) -> Fitted:
     """Slopes from all rows; intercepts free (Gaussian), or held weakly so that a client of one class stays finite."""
     z = np.array([problem.intercept], dtype=np.int64)
-    setup = prepare(fed, problem.tree, problem.family, z, problem.intercept)
+    setup = prepare(fed, problem.tree, problem.family, z, problem.intercept, problem.basis)
     gaussian = problem.family == "gaussian"
     L = [np.full((1, 1, 1), FREE if gaussian else WEAK)] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     s = solve(fed, setup, L)

@@ -15,7 +15,7 @@ from coterie.methods.tree.setup import prepare
 def fit(fed: Federation, problem: Problem) -> Fitted:
     """Least squares or maximum likelihood over all rows, with classical standard errors."""
     nobody = np.empty(0, dtype=np.int64)
-    setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept)
+    setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept, problem.basis)
     L = [np.zeros((1, 0, 0))] * (1 + len(problem.tree.parents))
     s = solve(fed, setup, L)
     gaussian = problem.family == "gaussian"

@@ -47,6 +47,8 @@ class Method:
         Of a main client and its collaborators: whether their bias is corrected.
     networked : bool
         Ties clients along a network; compared where one is described, too.
+    turns : bool
+        Knows ``Problem.basis``, so that it may be given other columns that say the same.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Method:
     over: Callable[[Mapping[str, Any]], Any] | None = None
     corrected: bool | None = None
     networked: bool = False
+    turns: bool = False
 
 
 LEARNING = ("covariance", "reml", "own", "residual")
@@ -69,14 +72,14 @@ OVER_ROUNDS = (*STRENGTHS, "rounds")
 METHODS = {
     method.name: method
     for method in (
-        Method("local", local.fit),
-        Method("pooled", pooled.fit),
-        Method("own-intercept", own_intercept.fit, intercept=True),
-        Method("clusterwise", clusterwise.fit, clustered=True),
-        Method("single-cluster", hierarchical.fit, LEARNING, learns=True, flat=True, clustered=True),
-        Method("hierarchical", hierarchical.fit, LEARNING, learns=True),
-        Method("given-strengths", given_strengths.given, STRENGTHS),
-        Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True),
+        Method("local", local.fit, turns=True),
+        Method("pooled", pooled.fit, turns=True),
+        Method("own-intercept", own_intercept.fit, intercept=True, turns=True),
+        Method("clusterwise", clusterwise.fit, clustered=True, turns=True),
+        Method("single-cluster", hierarchical.fit, LEARNING, learns=True, flat=True, clustered=True, turns=True),
+        Method("hierarchical", hierarchical.fit, LEARNING, learns=True, turns=True),
+        Method("given-strengths", given_strengths.given, STRENGTHS, turns=True),
+        Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True, turns=True),
         Method("async-l2gd", rounds.fit, OVER_ROUNDS, learns=True, asked=True, whole=True, over=Rounds.of),
         Method(
             "async-al2sgd",

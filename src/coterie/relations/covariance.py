@@ -84,6 +84,10 @@ class Structure:
         kept = plain[np.any(plain != 0.0, axis=(1, 2))]
         return Structure(self.name, kept if self.frame is None else np.asarray(self.frame @ kept), self.frame)
 
+    def seen(self, frame: Floats) -> Structure:
+        """The same of coefficients that ``frame`` (q, q) takes those of this structure to."""
+        return Structure(self.name, frame @ self.basis, frame if self.frame is None else frame @ self.frame)
+
     def start(self, sd: float) -> Floats:
         """Parameters (a,) of ``L = sd I``."""
         return np.where(self._diagonal, sd, 0.0)
@@ -132,7 +136,7 @@ def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
     frame[info["centred"]["intercept"]] = info["centred"]["means"]
     out, size = frame @ D @ frame.T, np.abs(frame) @ np.abs(D) @ np.abs(frame).T
     # What is less than this is left of numbers that cancel: zero, but for rounding.
-    some = np.diagonal(out, axis1=-2, axis2=-1) > 1e-12 * np.diagonal(size, axis1=-2, axis2=-1)
+    some = np.diagonal(out, axis1=-2, axis2=-1) > 1e-14 * np.diagonal(size, axis1=-2, axis2=-1)
     return np.asarray(out * some[..., :, None] * some[..., None, :]) + 0.0  # no zero is negative
 
 

@@ -153,7 +153,7 @@ def advise(
     asked = Options.of({"prior": prior})
     levels = as_names("cluster", cluster)
     clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
-    if (trouble := collinear(clients)) is not None:
+    if (trouble := collinear(clients, sums=True)) is not None:
         raise CoterieError(trouble)
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")

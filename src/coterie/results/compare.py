@@ -16,7 +16,7 @@ from coterie.data.split import split_rows
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.methods.collaboration import fit as collaboration
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.fitted import Fitted, Problem, in_table
 from coterie.methods.registry import METHODS, Method
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
@@ -80,6 +80,10 @@ def run(
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
         problem = replace(problem, tree=Tree())
+    if not method.turns:
+        problem = replace(problem, basis=None)
+    if problem.basis is not None:
+        clients = replace(clients, X=clients.X @ problem.basis.matrix)
     here = None if method.flat else clients.clusters
     block = BLOCK
     if problem.family != "gaussian":  # whose work is by rows in every exchange
@@ -87,6 +91,8 @@ def run(
     seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
     fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
     fitted = method.fit(fed, problem, **taken)
+    if problem.basis is not None:
+        fitted = in_table(fitted, problem.basis)
     return fitted, fed.ledger.as_dict()
 
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
-from coterie.data.identify import collinear, constant_within_clients, far_from_zero, shared_terms
+from coterie.data.identify import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
 from coterie.methods.fitted import Fitted, Problem
 from coterie.methods.registry import METHODS, applicable
+from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import Tree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
@@ -84,12 +85,16 @@ class Fitting:
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
         return fitted, ledger
 
+    @property
+    def sums(self) -> bool:
+        """Whether a method takes part that sums the columns as they are."""
+        method = self.options.method
+        return self.options.network is not None or (method != "auto" and not METHODS[method].turns)
+
     def problem(self) -> tuple[Problem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
         clients, options = self.clients, self.options
-        X = clients.X
-        trouble = collinear(clients) or far_from_zero(clients.terms, len(X), X.sum(axis=0), np.einsum("ij,ij->j", X, X))
-        if trouble is not None:
+        if (trouble := collinear(clients, self.sums)) is not None:
             raise CoterieError(trouble)
         single = clients.single_rows
         if single and options.residual == "by-client":
@@ -103,7 +108,10 @@ class Fitting:
         auto = [clients.terms[j] for j in np.flatnonzero(must) if said]
         personal = np.flatnonzero(~(asked | must))
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-        return Problem(Tree.of(clients), options.family, personal, intercept, single), auto
+        basis = None
+        if (matrix := orthogonal_columns(clients, personal)) is not None:
+            basis = Basis.of(clients.X, matrix, intercept)
+        return Problem(Tree.of(clients), options.family, personal, intercept, single, basis), auto
 
     def choose(self, problem: Problem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
         """The evidence, the method to fit, and why."""

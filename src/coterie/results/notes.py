@@ -51,6 +51,21 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: st
     return notes
 
 
+def _far_from_zero(clients: Clients, problem: Problem, info: Mapping[str, Any]) -> str | None:
+    """Which columns' zeros a named structure depends on, where these are far from all rows."""
+    if "centred" in info or problem.intercept not in problem.personal:
+        return None
+    mean, sd = clients.X.mean(axis=0), clients.X.std(axis=0)
+    far = [clients.terms[j] for j in problem.personal if j != problem.intercept and abs(mean[j]) > 5.0 * sd[j]]
+    if not far:
+        return None
+    return (
+        f"The covariance '{info['covariance']}' is one of the columns as they are, so it depends on where "
+        f"{_names(far)} {'has its' if len(far) == 1 else 'have their'} zero, "
+        "which is far from all rows: subtract the mean, or take 'auto' or 'full', which do not depend on it."
+    )
+
+
 def _of_single_rows(clients: Clients, problem: Problem, asked: str) -> str:
     """What one row for each client says of how clients differ."""
     one = f"Every client ({clients.name}) has one row"
@@ -91,6 +106,8 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
+    if far := _far_from_zero(clients, problem, fitted.info):
+        notes.append(far)
     columns = [problem.straying, *([problem.personal] * len(clients.levels))]
     each = zip(levels, sizes, columns, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False)
     for who, nodes, where, D in each:

@@ -32,6 +32,34 @@ def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
     return {"square": np.zeros(len(site))}
 
 
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Orthogonal columns ``X @ matrix`` that stand for the table's.
+
+    Sums of products lose half of the digits of columns that nearly depend on each other, or lie far from zero.
+
+    Attributes
+    ----------
+    matrix : (p, p) float64
+        Personal columns are combinations of personal ones, of which the intercept stays as it is.
+    unit, mean : (p,) float64
+        Of the table's columns: inverse standard deviations (1 of the intercept), and means.
+    """
+
+    matrix: Floats
+    unit: Floats
+    mean: Floats
+
+    @classmethod
+    def of(cls, X: Floats, matrix: Floats, intercept: int | None) -> Basis:
+        """Of the columns of X (n, p)."""
+        mean, sd = X.mean(axis=0), X.std(axis=0)
+        unit = 1.0 / np.where(sd > 0.0, sd, np.abs(mean))
+        if intercept is not None:
+            unit[intercept] = 1.0
+        return cls(matrix, unit, mean)
+
+
 @dataclass(frozen=True)
 class Setup:
     """What stays the same in a run: the tree, which columns are personal (z), units, means and totals over all rows."""
@@ -47,6 +75,7 @@ class Setup:
     intercept: int | None = None
     square: float = 0.0
     mean: Floats = field(default_factory=lambda: np.empty(0))
+    basis: Basis | None = None
 
     def residual(self, value: float) -> float:
         """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
@@ -61,6 +90,28 @@ class Setup:
         """Number of columns."""
         return len(self.unit)
 
+    @property
+    def units(self) -> Floats:
+        """Inverse standard deviations (p,) of the table's columns."""
+        return self.unit if self.basis is None else self.basis.unit
+
+    @property
+    def table(self) -> Floats:
+        """Takes what is solved for to coefficients of the table (but for y's mean), (p, p)."""
+        return np.diag(self.unit) if self.basis is None else self.basis.matrix * self.unit
+
+    @property
+    def origin(self) -> Floats:
+        """Coefficients (p,) of the table where all that is solved for is 0."""
+        at = self.raw(np.zeros(self.p))
+        return at if self.basis is None else self.basis.matrix @ at
+
+    @property
+    def deviation(self) -> Floats:
+        """Takes deviations of the table's personal coefficients to those that are solved for, (q, q)."""
+        scale = np.diag(1.0 / self.unit[self.z])
+        return scale if self.basis is None else scale @ np.linalg.inv(self.basis.matrix[np.ix_(self.z, self.z)])
+
     def raw(self, theta: Floats) -> Floats:
         """Coefficients (..., p) in the units of the table."""
         out = theta * self.unit
@@ -69,8 +120,15 @@ class Setup:
         return out
 
 
-def prepare(fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None) -> Setup:
-    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
+def prepare(
+    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, basis: Basis | None = None
+) -> Setup:
+    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept.
+
+    ``basis`` says what the federation's columns are of the table's, where they are not these.
+    """
+    if basis is not None and intercept is not None and np.count_nonzero(basis.matrix[:, intercept]) > 1:
+        intercept = None  # no column is constant
     s = complete(fed.total(describe))
     weight = float(s["w"])
     mean, square = s["x"] / weight, s["xx"] / weight
@@ -81,4 +139,5 @@ def prepare(fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | 
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
     square = float(complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
     rows, constant = float(s["rows"]), float(s["constant"])
-    return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, mean * unit)
+    centre = mean * unit if basis is None else basis.mean * basis.unit
+    return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis)
