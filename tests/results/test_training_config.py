@@ -149,6 +149,11 @@ def raises():
 def mixed():
     X, y, client, _ = make()
     return X, y, client, np.arange(60) % 2
+def ragged():
+    return [[1.0, 2.0], [3.0]], [0, 1]
+def sparse():
+    import scipy.sparse
+    return scipy.sparse.eye(3, format="csr"), np.arange(3)
 value = 3
 """
 
@@ -182,6 +187,8 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
         ({"source": "source_of_tests:one"}, "must give X and y"),
         ({"source": "source_of_tests:uneven"}, "gives 3 rows of X, and y of shape"),
         ({"source": "source_of_tests:empty"}, "has no rows"),
+        ({"source": "source_of_tests:ragged"}, "X as what is not one array, with rows of one shape"),
+        ({"source": "source_of_tests:sparse"}, r"X as a sparse matrix: give X.toarray\(\)"),
         ({"source": "source_of_tests:value"}, "no function"),
         ({"source": "source_of_tests:make", "args": {"m": 1}}, "does not take these args"),
         ({"source": "source_of_tests:make", "partition": "by_column", "column": "clint"}, "Did you mean 'client'"),

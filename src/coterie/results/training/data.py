@@ -193,13 +193,26 @@ def _npz(path: Path) -> Table:
         raise CoterieError(f"'{path}' cannot be read: it holds something else than plain arrays.") from e
 
 
+def _plain(source: str, name: str, values: Any) -> Array:
+    """What a source gave under a name as an array."""
+    if hasattr(values, "toarray"):
+        raise CoterieError(f"The data source '{source}' gives {name} as a sparse matrix: give {name}.toarray().")
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except Exception as e:
+        raise CoterieError(
+            f"The data source '{source}' gives {name} as what is not one array, with rows of one shape "
+            f"({type(e).__name__}): pad the rows, or cut them."
+        ) from e
+
+
 def _checked(name: str, found: Any) -> Table:
     """What a source gave as arrays of equal length: a mapping, or (X, y, client, group), of which two are needed."""
     if isinstance(found, tuple | list):
         found = dict(zip(NAMES, found, strict=False))
     if not isinstance(found, dict) or not {"X", "y"} <= found.keys():
         raise CoterieError(f"The data source '{name}' must give X and y: a tuple (X, y), or arrays by name.")
-    table = {str(key): np.asarray(values) for key, values in found.items()}
+    table = {str(key): _plain(name, str(key), values) for key, values in found.items()}
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:
