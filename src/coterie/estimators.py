@@ -34,13 +34,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.data.clients import Clients, cluster_columns, relative_weights
+from coterie.data.clients import Clients, relative_weights
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
 from coterie.data.label_columns import (
     Column,
     as_list,
     at_levels,
+    cluster_columns,
     coded_labels,
     columns_left,
     columns_named,
@@ -132,8 +133,7 @@ class _Hierarchical(BaseEstimator):
         self._levels = list(coded)
         if name in coded:
             raise CoterieError(f"'{name}' names both the clients and their clusters.")
-        coded[name] = coded_labels(labels, n, "clients")
-        tree, notes = informative_tree(name, self._levels, coded)
+        tree, notes = informative_tree(name, self._levels, coded | {name: coded_labels(labels, n, "clients")})
         weights = np.ones(n) if weights is None else relative_weights(weights)
         terms = (*([INTERCEPT] if first else []), *names)
         design = X

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.columns import at_rows
+from coterie.data.label_columns import cluster_columns
 from coterie.data.labels import encode, label_ids
 from coterie.errors import CoterieError, listed
 
@@ -69,6 +70,9 @@ class Clients:
         Position in the table (counted from 0) of each sorted row.
     notes : tuple of str
         What a user should know about how the table was read.
+    relearn : callable, optional
+        Where terms remember rows, such as a mean or knots: from table positions of the rows to learn from, what
+        computes X (NaN outside of a spline's range) at any positions.
     """
 
     X: F64
@@ -85,6 +89,7 @@ class Clients:
     clusters: I64
     order: I64
     notes: tuple[str, ...] = ()
+    relearn: Callable[[I64], Callable[[I64], F64]] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -143,6 +148,19 @@ class Clients:
             stops=before[self.stops],
             order=self.order[mask],
         )
+
+    def split(self, test: Mask) -> tuple[Clients, Clients]:
+        """Training rows and held-out rows, by a mask (n,) of the latter.
+
+        Terms that remember rows learn from the training rows alone; held-out rows outside their range are left out.
+        """
+        train, held = self.subset(~test), self.subset(test)
+        if self.relearn is None or not len(train.y) or not len(held.y):
+            return train, held
+        columns = self.relearn(train.order)
+        X = columns(held.order)
+        known = np.isfinite(X).all(axis=1)
+        return replace(train, X=columns(train.order)), replace(held.subset(known), X=X[known])
 
     @classmethod
     def from_arrays(
@@ -208,11 +226,15 @@ def relative_weights(weights: F64) -> F64:
     return np.asarray(scaled / scaled[weights > 0.0].mean(), dtype=np.float64)
 
 
-def _matrix(X: npt.ArrayLike) -> F64:
+def _floats(values: npt.ArrayLike, what: str) -> F64:
     try:
-        design = np.ascontiguousarray(X, dtype=np.float64)
+        return np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
-        raise CoterieError("X must hold numbers only.") from e
+        raise CoterieError(f"{what} must hold numbers only.") from e
+
+
+def _matrix(X: npt.ArrayLike) -> F64:
+    design = _floats(X, "X")
     if design.ndim != 2:
         raise CoterieError(f"X must have two dimensions (rows, columns), not {design.ndim}.")
     if len(design) == 0:
@@ -225,10 +247,7 @@ def _matrix(X: npt.ArrayLike) -> F64:
 
 
 def _vector(values: npt.ArrayLike, n: int, what: str) -> F64:
-    try:
-        v = np.ascontiguousarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError(f"{what} must hold numbers only.") from e
+    v = _floats(values, what)
     if v.shape != (n,):
         raise CoterieError(f"{what} has shape {v.shape}; X has {n:,} rows.")
     bad: Mask = np.logical_not(np.isfinite(v))
@@ -244,23 +263,6 @@ def _column(values: Any, n: int, what: str) -> Coded:
     if column.missing.any():
         raise CoterieError(f"{what} has no label in {at_rows(column.missing)}.")
     return column
-
-
-def cluster_columns(clusters: Any) -> list[tuple[str, Any]]:
-    """Cluster labels in any accepted form as (name, column) pairs, fine to coarse."""
-    if clusters is None:
-        return []
-    if hasattr(clusters, "columns"):
-        return [(str(c), clusters[c]) for c in clusters.columns]
-    if hasattr(clusters, "name"):
-        return [(str(clusters.name or "cluster"), clusters)]
-    if not hasattr(clusters, "ndim"):
-        clusters = np.array(clusters, dtype=object)
-    if clusters.ndim == 1:
-        return [("cluster", clusters)]
-    if clusters.ndim != 2:
-        raise CoterieError(f"clusters must have one or two dimensions, not {clusters.ndim}.")
-    return [(f"cluster_{j + 1}", clusters[:, j]) for j in range(clusters.shape[1])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -34,7 +34,6 @@ from coterie.data.columns import (
     read_numbers,
     rows_text,
 )
-from coterie.data.expressions import SPLINES
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import encode
 from coterie.data.materialise import materialise, plain, unplain
@@ -107,20 +106,28 @@ class Design:
         levels = {c: read_levels(at(df[c], rows))[1] for c in parsed.columns if kinds[c] == "category"}
         limit_columns(parsed, levels)
         draft = cls(parsed.formula, (), levels, outcome_levels(df, parsed, kinds, rows))
-        state: dict[str, Any] = {}
+        state = draft.learned(df, rows)
         if parsed.simple is not None and not levels:
             terms = ((INTERCEPT,) if parsed.intercept else ()) + parsed.simple
         elif "Intercept" in parsed.columns:
             raise CoterieError("Rename the column 'Intercept': the formula makes one of that name.")
         else:
-            if parsed.stateful:
-                side = "0 + " + " + ".join(parsed.stateful)
-                state = materialise(draft._frame(df, rows, "error", "error")[0], side, state)[1]
             few = np.arange(min(8, len(df))) if rows is None else rows[:8]
             terms = _named(materialise(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
         if not terms:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
         return replace(draft, terms=terms, state=state)
+
+    def learned(self, df: pd.DataFrame, rows: I64 | None) -> dict[str, Any]:
+        """What stateful terms remember of some rows of a table."""
+        if not self.parsed.stateful:
+            return {}
+        side = "0 + " + " + ".join(self.parsed.stateful)
+        return materialise(self._frame(df, rows, "error", "error")[0], side, {})[1]
+
+    def relearned(self, df: pd.DataFrame, rows: I64) -> Callable[[I64], F64]:
+        """What computes the matrix of any rows of a table by terms that were learned from some of them alone."""
+        return partial(replace(self, state=self.learned(df, rows))._formulaic, df, on_unseen="error", on_missing="nan")
 
     def need_variety(self) -> None:
         """Raise CoterieError for a category of one level that makes no column, as for a number that never varies.
@@ -159,11 +166,6 @@ class Design:
     def kind(self, column: str) -> Kind:
         """How the design takes one of its columns."""
         return "category" if column in self.levels else "number"
-
-    def spline_of(self, term: str) -> str | None:
-        """The spline that a term is made of, which has no value outside of its range; None for other terms."""
-        splines = (f for f in self.parsed.stateful if f.startswith(tuple(f"{name}(" for name in SPLINES)))
-        return next((spline for spline in splines if spline in term), None)
 
     def matrices(
         self,
@@ -314,7 +316,7 @@ class Design:
             at = np.flatnonzero(column if known is None else column & ~known)
             if len(at):
                 table_rows = np.sort(at if rows is None else rows[at])
-                outside = self.spline_of(term)
+                outside = self.parsed.spline_of(term)
                 raise BadRows(
                     f"The term '{term}' is not a finite number in {rows_text(table_rows)}"
                     f"{f': its values extend beyond the range of {outside!r}' if outside else ''}."

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from coterie.data.columns import meant
 from coterie.data.expansion import COLUMNS, formulaic_terms, vanishing
-from coterie.data.expressions import HABITS, Use, as_contrasts
+from coterie.data.expressions import HABITS, SPLINES, Use, as_contrasts
 from coterie.errors import CoterieError, shortened
 
 LENGTH = 1_000_000
@@ -79,6 +79,11 @@ class Parsed:
     def plain_outcome(self) -> bool:
         """The left side is a column as it stands."""
         return self.outcome_columns == (self.outcome,)
+
+    def spline_of(self, term: str) -> str | None:
+        """The spline that a term is made of, which has no value outside of its range; None for other terms."""
+        splines = (f for f in self.stateful if f.startswith(tuple(f"{name}(" for name in SPLINES)))
+        return next((spline for spline in splines if spline in term), None)
 
 
 def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable[str] = ()) -> Parsed:

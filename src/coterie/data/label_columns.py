@@ -7,13 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.clients import cluster_columns
 from coterie.data.columns import at_rows
 from coterie.data.labels import Coded, encode
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, nearest
 
 Column = int | str
+
+
+def cluster_columns(clusters: Any) -> list[tuple[str, Any]]:
+    """Cluster labels in any accepted form as (name, column) pairs, fine to coarse."""
+    if clusters is None:
+        return []
+    if hasattr(clusters, "columns"):
+        return [(str(c), clusters[c]) for c in clusters.columns]
+    if hasattr(clusters, "name"):
+        return [(str(clusters.name or "cluster"), clusters)]
+    if not hasattr(clusters, "ndim"):
+        clusters = np.array(clusters, dtype=object)
+    if clusters.ndim == 1:
+        return [("cluster", clusters)]
+    if clusters.ndim != 2:
+        raise CoterieError(f"clusters must have one or two dimensions, not {clusters.ndim}.")
+    return [(f"cluster_{j + 1}", clusters[:, j]) for j in range(clusters.shape[1])]
 
 
 def at_levels(clusters: Any, levels: list[str]) -> dict[str, Any]:

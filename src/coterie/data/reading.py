@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients, Tree, arrange, relative_weights
 from coterie.data.columns import (
-    Kind,
     as_name,
     as_names,
     at_rows,
@@ -102,8 +102,7 @@ def prepare(
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
     dropped = tuple(notes)
-    notes += powers(parsed, column_kinds(table, parsed) if parsed.vanishing else {})
-    notes += spellings(table, parsed, design, labels if part else {}, show=not part)
+    notes += powers(table, parsed) + spellings(table, parsed, design, labels if part else {}, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
@@ -138,7 +137,8 @@ def prepare(
         design.terms,
         rows,
     )
-    return replace(clients, notes=tuple(notes)), design
+    relearn = partial(design.relearned, table) if design.parsed.stateful and not part else None
+    return replace(clients, notes=tuple(notes), relearn=relearn), design
 
 
 @contextmanager
@@ -240,9 +240,9 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
-def powers(parsed: Parsed, kinds: Mapping[str, Kind]) -> list[str]:
+def powers(table: pd.DataFrame, parsed: Parsed) -> list[str]:
     """What to say of powers of numbers that a formula takes for the numbers themselves."""
-    notes = []
+    kinds, notes = column_kinds(table, parsed) if parsed.vanishing else {}, []
     for written, base, power in parsed.vanishing:
         if kinds.get(base) != "category":
             name = base if re.fullmatch(r"[\w.]+(\(.*\))?", base) else f"`{base}`" if base in kinds else f"({base})"

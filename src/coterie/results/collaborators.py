@@ -75,7 +75,7 @@ def held_out(clients: Clients, problem: Problem, options: Options, corrected: bo
     asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
     loss, rows = np.zeros(len(GRID)), 0.0
     for mask in splits.masks(clients):
-        train, held = clients.subset(~mask), clients.subset(mask)
+        train, held = clients.split(mask)
         fed = InProcess(objective(train, problem.family), clients.clusters, ids=clients.ids)
         everyone, metric = around_pooled(fed, problem)
         chosen = weights(fed, metric, asked, corrected)

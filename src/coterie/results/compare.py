@@ -268,7 +268,7 @@ def evaluate(
     weight, rows = np.zeros(m), np.zeros(m)
     own = {name: np.zeros(m) for name in alike or {}}
     for test in splits.masks(clients):
-        train, held = clients.subset(~test), clients.subset(test)
+        train, held = clients.split(test)
         weight += totals(held.weights, held.starts, held.stops)
         rows += held.counts
         for name, fit in fits.items():

@@ -51,6 +51,11 @@ class Fitting:
         network = self.options.network is not None
         names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)
         evidence, name, reason = self.choose(problem, names, learnable)
+        if evidence is not None and (untested := self.untested(evidence)):
+            sentences.append(
+                f"{untested:,} held-out row{'s' * (untested > 1)} of all splits were not tested: terms are learned "
+                "from a split's training rows alone, whose range does not hold these rows."
+            )
         fitted, ledger = self.fit(name, problem, self.clients)
         if "network" in fitted.info:
             fitted.info["network"] |= described(
@@ -149,6 +154,12 @@ class Fitting:
         """Whether main clients are pulled to the pooled model, as `local` is not."""
         asked = self.options.rounds.get("prior", "auto")
         return self.options.family != "gaussian" if asked == "auto" else asked != "none"
+
+    def untested(self, evidence: Evidence) -> int:
+        """Held-out rows that terms learned from the training rows cannot be computed for."""
+        if self.clients.relearn is None or self.counted() is not None:
+            return 0
+        return sum(int(mask.sum()) for mask in self.options.splits.masks(self.clients)) - int(evidence.rows.sum())
 
     def counted(self) -> Any:
         """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""

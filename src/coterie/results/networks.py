@@ -92,7 +92,7 @@ def chosen(
     lam: Floats | None = None
     losses, rows = [], 0.0
     for mask in inner.masks(clients):
-        train, held = clients.subset(~mask), clients.subset(mask)
+        train, held = clients.split(mask)
         tell = partial(_loss, held, problem.family)
         found = clusterpath(train, problem, asked, lam, tell)
         lam = found.lam[1:]

@@ -104,6 +104,6 @@ def _reasons(df: pd.DataFrame, design: Design | None, kinds: dict[str, Kind], X:
             yield f"a new level of '{column}'", find_levels(df[column], design.levels[column])[1]
     broken = np.logical_not(np.isfinite(X))
     for j in np.flatnonzero(broken.any(axis=0)) if design is not None else ():
-        if spline := design.spline_of(design.terms[j]):
+        if spline := design.parsed.spline_of(design.terms[j]):
             yield f"a value outside the range of '{spline}'", broken[:, j]
     yield "a term that is not finite", broken.any(axis=1)

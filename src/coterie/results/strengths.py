@@ -110,7 +110,7 @@ def search(clients: Clients, problem: Problem, grid: dict[str, list[Any]], split
     loss = np.zeros((len(grid["gamma"]), len(lams or alphas or [None])))
     weight = 0.0
     for mask in splits.masks(clients):
-        train, held = clients.subset(~mask), clients.subset(mask)
+        train, held = clients.split(mask)
         rows = HeldOut.of(objective(train, problem.family), objective(held, problem.family))
         block = int(np.clip(len(clients) * 4 * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block)
