@@ -14,7 +14,7 @@ from coterie.cli import federation_options as o
 from coterie.cli import options as table
 from coterie.cli.common import say
 from coterie.cli.common import status as waiting
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -230,14 +230,19 @@ def _standing(found: dict[str, Any]) -> list[str]:
     """The status for people."""
     out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
     out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
-    run = found["run"]
-    if run is None:
+    if found["run"] is None:
         return out
-    if run["state"] == "running" and not found["running"]:
+    with fitting("What status.json says of the last run", "Run it again."):
+        return out + _of_run(found["run"], bool(found["running"]))
+
+
+def _of_run(run: dict[str, Any], running: bool) -> list[str]:
+    """Where a run stands, and who is not in it."""
+    if run["state"] == "running" and not running:
         run = run | {"state": "cut short", "why": "run it again, and it goes on"}
     why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
     line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
-    out.append(f"{line}{', ' + run['work'] if run.get('work') else ''}.")
+    out = [f"{line}{', ' + run['work'] if run.get('work') else ''}."]
     for site, reason in run.get("away", {}).items():
         out.append(f"Takes no part: '{site}': {reason.rstrip('.')}.")
     for site, what in run.get("missing", {}).items():

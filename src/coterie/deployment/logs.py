@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from coterie import files
 from coterie.deployment.leaving import described
 from coterie.engines import checkpoint
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting, shortened
 
 if TYPE_CHECKING:
     from coterie.engines.node import Node
@@ -174,6 +174,14 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def words(entry: Mapping[str, Any]) -> str:
     """A line for people: of an exchange, of an answer of a site, or of the end of a run."""
+    try:
+        with fitting("A line", "Look at the file."):
+            return _words(entry)
+    except CoterieError:
+        return f"A line of the log cannot be read: {shortened(json.dumps(entry, default=str))}"
+
+
+def _words(entry: Mapping[str, Any]) -> str:
     clock = str(entry.get("time", ""))[11:19]
     if "state" in entry:
         return f"{clock}  {entry['state']}{': ' + entry['why'] if entry.get('why') else ''}"

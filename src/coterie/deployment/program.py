@@ -49,6 +49,9 @@ class Program:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for part in ("task", "options"):
+            if not isinstance(getattr(self, part), dict):
+                raise CoterieError(f"[{part}] must be a table of names and values.")
         if not isinstance(self.program, str) or not (self.program in names() or ":" in self.program):
             known = nearest(self.program, names()) or f" There are {', '.join(names())}, or module:function."
             raise CoterieError(f"There is no program {self.program!r}.{known}")

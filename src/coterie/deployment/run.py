@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -19,7 +20,7 @@ from coterie.deployment.schema import Schema
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.methods.training import TRAINERS
 
 RESULT, JOURNAL = "result", "journal"
@@ -114,19 +115,22 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
         feds.append(fed)
         return fed
 
+    went = (home / JOURNAL / "people").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
-    if program.fits:
-        from coterie.deployment.fits import fit
-
-        schema = beforehand.schema_of(folder)
-        fit(fed, program, schema, lambda result: result.save(home / RESULT),
-            lambda hold: opened(f"split{hold['repeat']}", hold=hold), secure=bool(config.secure))  # fmt: skip
-    elif program.program in TRAINERS:
-        _save(home / RESULT, _trained(fed, program, config))
-    else:
+    if not (program.fits or program.program in TRAINERS):
         function = beforehand.function(folder, program)
         _save(home / RESULT, dict(function(fed, **program.options)))
+        return
+    with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
+        if program.fits:
+            from coterie.deployment.fits import fit
+
+            schema = beforehand.schema_of(folder)
+            fit(fed, program, schema, lambda result: result.save(home / RESULT),
+                lambda hold: opened(f"split{hold['repeat']}", hold=hold), secure=bool(config.secure))  # fmt: skip
+        else:
+            _save(home / RESULT, _trained(fed, program, config))
 
 
 def policy(given: Mapping[str, Any]) -> Policy:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.engines import checkpoint
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, fitting, nearest
 
 T = TypeVar("T")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -63,7 +63,8 @@ def into(cls: type[T], path: Path, what: str, needed: Iterable[str]) -> T:
         if name not in tables:
             raise CoterieError(f"'{path}' does not say {name}.")
     try:
-        return cls(**tables)
+        with fitting(f"What '{path}' says", "Correct the value that is of another kind than it must be."):
+            return cls(**tables)
     except CoterieError as problem:
         raise CoterieError(f"'{path}': {problem}") from problem
 

@@ -321,7 +321,13 @@ class Coordinator(ABC):
         """What an exchange gave before this process was started; None if it has yet to happen."""
         past = None if self._journal is None else self._journal.next(kind, key)
         if past is not None:
-            self._stand(past["engine"])
+            with fitting("The journal of the run", "Begin again without it."):
+                self._stand(past["engine"])
+                told = [past["unreached"]] if kind in ("mark", "restore") else [past["rows"], past["missing"]]
+                if not all(isinstance(a, np.ndarray) and a.dtype.kind in "iu" and a.ndim == 1 for a in told):
+                    raise ValueError
+                if len(told) > 1 and not isinstance(past["values"], dict):
+                    raise ValueError
         return past
 
     def _record(self, kind: str, key: bytes, found: Replies) -> None:

@@ -17,7 +17,7 @@ from coterie.engines.base import roster
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.courier import Courier, said
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
-from coterie.errors import CoterieError, listed, shortened
+from coterie.errors import CoterieError, fitting, listed, shortened
 from coterie.federation import Array, Ints, Roster
 
 if TYPE_CHECKING:
@@ -194,12 +194,16 @@ class Remote(Coordinator):
         self.seed = seed
         path = None if journal is None else Path(journal) / "people"
         if path is not None and path.exists():
-            asked, told = checkpoint.read(path)
-            if wire.encode(asked) != wire.encode([opening, names]):
-                raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
+            with fitting(f"The journal {journal}", "Begin again with an empty folder."):
+                asked, told = checkpoint.read(path)
+                if wire.encode(asked) != wire.encode([opening, names]):
+                    raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
+                if not (told.keys() <= set(names) and all(map(_tells, told.values()))):
+                    raise ValueError
+                people = People.of(told)
         else:
             told = self._open(names, opening, policy)
-        people = People.of(told)
+            people = People.of(told)
         if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
             checkpoint.write(path, wire.pieces([[opening, names], told]))
         for name in names:

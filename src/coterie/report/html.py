@@ -28,6 +28,11 @@ def render(result: FitResult) -> str:
     str
         Under 2 MB whatever the number of clients: tables are cut, and say so; pictures have a bounded number of parts.
     """
+    with fitting("The record of the model", "Fit it again for a report."):
+        return _page(result)
+
+
+def _page(result: FitResult) -> str:
     compared = not result.comparison.empty
     gains = not result.client_gains.empty
     m = result.model
@@ -76,8 +81,7 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     CoterieError
         If it cannot be written.
     """
-    with fitting("The record of the model", "Fit it again for a report."):
-        page = render(result)
+    page = render(result)
     try:
         files.write(Path(path), [page.encode()])
     except OSError as e:

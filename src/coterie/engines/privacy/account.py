@@ -20,6 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ints
 
 _FINE, _COARSE = 1e-4, 1e-3  # steps of privacy losses: of what is reported, and while a noise is looked for
+_NONE = 2.0**-6  # noise of a sampled sum that hides as good as nothing, which would take all of the memory to count
 _LEAST = 2.0**-4  # noise that is looked for among the smallest
 _EXACT = 100  # kinds of histories that are told apart; with more, every event counts as often as it did for anybody
 
@@ -47,7 +48,7 @@ def epsilon(events: Mapping[Event, int], delta: float, step: float = _FINE) -> f
     """
     dp = accounting()
     kept = {event: count for event, count in events.items() if count}
-    if any(not event.noise > 0.0 for event in kept):
+    if any(not event.noise > (_NONE if event.sampling < 1.0 else 0.0) for event in kept):
         return float("inf")
     whole = float(sum(count / event.noise**2 for event, count in kept.items() if event.sampling >= 1.0))
     sampled = {event: count for event, count in kept.items() if event.sampling < 1.0}

@@ -17,6 +17,8 @@ from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 
 _CLIPPED = work_name(clipped)
+_MANY = 2**20
+"""Sums of one kind that no book can count."""
 
 
 class Guard:
@@ -127,7 +129,8 @@ class Guard:
             kept = checkpoint.read(self._book)
             with fitting(f"The book of privacy {self._book}", "Nothing is given without what it says was spent."):
                 counts = [(Event(float(noise), float(part)), int(n)) for noise, part, n in kept["counts"]]
-                if not all(e.noise > 0.0 < e.sampling <= 1.0 and n > 0 for e, n in counts):
+                sound = all(1e6 > e.noise >= 0.0 < e.sampling <= 1.0 and 0 < n < _MANY for e, n in counts)
+                if not sound or len(dict(counts)) < len(counts):
                     raise ValueError
                 self._counts, self._last = dict(counts), bytes(kept["last"])
 
