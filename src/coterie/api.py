@@ -21,7 +21,7 @@ from coterie.results.fitting import Fitting
 from coterie.results.networks import by_position
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.results.strengths import aligned
+from coterie.results.strengths import LeftOut, aligned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ def fit(
         "own" gives each finest cluster its own client variances.
     residual : {"common", "by-client"}, default "common"
         One residual variance, or one for each client (Gaussian).
-    gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels, optional
+    gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels (of lam from levels, too), optional
         Strengths that are given instead of learned: of the ties of clients to their cluster (gamma) and of clusters to
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
         best of a grid is chosen by held-out rows, inside the training rows of every split. The methods over rounds
@@ -145,7 +145,8 @@ def fit(
     hold = Splits(splits, test_fraction, seed, order, groups)
     if split_by is not None and splits:
         need_groups(clients, hold.groups, split_by)
-    ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha})
+    left_out = LeftOut.of(clients, {name: table[name] for name in cluster})
+    ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha}, left_out)
     network = None if network is None else by_position(clients, network, table)
     learn = (covariance, method, reml, cluster_variance, hold, ties, residual)
     options = Options(family, shared, *learn, dict(rounds), network)

@@ -1,10 +1,13 @@
 """The surface of held-out losses over a grid is what fitting each of its points gives."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import coterie
 from coterie.data import prepare
 from coterie.data.simulate import tree
+from coterie.errors import CoterieError
 from coterie.methods.fitted import Problem
 from coterie.relations.clusters import Tree
 from coterie.results.compare import Splits, evaluate, run
@@ -33,6 +36,74 @@ def test_surface(family, other):
                 lowest, best = exact, options
     assert surface.chosen == best
     assert select(clients, problem, grid, Splits(2, 0.25, seed=2)) == best
+
+
+LEVELS = pd.DataFrame({"g": np.repeat(np.arange(12), 6)}).assign(
+    own=lambda d: "o" + d["g"].astype(str),  # one client each
+    site=lambda d: d["g"] // 3,
+    twin=lambda d: "t" + (d["g"] // 3).astype(str),  # one site each
+    region=lambda d: d["g"] // 6,
+    all=1,
+)
+LEVELS = LEVELS.assign(x=np.random.default_rng(3).normal(size=72), y=np.random.default_rng(4).normal(size=72))
+
+
+def dense(levels, gamma, lam):
+    """The minimiser of (2.3) over all clients' and clusters' parameters and the root, as it stands: (clients, 2)."""
+    of = [np.unique(LEVELS.groupby("g")[c].first(), return_inverse=True)[1] for c in levels]
+    of = [np.arange(12), *of, np.zeros(12, dtype=int)]
+    start = np.cumsum([0, *(c.max() + 1 for c in of)])
+    H, b = np.zeros((2 * start[-1],) * 2), np.zeros(2 * start[-1])
+    for i in range(12):
+        X = np.c_[np.ones(6), LEVELS["x"][LEVELS["g"] == i]]
+        H[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] += X.T @ X
+        b[2 * i : 2 * i + 2] = X.T @ LEVELS["y"][LEVELS["g"] == i]
+    for k, strength in enumerate([gamma, *lam]):
+        for node in range(of[k].max() + 1):
+            parent = of[k + 1][np.flatnonzero(of[k] == node)[0]]
+            tie = np.zeros((2, len(b)))
+            tie[:, 2 * (start[k] + node) :][:, :2] = np.eye(2)
+            tie[:, 2 * (start[k + 1] + parent) :][:, :2] -= np.eye(2)
+            H += (strength if np.ndim(strength) == 0 else strength[node]) * tie.T @ tie
+    return np.linalg.solve(H, b)[:24].reshape(12, 2)
+
+
+@pytest.mark.parametrize(
+    ("levels", "lam", "each"),
+    [
+        (["own"], 0.5, [0.5]),
+        (["own"], {f"o{i}": 1.0 + i for i in range(12)}, [1.0 + np.array([0, 1, 10, 11, *range(2, 10)])]),  # by label
+        (["own", "site"], 0.5, [0.5, 0.5]),
+        (["site", "twin"], {"site": 0.5, "twin": 3.0}, [0.5, 3.0]),
+        (["site", "twin", "region"], {"site": 0.5, "twin": 3.0, "region": 0.2}, [0.5, 3.0, 0.2]),
+        (["own", "site", "region", "all"], {"own": 4.0, "site": 0.5, "region": 0.2}, [4.0, 0.5, 0.2, 1.0]),
+        (["site", "all"], 0.7, [0.7, 0.7]),
+        (["site", "region"], {"site": {0: 1.0, 1: 2.0, 2: 0.3, 3: 0.1}, "region": 2.0}, [[1.0, 2.0, 0.3, 0.1], 2.0]),
+    ],
+)
+def test_given_strengths_are_those_of_the_objective_at_any_depth(levels, lam, each):
+    """Levels that hold one of the level below in each cluster are ties in series; one cluster of all ties nothing."""
+    found = coterie.fit(LEVELS, "y ~ x", "g", levels, gamma=2.0, lam=lam, method="given-strengths", splits=0)
+    np.testing.assert_allclose(found.client_coefficients, dense(levels, 2.0, each), rtol=1e-7, atol=1e-9)
+
+
+def test_alpha_of_clusters_of_one_goes_to_the_network():
+    found = coterie.fit(LEVELS, "y ~ x", "g", "own", gamma=2.0, alpha=0.25, method="given-strengths", splits=0)
+    np.testing.assert_allclose(found.client_coefficients, dense([], 0.5, []), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("lam", "sentence"),
+    [
+        ({"site": 1.0}, "no entry for the level 'region'"),
+        ({"site": 1.0, "regoin": 2.0}, "the level 'regoin'; .*mean 'region'"),
+        ({0: 1.0, 1: 2.0}, "must say which level"),
+        ({"site": "a", "region": 1.0}, "not negative"),
+    ],
+)
+def test_levels_that_are_not_there_get_a_sentence(lam, sentence):
+    with pytest.raises(CoterieError, match=sentence):
+        coterie.fit(LEVELS, "y ~ x", "g", ["site", "region"], gamma=2.0, lam=lam, splits=0)
 
 
 def test_of_equals_the_first_is_chosen():

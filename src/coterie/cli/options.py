@@ -139,7 +139,8 @@ Lam = Annotated[
     Option(
         "--lam",
         metavar="NUMBERS",
-        help="Strength of the ties of clusters to each other, beside --gamma; by default they are one.",
+        help="Strength of the ties of clusters to each other, beside --gamma; by default they are one. A number for "
+        "all levels of clusters, or LEVEL=NUMBER for each with commas between them.",
         rich_help_panel=_STRENGTHS,
     ),
 ]
@@ -217,14 +218,22 @@ SplitBy = Annotated[
 Seed = Annotated[int, Option("--seed", metavar="N", help="Of the splits.", rich_help_panel=_EVIDENCE)]
 
 
-def numbers(option: str, text: str | None) -> float | list[float] | None:
-    """A number, or a list of them (a grid) where there are commas."""
+def numbers(option: str, text: str | None) -> float | list[float] | dict[str, float] | None:
+    """A number; a list of them (a grid) where there are commas; or one for each level, as ``LEVEL=NUMBER``."""
     if text is None:
         return None
+    parts = [part.rpartition("=") for part in text.split(",")]
     try:
-        values = [float(part) for part in text.split(",")]
+        values = [float(number) for _, _, number in parts]
     except ValueError as e:
         raise CoterieError(f"{option} takes a number, or several with commas between them, not '{text}'.") from e
+    named = {name.strip(): v for (name, _, _), v in zip(parts, values, strict=True)}
+    if any(sign for _, sign, _ in parts):
+        if len(named) < len(parts) or "" in named:
+            raise CoterieError(
+                f"{option} takes LEVEL=NUMBER once for each level, with commas between them, not '{text}'."
+            )
+        return named
     return values if len(values) > 1 else values[0]
 
 

@@ -27,7 +27,7 @@ from coterie.results.model import Model
 from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.results.strengths import select
+from coterie.results.strengths import plain_strength, select
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fitting:
         if tried:
             fitted.info["network"]["tried"] = tried
         if given and "rounds" not in fitted.info:
-            numbers = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in strengths.items()}
+            numbers = {k: plain_strength(v) for k, v in strengths.items()}
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
         return fitted, ledger
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import xlogy
 
 from coterie.data.clients import Clients, Level
-from coterie.data.labels import find_labels
+from coterie.data.labels import encode, find_labels
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, nearest
 from coterie.methods.fitted import Problem
 from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
@@ -21,41 +21,148 @@ from coterie.objectives.held_out import HeldOut
 from coterie.results.compare import ROWS_PER_BLOCK, Splits
 from coterie.results.metrics import objective
 
+Strength = float | Floats
 
-def aligned(clients: Clients, strengths: dict[str, Any]) -> dict[str, list[Any]]:
-    """Every strength as a list of candidates, each a number or an array in the order of clients or clusters.
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """A level of clusters that says nothing to learned variances, but has ties where strengths are given.
+
+    Attributes
+    ----------
+    level : Level
+        Labels as each node of the level below has them; one label where all are in one cluster.
+    below : int
+        0 where it stands above the clients, k above the k-th level that is kept.
+    """
+
+    level: Level
+    below: int
+
+    @classmethod
+    def of(cls, clients: Clients, columns: Mapping[str, Any]) -> list[LeftOut]:
+        """The levels that ``clients`` leave out of those asked for: all ``columns`` by name, fine to coarse."""
+        kept, node, first, out = [level.name for level in clients.levels], clients.clusters, clients.starts, []
+        below = 0
+        for name, column in columns.items():
+            if name in kept:
+                node = node if below == 0 else clients.levels[below - 1].parent[node]
+                first = clients.starts[np.unique(node, return_index=True)[1]]
+                below += 1
+                continue
+            coded = encode(column)
+            codes = coded.codes[clients.order[first]]
+            labels = coded.labels[codes[:1] if len(np.unique(codes)) == 1 else codes]
+            out.append(cls(Level(name, labels, np.zeros(len(labels), dtype=np.int64)), below))
+        return out
+
+
+def aligned(clients: Clients, strengths: dict[str, Any], left_out: Sequence[LeftOut] = ()) -> dict[str, list[Any]]:
+    """Every strength as a list of candidates.
+
+    Each is a number, an array in the order of clients or clusters, or a list of these with an entry for each level.
 
     Parameters
     ----------
     strengths : dict
-        ``gamma``, ``lam`` and ``alpha``: a number; a mapping from labels (of clients for gamma, of the finest clusters
-        for the others); or a sequence of numbers, a grid. None leaves one out.
+        ``gamma``, ``lam`` and ``alpha``: a number, for all; a mapping from labels (of clients for gamma, of clusters
+        for the others) or from names of levels to such; or a sequence of these, a grid. None leaves one out.
+    left_out : sequence of LeftOut
+        Levels in which each cluster holds one node of the level below: two ties in series,
+        ``a/2 |x - w|^2 + b/2 |w - v|^2`` least over w, are one of strength ``ab / (a + b)``.
     """
-    levels = {"gamma": Level(clients.name, clients.labels, clients.clusters)}
-    if clients.levels:
-        levels |= dict.fromkeys(("lam", "alpha"), clients.levels[0])
-    out = {}
-    for name, value in strengths.items():
-        if value is None:
-            continue
-        if name not in levels:
+    given = {name: value for name, value in strengths.items() if value is not None}
+    if given and "gamma" not in given:
+        raise CoterieError(f"{' and '.join(given)} needs gamma too: how strongly clients are tied to their cluster.")
+    if "lam" in given and "alpha" in given:
+        raise CoterieError("Give lam (form 2.3) or alpha (form 2.1), not both.")
+    series = [x for x in left_out if len(x.level.labels) > 1]
+    for name in ("lam", "alpha"):
+        if name in given and not clients.levels and not left_out:
             raise CoterieError(
                 f"{name} ties clusters, and there are none to tie: name a cluster column of two values or more, fewer "
                 "than clients, or leave it out."
             )
-        if isinstance(value, Mapping) or hasattr(value, "items"):
-            out[name] = [_by_label(name, dict(value), levels[name])]
-        elif np.ndim(value) == 0:
-            out[name] = [_strength(name, value)]
-        else:
-            out[name] = [_strength(name, v) for v in value]
-            if not out[name]:
-                raise CoterieError(f"The grid of {name} is empty.")
-    if out and "gamma" not in out:
-        raise CoterieError(f"{' and '.join(out)} needs gamma too: how strongly clients are tied to their cluster.")
-    if "lam" in out and "alpha" in out:
-        raise CoterieError("Give lam (form 2.3) or alpha (form 2.1), not both.")
+    levels = sorted([*enumerate(clients.levels, 1), *((x.below + 0.5, x.level) for x in left_out)], key=lambda v: v[0])
+    above = [level for _, level in levels]
+    if "alpha" in given and len([*clients.levels, *series]) > 1:
+        raise CoterieError("alpha is for one level of clusters: name one, or give lam, with an entry for each level.")
+    own = [Level(clients.name, clients.labels, clients.clusters)]
+    out = {name: _grid(name, value, own if name == "gamma" else above) for name, value in given.items()}
+    grids = [name for name in out if len(out[name]) > 1]
+    if series and len(out) > 1 and grids:
+        raise CoterieError(
+            f"'{series[0].level.name}' holds one of the level below in each cluster, so that a grid of {grids[0]} "
+            f"cannot be laid over it: leave '{series[0].level.name}' out of the clusters, or give one strength."
+        )
+    if series and len(out) > 1:
+        out = _in_series(clients, series, {name: found[0] for name, found in out.items()})
+    names = [level.name for level in clients.levels]
+    out = {name: found for name, found in out.items() if name == "gamma" or names}
+    for name in out.keys() & {"lam", "alpha"}:
+        out[name] = [_by_kept_level(v, names) for v in out[name]]
     return out
+
+
+def _grid(name: str, value: Any, levels: Sequence[Level]) -> list[dict[str, Strength]]:
+    """The candidates of one strength, each by level."""
+    candidates = [value] if _is_mapping(value) or np.ndim(value) == 0 else list(value)
+    if not candidates:
+        raise CoterieError(f"The grid of {name} is empty.")
+    return [_by_level(name, v, levels) for v in candidates]
+
+
+def _by_level(name: str, value: Any, levels: Sequence[Level]) -> Any:
+    """One candidate as an entry for each level; of the clients as it is."""
+    known = {level.name: level for level in levels}
+    if not _is_mapping(value):
+        value = dict.fromkeys(known, value)
+    elif not (entries := dict(value)).keys() & known.keys():
+        if len(levels) > 1:
+            first = str(next(iter(entries), ""))
+            raise CoterieError(
+                f"{name} must say which level it is of ({', '.join(known)}), and {first!r} is none."
+                f"{nearest(first, list(known))}"
+            )
+        value = {levels[0].name: entries}
+    out: dict[str, Strength] = {}
+    for key in [*value, *known]:
+        if key not in known:
+            raise CoterieError(
+                f"{name} names the level {key!r}; there are {', '.join(known)}.{nearest(str(key), list(known))}"
+            )
+        if key not in value and len(known[key].labels) > 1:
+            raise CoterieError(f"{name} has no entry for the level '{key}': give every level one.")
+        inner = value.get(key, np.inf)
+        out[key] = _by_label(name, dict(inner), known[key]) if _is_mapping(inner) else _strength(name, inner)
+    return out[levels[0].name] if name == "gamma" else out
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "items")
+
+
+def _in_series(clients: Clients, series: Sequence[LeftOut], one: dict[str, Any]) -> dict[str, list[Any]]:
+    """The strengths of the levels that are kept, with the ties of those left out in series with the ones below."""
+    ties: list[Any] = [one["gamma"]]
+    if "alpha" in one:  # (2.1): alpha of the tie goes to the network, and none to a cluster of one
+        if np.any((share := np.asarray(one["alpha"][series[0].level.name])) > 1.0):
+            raise CoterieError("alpha must lie between 0 (clusters apart) and 1 (no clusters).")
+        return {"gamma": [ties[0] * (share if share.ndim else float(share))]}
+    ties += [one["lam"][level.name] for level in clients.levels]
+    for x in series:
+        with np.errstate(divide="ignore"):
+            both = 1.0 / (1.0 / np.asarray(ties[x.below]) + 1.0 / np.asarray(one["lam"][x.level.name]))
+        ties[x.below] = both if both.ndim else float(both)
+    return {"gamma": ties[:1], "lam": [dict(zip((v.name for v in clients.levels), ties[1:], strict=True))]}
+
+
+def _by_kept_level(one: Mapping[str, Strength], names: Sequence[str]) -> Any:
+    """A number for all levels, what the only one has, or a list."""
+    values = [one[name] for name in names]
+    if len(values) == 1 or all(np.ndim(v) == 0 and v == values[0] for v in values):
+        return values[0]
+    return values
 
 
 def _strength(name: str, value: Any) -> float:
@@ -67,6 +174,13 @@ def _strength(name: str, value: Any) -> float:
         given = f"{value:g}" if isinstance(value, (int, float)) else repr(value)
         raise CoterieError(f"{name} must be one number that is not negative, or a grid of such numbers, not {given}.")
     return number
+
+
+def plain_strength(value: Any) -> Any:
+    """A strength without arrays."""
+    if isinstance(value, list):
+        return [plain_strength(v) for v in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
