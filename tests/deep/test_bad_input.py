@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "many rows at once": (
         lambda: walked(deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else fails()))),
-        "A step of several clients at once fails.*KeyError: 'lost'",
+        "A step of client 0 fails.*KeyError: 'lost'",
     ),
     "many rows evaluated": (
         lambda: deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else fails()), batched=False).value(np.zeros((2, 21))),

@@ -66,12 +66,35 @@ def test_methods_leave_it_alone(name: str) -> None:
     assert np.abs(models[:, 20:] - first[20:]).max() > 1e-4
 
 
-def test_frozen_layers_of_a_module_keep_their_numbers() -> None:
-    module = net()
-    module[0].bias.requires_grad_(False)
-    start = deep(module).start(7)
-    np.testing.assert_array_equal(start[:20], module[0].weight.detach().numpy().ravel())
-    assert np.all(start[24:36] != module[2].weight.detach().numpy().ravel())
+class LoRA(nn.Module):
+    """A frozen layer and two trained factors."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner = inner.requires_grad_(False)
+        self.A, self.B = nn.Parameter(torch.ones(2, 5)), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + x @ self.A.T @ self.B.T
+
+
+def bitfit() -> nn.Module:
+    module = nn.Linear(5, 3)
+    module.weight.requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("module", [bitfit(), LoRA(nn.Linear(5, 3)), nn.Sequential(nn.Linear(5, 3))])
+def test_a_pretrained_module_starts_as_it_is_and_what_is_frozen_stays(module: nn.Module) -> None:
+    objective = deep(module)
+    fed, method = InProcess(objective), TRAINERS["fedavg"].make(1)
+    before, state = objective.flat(module), method.init(fed)
+    np.testing.assert_array_equal(objective.start(7), before)
+    still = np.concatenate([np.full(p.numel(), not p.requires_grad) for p in module.parameters()])
+    np.testing.assert_array_equal(state["w"], before[~still])  # what is frozen does not travel
+    after = method.models(fed, method.step(fed, state))[0]
+    np.testing.assert_array_equal(after[still], before[still])
+    assert (after[~still] != before[~still]).any()
 
 
 def test_a_model_of_frozen_layers_alone_is_refused() -> None:

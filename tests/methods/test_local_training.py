@@ -99,7 +99,7 @@ def test_nobody_is_left(method):
     o = quadratic(2)
     fed = InProcess(Quadratic(o.A, np.full((2, 2), np.nan)))
     state = last(method, fed, 5)
-    assert state["status"] == "ended by step 2: every client is quarantined"
+    assert state["status"] == "ended by step 1: every client is quarantined"
     assert np.isfinite(state["w"]).all() and np.isfinite(method.models(fed, state)).all()
 
 

@@ -27,6 +27,7 @@ from coterie.methods.local_training.at_home import Reply, epochs, finite, sent, 
 from coterie.methods.local_training.options import need, need_patterns
 from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.rounds import LocalTraining, State
+from coterie.methods.local_training.who import first_quarantine
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 
@@ -105,13 +106,13 @@ class GroupSGD(LocalTraining):
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
-        group, nobody = self.groups(fed), np.zeros(len(fed.clients), dtype=np.int64)
+        group = self.groups(fed)
         said = agreed(fed, group, self.shared, self.link, self.seed)
         if len(set(said.layout.sizes)) > 1 and (self.coded or not np.array_equal(group, fed.clients.clusters)):
             raise CoterieError(
                 "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
             )
-        state: State = {"t": 0, "status": "running", "quarantined": nobody, "why": nobody.copy(), "w": said.start(w)}
+        state: State = first_quarantine(fed) | {"w": said.start(w)}
         about = {"layout": said.layout.arrays(), "weigh": self.weigh, "share": np.zeros(said.layout.k), "trace": {}}
         return state | about | ({} if said.travels.values.all() else {"whole": said.whole, "travels": said.travels})
 

@@ -98,7 +98,7 @@ class L2GD(LocalTraining):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients have the same model."""
         state, k = super().init(fed, w), fed.clients.k
-        size = np.bincount(fed.clients.clusters, minlength=k) * 1.0
+        size = np.bincount(fed.clients.clusters[state["quarantined"] == 0], minlength=k) * 1.0
         return state | {"w": np.tile(state["w"], (k, 1)), "weight": size, "steps": 0}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:

@@ -34,8 +34,8 @@ class Trainer:
         Needs groups that are known.
     layout : str
         Of a method that splits a model: its hyper-parameter that names layers, "personal" or "shared".
-    layers : tuple of str
-        Patterns of layers that it is about, one of which a model must have.
+    normalises : bool
+        Whether it is about layers that normalise, one of which a model must have.
     together : bool
         Trains one client that holds all rows.
     fixed : dict
@@ -48,7 +48,7 @@ class Trainer:
     defaults: dict[str, Any] = field(default_factory=lambda: dict(STEPS))
     groups: bool = False
     layout: str = ""
-    layers: tuple[str, ...] = ()
+    normalises: bool = False
     together: bool = False
     fixed: dict[str, Any] = field(default_factory=dict)
 

@@ -26,7 +26,7 @@ _EVERY = (
     Trainer("apfl", "apfl:APFL", "own models mixed with the average"),
     Trainer("fedper", "fedper:FedPer", "own last layers", layout="personal"),
     Trainer("fedrep", "fedrep:FedRep", "own last layers, trained first", layout="personal"),
-    Trainer("fedbn", "fedbn:FedBN", "own normalisation", layers=("*bn*", "*norm*")),
+    Trainer("fedbn", "fedbn:FedBN", "own normalisation", normalises=True),
     Trainer("ifca", "ifca:IFCA", "a model for each of k groups, chosen by loss", STEPS | {"k": 4, "tau": 5}),
     Trainer("cfl", "cfl:CFL", "groups split where their updates disagree", STEPS | {"eps1": 0.4, "eps2": 1.6}),
     Trainer("found-groups", "found_groups:FoundGroups", "groups found by updates, then a model for each", _GROUPED),

@@ -143,6 +143,11 @@ class Mixed:
         return tuple(dict.fromkeys(name for _, part in self.kinds() for name in getattr(part, "kept", ())))
 
     @property
+    def normalising(self) -> tuple[str, ...]:
+        """Names of layers that normalise."""
+        return tuple(dict.fromkeys(name for _, part in self.kinds() for name in parts.normalising(part)))
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the parameters: that of the most precise kind."""
         return np.result_type(*[np.dtype(parts.precision(part)) for _, part in self.kinds()], np.float32)

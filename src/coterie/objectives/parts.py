@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import CoterieError, listed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.steps import Draws
 from coterie.relations.layout import Layout
+
+NORMALISATION = "(layers that normalise)"
+"""The pattern of layers that normalise, whatever their names."""
 
 
 def names(objective: Any) -> dict[str, int]:
@@ -30,12 +34,27 @@ def first(objective: Any, seed: int) -> Floats:
     return np.asarray(objective.start(int(seed)), dtype=precision(objective))
 
 
+def normalising(objective: Any) -> tuple[str, ...]:
+    """Names of layers that normalise: its ``normalising``, by default those called so."""
+    known = getattr(objective, "normalising", None)
+    return tuple(n for n in names(objective) if "norm" in n or "bn" in n) if known is None else tuple(known)
+
+
 def where(objective: Any, patterns: Sequence[str] = ()) -> Bools:
     """Which parameters (d,) patterns such as ``head*`` name, or the objective keeps with each client: its ``kept``.
 
-    A CoterieError for a pattern that matches nothing, which lists the names.
+    The pattern NORMALISATION names the layers that normalise. A CoterieError for a pattern that matches nothing, which
+    lists the names.
     """
-    wanted = (*patterns, *getattr(objective, "kept", ()))
+    wanted = [name for name in patterns if name != NORMALISATION]
+    if len(wanted) < len(patterns):
+        wanted += (found := normalising(objective))
+        if not found:
+            raise CoterieError(
+                f"No layer of the model normalises, as BatchNorm and LayerNorm do: name those that are to be personal. "
+                f"There are {listed(names(objective), 12)}."
+            )
+    wanted += getattr(objective, "kept", ())
     if not wanted:
         return np.zeros(objective.dim, dtype=bool)
     sizes = names(objective)

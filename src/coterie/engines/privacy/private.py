@@ -77,6 +77,8 @@ class Private:
     not trusted. Clients of other groups of the same exchange cost nothing more, as each is in one.
     """
 
+    private = True
+
     def __init__(
         self,
         fed: Any,

@@ -103,6 +103,12 @@ def verdicts(site: Site) -> Reply:
 
 
 @work
+def usable(site: Site) -> Reply:
+    """Whether clients' data give a gradient."""
+    return {"sound": sound(site.objective)}
+
+
+@work
 def personal(site: Site, w: Floats, link: Link) -> Reply:
     """A client's own model (m, d); the shared one where it never made any."""
     return {"theta": site.state.get("theta", each(site, w, link))}

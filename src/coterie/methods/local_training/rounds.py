@@ -16,7 +16,7 @@ from coterie.methods.local_training.coded import Coded
 from coterie.methods.local_training.options import need, need_patterns
 from coterie.methods.local_training.own import Link
 from coterie.methods.local_training.start import Start, started
-from coterie.methods.local_training.who import judged, participants
+from coterie.methods.local_training.who import NO_GRADIENT, first_quarantine, judged, participants
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats, Ints
 
@@ -92,12 +92,12 @@ class LocalTraining(Stepwise):
 
         It starts at the model w, all of it (d,) or what is shared (d1,), by default at the objective's own.
         """
-        start, nobody = started(fed, self.link, self.seeds, w), np.zeros(len(fed.clients), dtype=np.int64)
+        start = started(fed, self.link, self.seeds, w)
         if not start.shared.any() and (self.up, self.down) != ("none", "none"):
             raise CoterieError(
                 "All parameters stay with their clients, so there is nothing to code: leave up and down out."
             )
-        state: State = {"t": 0, "status": "running", "quarantined": nobody, "why": nobody.copy()}
+        state: State = first_quarantine(fed)
         if not start.shared.all():
             state |= {"whole": start.whole(w), "shared": start.shared}
         return state | {"w": self.first(start) if w is None else start.cut(w)}
@@ -119,6 +119,8 @@ class LocalTraining(Stepwise):
     def step(self, fed: Federation, state: State) -> State:
         """One round; clients that cannot go on are left out from then on, or end the run: see ``who.judged``."""
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
+        if t == 0 and self.strict and len(free) < len(state["quarantined"]):
+            return state | {"status": f"ended by step 1: {NO_GRADIENT}", "gone": np.flatnonzero(state["quarantined"])}
         if not len(free):
             return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
         to = participants(fed.clients.ids, free, t, self.C, self.seed)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, Sums
-from coterie.methods.local_training.at_home import BROKEN, FAR, verdicts
+from coterie.methods.local_training.at_home import BROKEN, FAR, usable, verdicts
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Ints
+
+NO_GRADIENT = "the data of some clients give no gradient"
 
 
 def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
@@ -19,6 +21,19 @@ def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
         return free
     u = keyed.uniform(seed, "participation", ids[free], t, 1)[:, 0]
     return np.sort(free[np.argpartition(u, m - 1)[:m]])
+
+
+def first_quarantine(fed: Federation) -> dict[str, Any]:
+    """What a state says of clients before the first round: whose data give no gradient never takes part.
+
+    Where replies are private sums, nobody is asked, and such clients add nothing to them.
+    """
+    out, why = (np.zeros(len(fed.clients), dtype=np.int64) for _ in range(2))
+    replies = None if getattr(fed, "private", False) else fed.ask(usable)
+    if replies:
+        who = replies.to[replies.rows][~replies["sound"].astype(bool)]
+        out[who], why[who] = 1, BROKEN
+    return {"t": 0, "status": "running", "quarantined": out, "why": why}
 
 
 def judged(fed: Federation, state: dict[str, Any], sums: Sums, new: dict[str, Any], strict: bool) -> dict[str, Any]:
@@ -33,7 +48,7 @@ def judged(fed: Federation, state: dict[str, Any], sums: Sums, new: dict[str, An
     if far > (0.0 if strict else 0.5 * len(sums.rows)):
         return {"status": f"diverged by step {at}", "gone": who[why == FAR]}
     if broken and strict:
-        return {"status": f"ended by step {at}: the data of some clients give no gradient", "gone": who}
+        return {"status": f"ended by step {at}: {NO_GRADIENT}", "gone": who}
     if not all(np.isfinite(v).all() for v in new.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"):
         return {"status": f"diverged by step {at}", "gone": who}
     quarantined, reason = state["quarantined"].copy(), state["why"].copy()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from torch import Tensor
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Ints
-from coterie.numerics.keyed import GOLDEN
-from coterie.objectives.deep.architecture import MOVING, SEEDED, Architecture, tensors
+from coterie.objectives.deep.architecture import MOVING, Architecture, put
+from coterie.objectives.deep.generators import Generators, Seed
+from coterie.objectives.deep.snapshot import Snapshot
 from coterie.objectives.deep.stepper import Going, Stepper
 from coterie.objectives.deep.together import Batch
 
@@ -33,36 +33,47 @@ class Failed(Exception):
 class Bench:
     """A module that takes clients' models in turn; kernels of images' convolutions have their channels last."""
 
-    def __init__(self, of: Architecture) -> None:
+    def __init__(self, of: Architecture, *drawing: Any) -> None:
         self.of, self.module = of, of.module()
         if of.images:  # a quarter less time
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        named = tensors(self.module)
+        named = dict(self.module.named_parameters())
         self.layers = [named[place.name] for place in of.parameters]
-        self.fixed = [named[place.name] for place in of.buffers]
         self.trained = [layer for layer in self.layers if layer.requires_grad]
-        self.variances = [b for p, b in zip(of.buffers, self.fixed, strict=True) if p.name.endswith("running_var")]
+        self.snapshot = Snapshot(self.module)
+        self.fixed = {place.name: self.module.get_buffer(place.name) for place in of.buffers}
+        self.generators = Generators(of.device, self.module, of.loss, of.score, *drawing)
 
     @torch.no_grad()
-    def load(self, theta: Tensor) -> None:
-        """Take a model (d,). Variances that a codec made negative on their way are 0."""
+    def load(self, theta: Tensor, anew: bool = True) -> None:
+        """Take a model (d,), and nothing of the one before unless not ``anew``.
+
+        Variances that a codec made negative are 0.
+        """
+        if anew:
+            self.snapshot.restore()
         views = self.of.views(theta)
-        for place, layer in zip(self.of.places, (*self.layers, *self.fixed), strict=True):
-            layer.copy_(views[place.name])
-        for variance in self.variances:
-            variance.clamp_(min=0.0)
+        for place, tensor in zip(self.of.places, (*self.layers, *self._buffers()), strict=True):
+            put(tensor, views[place.name])
+            if place.name.endswith("running_var"):
+                tensor.clamp_(min=0.0)
+
+    def _buffers(self) -> list[Tensor]:
+        """The buffers of the row, as a forward pass may have assigned them, or as they were made if it dropped them."""
+        held = dict(self.module.named_buffers())
+        return [b if (b := held.get(n)) is not None and b.shape == was.shape else was for n, was in self.fixed.items()]
 
     @torch.no_grad()
     def unload(self, theta: Tensor) -> None:
-        """Write the model to a row (d,)."""
+        """Write the model to a row (d,); a buffer that has another shape by now is as the model came."""
         views = self.of.views(theta)
-        for place, layer in zip(self.of.places, (*self.layers, *self.fixed), strict=True):
-            views[place.name].copy_(layer)
+        for place, tensor in zip(self.of.places, (*self.layers, *self._buffers()), strict=True):
+            views[place.name].copy_(tensor)
 
     def training(self, rows: int) -> None:
         """Go into training mode; less than two rows have no variance, so that statistics rest there."""
         if not self.module.training or self.of.moving:
-            self.module.train()
+            self.of.train(self.module)
         for layer in self.module.modules() if rows < 2 and self.of.moving else ():
             if isinstance(layer, MOVING):
                 layer.eval()
@@ -93,15 +104,15 @@ class Bench:
 class Alone:
     """Clients' own models, flat rows (m, d), on rows of their own."""
 
-    def __init__(self, of: Architecture, ridge: float) -> None:
-        self.of, self.ridge = of, ridge
+    def __init__(self, of: Architecture, ridge: float, *drawing: Any) -> None:
+        self.of, self.ridge, self.drawing = of, ridge, drawing
         self._local = threading.local()
 
     @property
     def bench(self) -> Bench:
         """The one of the present thread."""
         if not hasattr(self._local, "bench"):
-            self._local.bench = Bench(self.of)
+            self._local.bench = Bench(self.of, *self.drawing)
         bench: Bench = self._local.bench
         return bench
 
@@ -112,37 +123,50 @@ class Alone:
         views = self.of.views(self.of.tensor(numbers)[None])
         return [views[place.name] for place in self.of.parameters]
 
-    def each(self, work: Ints, run: Callable[[int], None]) -> None:
-        """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
+    def each(self, work: Ints, run: Callable[[int, Seed], None]) -> None:
+        """Call ``run(i, seed)`` for every client; ``seed(key, step)`` is to be called before each of its steps.
 
-        Those with the most ``work`` (m,) go first, so that none is left alone at the end. What a call raises comes as
-        :class:`Failed`, which says whose it was.
+        Threads share generators, so that clients side by side must not draw. Where they turn out to have, all are run
+        once more, one after another, with generators that are set by key. What a call raises comes as :class:`Failed`,
+        which says whose it was.
         """
 
-        def named(i: int) -> None:
+        def named(seed: Seed, i: int) -> None:
             try:
-                run(i)
+                run(i, seed)
             except CoterieError:
                 raise
             except Exception as problem:
                 raise Failed(i) from problem
 
+        if not self.of.random and self.of.common.quiet(lambda: self._spread(work, partial(named, _unset))):
+            return
+        self.of.random = True
+        with self.bench.generators.kept() as seed:
+            for i in range(len(work)):
+                named(seed, i)
+
+    def _spread(self, work: Ints, run: Callable[[int], None]) -> None:
+        """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
+
+        Those with the most ``work`` (m,) go first, so that none is left alone at the end.
+        """
         cores, m = torch.get_num_threads(), len(work)
-        if m < cores or cores == 1 or self.of.random or self.of.device.type != "cpu":
+        if m < cores or cores == 1 or self.of.device.type != "cpu":
             for i in range(m):
-                named(i)
+                run(i)
         else:
-            list(_pool(cores).map(named, np.argsort(-work, kind="stable").tolist()))
+            list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
     def gradient(self, theta: Tensor, keys: Any, first: Ints, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of step ``first``; nothing for buffers."""
         out = torch.zeros_like(theta)
 
-        def one(i: int) -> None:
+        def one(i: int, seed: Seed) -> None:
             bench = self.bench
             bench.load(theta[i])
-            with _seeded(self.of, int(keys[i]), int(first[i])):
-                grads = bench.gradient(_single(batch, i, int(first[i])), self.ridge)
+            seed(int(keys[i]), int(first[i]))
+            grads = bench.gradient(_single(batch, i, int(first[i])), self.ridge)
             views = self.of.views(out[i])
             for place, g in zip(self.of.parameters, grads, strict=True):
                 views[place.name].copy_(g[0])
@@ -154,34 +178,33 @@ class Alone:
         self, theta: Tensor, going: Going, keys: Any, first: Ints, batch: Batch, clip: float | None, momentum: float
     ) -> None:
         """Move theta (m, d), in place, where local steps lead."""
+        start = theta.clone()
 
-        def one(i: int) -> None:
+        def one(i: int, seed: Seed) -> None:
             bench, at = self.bench, int(first[i])
-            bench.load(theta[i])
+            bench.load(start[i])
             to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
             on, layers = self._layers(going.on), [layer.data[None] for layer in bench.layers]
             eta = self.of.tensor(going.eta[i : i + 1])
             stepper = Stepper(layers, eta, going.pull, to if going.pull else None, shift, on, clip, momentum)
             for s in range(int(going.steps[i])):
                 now = at + (s if going.fresh else 0)
-                with _seeded(self.of, int(keys[i]), now):
-                    grads = bench.gradient(_single(batch, i, now), self.ridge)
-                stepper.step(grads)
+                seed(int(keys[i]), now)
+                stepper.step(bench.gradient(_single(batch, i, now), self.ridge))
             if going.on is None:
                 bench.unload(theta[i])
             else:  # statistics of layers that rest do, too
-                before = theta[i].clone()
                 bench.unload(theta[i])
                 p, move = self.of.p, self.of.tensor(going.on)
-                theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], before[p:])
+                theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
 
         self.each(going.steps, one)
 
-    def outputs(self, theta: Tensor, i: int, x: Any) -> Tensor:
-        """What client i's model makes of inputs (b, ...), in evaluation mode."""
+    def outputs(self, theta: Tensor, x: Any) -> Tensor:
+        """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
         bench = self.bench
+        bench.load(theta)
         bench.module.eval()
-        bench.load(theta[i])
         with torch.no_grad():
             return bench.forward(x)
 
@@ -192,15 +215,8 @@ def _single(batch: Batch, i: int, step: int) -> tuple[Any, Tensor, Tensor]:
     return x[0], y[0], scale[0]
 
 
-@contextmanager
-def _seeded(of: Architecture, key: int, step: int) -> Iterator[None]:
-    """Layers that draw (dropout) do so by client and step."""
-    if not of.random:
-        yield
-        return
-    with SEEDED, torch.random.fork_rng(devices=[of.device] if of.device.type == "cuda" else []):
-        torch.manual_seed((key + step * int(GOLDEN)) % 2**63)
-        yield
+def _unset(key: int, step: int) -> None:
+    """Where nothing draws, nothing is set."""
 
 
 @lru_cache(maxsize=2)

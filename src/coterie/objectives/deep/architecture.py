@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from coterie.errors import CoterieError, nearest
+from coterie.objectives.deep.generators import Generators
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Make = Callable[[], nn.Module]
@@ -59,10 +60,9 @@ SCORES: dict[str, Loss] = {"cross_entropy": _right, "bce": _side}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 BUFFERS = ("personal", "averaged", "refused")
 MOVING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
-
-SEEDED = threading.RLock()
-"""Held while torch's generator, which all threads share, is seeded: another thread's draws would come between."""
+NORMALISING = (*MOVING, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
+NORM = re.compile(r"norm(ali[sz]ation|ali[sz]e|layer)?(\dd)?$", re.IGNORECASE)
+"""How classes of others' normalisation are called: FrozenBatchNorm2d, LlamaRMSNorm, ..."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,16 @@ class Architecture:
     ----------
     moves : (d,) or None
         0 for parameters that do not require gradients, 1 for what is trained; None where all is.
+    resting : tuple of str
+        Layers that the module has in evaluation mode while it trains itself, such as a frozen BatchNorm: they stay so.
+    moving : bool
+        Whether buffers move while it trains. This and the next are as far as is known: see ``trial``.
+    random, random_in_evaluation : bool
+        Whether anything draws random numbers while clients train, and where they are evaluated.
+    mixes : bool
+        Whether the output or the loss of a row depends on the other rows.
+    normalising : tuple of str
+        Parameters and buffers of layers that normalise, by their types.
     """
 
     def __init__(
@@ -105,12 +115,14 @@ class Architecture:
         device: str = "cpu",
         buffers: str = "personal",
     ) -> None:
-        self.make, self.anew = _maker(model), not isinstance(model, nn.Module)
         self.loss, self.score = _named(loss, LOSSES, "loss"), score or SCORES.get(loss if isinstance(loss, str) else "")
         self.named = loss if isinstance(loss, str) else None
         self.labels = self.named == "cross_entropy"
         self.dtype, self.half = _chosen(dtype, DTYPES, "dtype"), dtype == "bfloat16"
         self.device = _device(device)
+        self.common = Generators(self.device)
+        with self.common.begun(0):
+            self.make = _maker(model)
         module = self.module()
         self.parameters = _places(module.named_parameters(), 0)
         self.p = self.parameters[-1].stop if self.parameters else 0
@@ -119,8 +131,11 @@ class Architecture:
         still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
         if len(still) == len(self.parameters):
             raise CoterieError("All parameters of the model are frozen: leave requires_grad of some at True.")
-        floating = ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
-        self.buffers = _places(floating, self.p)
+        unread = {
+            f"{n}.num_batches_tracked" for n, m in module.named_modules() if getattr(m, "momentum", None) is not None
+        }
+        held = ((name, b) for name, b in module.named_buffers() if name not in unread and self._holds(b))
+        self.buffers = _places(held, self.p)
         self.d = self.buffers[-1].stop if self.buffers else self.p
         self.moves = _moves(self.d, still)
         if buffers not in BUFFERS:
@@ -130,9 +145,16 @@ class Architecture:
                 f"The model has buffers ({', '.join(b.name for b in self.buffers)}) and they are refused: leave the "
                 'layers out, or say buffers="personal" or buffers="averaged".'
             )
-        self.kept = tuple(b.name for b in self.buffers) if buffers == "personal" else ()
-        self.moving = any(isinstance(m, MOVING) and bool(m.track_running_stats) for m in module.modules())
-        self.random = any(isinstance(m, RANDOM) for m in module.modules())
+        counts = {name for name, b in module.named_buffers() if not b.is_floating_point()}
+        own = [place for place in self.buffers if buffers == "personal" or place.name in counts]
+        self.kept = tuple(place.name for place in (*still, *own))
+        self.resting = tuple(n for n, m in module.named_modules() if module.training and not m.training)
+        self.train(module)
+        statistics = [m for m in module.modules() if isinstance(m, MOVING) and m.training]
+        self.moving = any(bool(m.track_running_stats) for m in statistics)
+        self.mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None for m in statistics)
+        self.random = self.random_in_evaluation = False
+        self.normalising = _normalising(module, [place.name for place in self.places])
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules()) and self.dtype is torch.float32
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
@@ -146,26 +168,39 @@ class Architecture:
         """How many numbers each layer has, in the order of the flat row."""
         return {place.name: place.stop - place.start for place in self.places}
 
-    def module(self) -> nn.Module:
-        """A new copy of the module, of the right type and place, whose first numbers mean nothing."""
-        with SEEDED, torch.random.fork_rng(devices=[]):  # the caller's generator is left alone
-            return self.make().to(device=self.device, dtype=self.dtype)
+    def module(self, seed: int = 0) -> nn.Module:
+        """A new copy of the module, of the right type and place; what is drawn for it depends on the seed alone."""
+        with self.common.begun(seed):
+            module = self.make()
+        if not any(b.is_complex() for b in module.buffers()):
+            return module.to(device=self.device, dtype=self.dtype)
+        wide = torch.complex128 if self.dtype is torch.float64 else torch.complex64
+
+        def placed(t: Tensor) -> Tensor:
+            return t.to(self.device, self.dtype if t.is_floating_point() else wide if t.is_complex() else t.dtype)
+
+        return module._apply(placed)
 
     def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """First parameters (d,): what the layers' own initialisation makes with this seed.
+        """First parameters (d,): what the function that makes the module makes with this seed.
 
-        Layers that cannot initialise themselves (no ``reset_parameters``), and frozen ones, keep the module's numbers,
-        unless ``model`` was a function that makes a module.
+        A module that was given instead of a function is its own start, whatever the seed.
         """
-        with SEEDED, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self.make().to(self.dtype)
-            if not self.anew:
-                for layer in module.modules():
-                    frozen = (inner := list(layer.parameters())) and not any(p.requires_grad for p in inner)
-                    if not frozen and callable(reset := getattr(layer, "reset_parameters", None)):
-                        reset()
-        return self.flat(module)
+        return self.flat(self.module(seed))
+
+    def train(self, module: nn.Module) -> None:
+        """Training mode, but for layers that rest."""
+        module.train()
+        for name in self.resting:
+            module.get_submodule(name).training = False
+
+    def _holds(self, buffer: Tensor) -> bool:
+        """Whether the flat row can hold a buffer: real numbers, within bounds, and whole ones without rounding."""
+        if buffer.is_complex() or not buffer.numel():
+            return False
+        wide = self.dtype is torch.float64
+        most = (1e100 if wide else 1e30) if buffer.is_floating_point() else 2.0 ** (53 if wide else 24)
+        return bool((buffer.double().abs() < most).all())
 
     def flat(self, module: nn.Module) -> np.ndarray[Any, np.dtype[Any]]:
         """A module's parameters and floating buffers as one row (d,); a CoterieError where its layers are others."""
@@ -186,13 +221,13 @@ class Architecture:
         layers, views = tensors(module), self.views(self.tensor(theta))
         with torch.no_grad():
             for place in self.places:
-                layers[place.name].copy_(views[place.name])
+                put(layers[place.name], views[place.name])
         return module.eval()
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """The layers as views of flat rows (..., d)."""
         lead = theta.shape[:-1]
-        return {p.name: theta[..., p.start : p.stop].view(*lead, *p.shape) for p in self.places}
+        return {p.name: theta[..., p.start : p.stop].view((*lead, *p.shape)) for p in self.places}
 
     def tensor(self, theta: Any) -> Tensor:
         """Numbers of numpy as a tensor of its own here."""
@@ -228,8 +263,7 @@ def _maker(model: Any) -> Make:
             )
         return module
 
-    with SEEDED, torch.random.fork_rng(devices=[]):
-        first, second = made(), None if given else made()
+    first, second = made(), None if given else made()
     for name, layer in tensors(first).items():
         if nn.parameter.is_lazy(layer):
             raise CoterieError(
@@ -255,6 +289,25 @@ def size(make: Make) -> int:
     with torch.device("meta"):
         module = make()
     return sum(t.numel() for t in tensors(module).values() if t.is_floating_point())
+
+
+@torch.no_grad()
+def put(tensor: Tensor, values: Tensor) -> None:
+    """Write numbers of a flat row to a tensor; whole ones, such as counts, to the nearest."""
+    tensor.copy_(values if tensor.is_floating_point() else values.round())
+
+
+def _normalising(module: nn.Module, names: list[str]) -> tuple[str, ...]:
+    """Which of some names belong to layers that normalise, by the type of the layer that holds them."""
+    out = set()
+    for at, layer in module.named_modules():
+        kinds = [k for k in type(layer).__mro__ if not k.__module__.startswith("torch.nn.utils")]
+        if isinstance(layer, NORMALISING) or any(NORM.search(k.__name__) for k in kinds):
+            lead = f"{at}." if at else ""
+            own = {*layer._parameters, *layer._buffers}
+            out |= {n for n in names if n.startswith(lead) and n[len(lead) :] in own}
+            out |= {n for n in names if n.startswith(f"{lead}parametrizations.")}
+    return tuple(n for n in names if n in out)
 
 
 def _moves(d: int, still: list[Place]) -> np.ndarray[Any, np.dtype[np.float64]] | None:

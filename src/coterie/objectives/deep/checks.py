@@ -15,13 +15,12 @@ from torch import Tensor
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.alone import Bench, Failed
-from coterie.objectives.deep.architecture import SEEDED, Architecture, Loss, named, short
+from coterie.objectives.deep.alone import Alone, Bench, Failed
+from coterie.objectives.deep.architecture import Architecture, Loss, named, short
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
-from coterie.objectives.deep.together import Together
 
 
-def tried(of: Architecture, rows: Rows, counts: Ints) -> None:
+def tried(alone: Alone, rows: Rows, counts: Ints) -> None:
     """Raise a CoterieError that says what does not fit.
 
     One row and two go through the model as it is evaluated, and, with gradients, as it trains: two of them, and one
@@ -29,16 +28,14 @@ def tried(of: Architecture, rows: Rows, counts: Ints) -> None:
     """
     if not len(rows):
         return
-    if isinstance(rows, Sets):
-        rows.probe()
-    bench = Bench(of)
-    for size in (1, 2):
-        index = np.array([0, len(rows) - 1][:size])
-        x, y = rows.gather(index)
-        with SEEDED, torch.random.fork_rng(devices=[of.device] if of.device.type == "cuda" else []):
+    of, bench = alone.of, alone.bench
+    with bench.generators.kept() as seed:
+        seed(0, 0)
+        if isinstance(rows, Sets):
+            rows.probe()
+        for size in (1, 2):
+            x, y = rows.gather(np.array([0, len(rows) - 1][:size]))
             outputs = _outputs(of, bench, x, training=False)
-            if size == 1:
-                of.random = of.random or draws(of, x)
             if isinstance(rows, Tensors) and not rows.known:
                 continue
             _known(of, outputs, rows)
@@ -47,28 +44,6 @@ def tried(of: Architecture, rows: Rows, counts: Ints) -> None:
                 _scored(of.score, outputs.detach(), y)
             if size == 2 or np.any(counts == 1):
                 _trains(of, bench, x, y)
-
-
-def draws(of: Architecture, x: Any) -> bool:
-    """Whether the model takes random numbers while it trains, in layers or in functions such as ``F.dropout``."""
-    with SEEDED, torch.random.fork_rng(devices=[]), torch.no_grad(), of.autocast():
-        module, before = of.module().train(), torch.random.get_rng_state()
-        with suppress(Exception):  # BatchNorm has nothing to say of one row
-            module(x)
-        return not torch.equal(before, torch.random.get_rng_state())
-
-
-def batches(together: Together, rows: Rows) -> bool:
-    """Whether several clients' models can be one batch: not where what a model does depends on its numbers."""
-    if not len(rows):
-        return True
-    of = together.of
-    try:
-        x, y = rows.gather(np.zeros((1, 1), dtype=np.int64))
-        together.gradient(of.tensor(of.start(0))[None], (x, y, torch.ones(1, 1, dtype=of.dtype, device=of.device)))
-    except Exception:  # what torch.func cannot batch runs alone
-        return False
-    return True
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +16,16 @@ from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.deep.alone import Alone
 from coterie.objectives.deep.architecture import Architecture, Loss, Make
-from coterie.objectives.deep.checks import batches, explained, tried
-from coterie.objectives.deep.draws import batch, padded
+from coterie.objectives.deep.checks import explained, tried
+from coterie.objectives.deep.draws import batch
+from coterie.objectives.deep.evaluation import per_row
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.stepper import Going, Training
 from coterie.objectives.deep.together import Together, blocks
+from coterie.objectives.deep.trial import batches, trial
 from coterie.objectives.mean_loss import totals
 from coterie.objectives.steps import Draws
 
-LOOK = 2048
-"""Rows of one forward pass where no gradient is needed."""
 SMALL = 100_000
 """Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
 
@@ -52,6 +53,8 @@ class Deep:
         What works on several clients at once.
     alone : Alone
         What works on one after another.
+    notes : tuple of str
+        What of a run cannot be repeated, and what is not kept from round to round, in sentences.
 
     Notes
     -----
@@ -67,6 +70,7 @@ class Deep:
     batched: bool
     together: Together
     alone: Alone
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -180,11 +184,17 @@ class Deep:
         rows.starts, rows.stops = lo, hi
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        tried(of, rows, hi - lo)
-        together = Together(of, training.ridge)
+        together, alone = Together(of, training.ridge), Alone(of, training.ridge, *getattr(rows, "sets", ()))
+        tried(alone, rows, hi - lo)
         known = not isinstance(rows, Tensors) or rows.known
-        batched = bool(batched) and known and not of.moving and not of.random and batches(together, rows)
-        return cls(of, rows, w, lo, hi, training, batched, together, Alone(of, training.ridge))
+        notes = trial(alone, rows, lo, hi) if known else ()
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+        batched = bool(batched) and known and not (of.moving or of.random or of.mixes)
+        full = np.flatnonzero(hi > lo)
+        if batched and len(full):
+            batched = batches(together, rows, lo[full[0]] + np.arange(1))
+        return cls(of, rows, w, lo, hi, training, batched, together, alone, notes)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -201,8 +211,13 @@ class Deep:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Layers that stay at home unless told otherwise: buffers under the policy "personal"."""
+        """Layers that never travel: frozen ones, which no client changes, and buffers under the policy "personal"."""
         return self.architecture.kept
+
+    @property
+    def normalising(self) -> tuple[str, ...]:
+        """Layers that normalise, by their types, with their buffers."""
+        return self.architecture.normalising
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -249,7 +264,12 @@ class Deep:
 
         def drawn(some: Ints, step: Ints) -> tuple[Any, Tensor, Tensor]:
             index, scale = batch(keys[some], step, size, starts[some], stops[some], self.weights, total[some])
-            return *self.rows.gather(index), self.architecture.tensor(scale)
+            x, y = self.rows.gather(index)
+            if (empty := np.flatnonzero(total[some] <= 0.0)).size:  # another client's row stands there, and may be NaN
+                for values in (x, y):
+                    if values.is_floating_point() and values.shape[:1] == (len(some),):
+                        values[torch.from_numpy(empty)] = 0.0
+            return x, y, self.architecture.tensor(scale)
 
         return drawn
 
@@ -265,11 +285,15 @@ class Deep:
             )
         out, total, every = self._theta(theta), self.sizes(), np.arange(len(self))
         size = np.full(len(self), draws.size) if draws.size else self.counts
-        if self.batched:
+        found = torch.empty_like(out)
+
+        def together() -> None:
             for some in blocks(size, self.dim):
                 rows = self._batch(some, draws.keys, draws.size, total)(np.arange(len(some)), draws.first[some])
-                with explained(self.rows, "A gradient of", self.starts[some]):
-                    out[some] = self.together.gradient(out[some], rows)
+                found[some] = self.together.gradient(out[some], rows)
+
+        if self.batched and self.together.done(together):
+            out = found
         else:
             drawn = self._batch(every, draws.keys, draws.size, total)
             with explained(self.rows, "A gradient of", self.starts):
@@ -303,14 +327,18 @@ class Deep:
         going = Going(np.asarray(eta), steps, float(pull), to, shift, on, fresh)
         size = np.full(len(self), draws.size) if draws.size else self.counts
         how = self.training.clip, self.training.momentum
-        if self.batched:
+        found = torch.empty_like(out)
+
+        def together() -> None:
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
                 part = out[some]
-                with explained(self.rows, "A step of", self.starts[some]):
-                    self.together.walk(part, going.take(some), draws.first[some], rows, *how)
-                out[some] = part
+                self.together.walk(part, going.take(some), draws.first[some], rows, *how)
+                found[some] = part
+
+        if self.batched and self.together.done(together):
+            out = found
         else:
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
             with explained(self.rows, "A step of", self.starts):
@@ -320,49 +348,9 @@ class Deep:
     def _numbers(self, out: Tensor) -> Floats:
         return np.asarray(out.cpu().numpy())
 
-    def _per_row(self, theta: npt.ArrayLike, what: Callable[[Tensor, Tensor], Tensor]) -> Any:
-        """What ``what(outputs, targets)`` says of every row, client after client (sum of counts, ...)."""
-        counts, models = self.counts, np.asarray(theta)
-        stops = np.cumsum(counts)
-        if not stops[-1:].sum():
-            return np.zeros(0)
-        one = len(self) == 1 or models.ndim == 1 or models.strides[0] == 0
-        rows = np.arange(stops[-1]) - np.repeat(stops - counts - self.starts, counts)
-        out: Any = None
-        for at, found in self._found(self._theta(theta), what, rows, stops, one):
-            if out is None:
-                out = np.empty((len(rows), *found.shape[1:]), found.dtype)
-            out[at] = found
-        return out
-
-    def _found(
-        self, theta: Tensor, what: Callable[[Tensor, Tensor], Tensor], rows: Ints, stops: Ints, one: bool
-    ) -> Iterator[tuple[Any, Any]]:
-        """Where in the answer some rows stand, and what is said of them."""
-        counts, dtype = self.counts, self.architecture.dtype
-        if self.batched and not one:
-            for some in blocks(counts, self.dim):
-                index = padded(self.starts[some], self.stops[some])
-                x, y = self.rows.gather(index)
-                with explained(self.rows, "Evaluating models of", self.starts[some]):
-                    outputs = self.together.outputs(theta[torch.from_numpy(some)], x)
-                there = np.arange(index.shape[1]) < counts[some][:, None]
-                at = (stops - counts)[some][:, None] + np.arange(index.shape[1])
-                mask = torch.from_numpy(there).to(outputs.device)
-                yield at[there], what(outputs[mask], y[mask]).cpu().numpy()
-            return
-        whole = np.array([0, len(rows)]) if one else np.concatenate([[0], stops])
-        for i in range(len(whole) - 1):
-            for lo in range(int(whole[i]), int(whole[i + 1]), LOOK):
-                hi = min(lo + LOOK, int(whole[i + 1]))
-                x, y = self.rows.gather(rows[lo:hi])
-                with explained(self.rows, "Evaluating the model of", rows[lo : lo + 1]):
-                    found = what(self.alone.outputs(theta, i, x).to(dtype), y).cpu().numpy()
-                yield slice(lo, hi), found
-
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row, client after client (sum of counts,), without weights or ridge."""
-        return np.asarray(self._per_row(theta, self.architecture.loss), dtype=np.float64)
+        return np.asarray(per_row(self, theta, self.architecture.loss), dtype=np.float64)
 
     def _weighted(self, per_row: Floats) -> Floats:
         """Sums (m,) of weights times numbers of rows."""
@@ -382,7 +370,7 @@ class Deep:
     def predict(self, theta: npt.ArrayLike) -> Any:
         """The likeliest class of every row, or the outputs where there are no classes, client after client."""
         labels = self.architecture.labels
-        return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
+        return per_row(self, theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
 
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Weighted mean score of every client's rows (m,), by default the share of right ones; NaN where none weighs.
@@ -391,5 +379,5 @@ class Deep:
         """
         if self.architecture.score is None:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
-        hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
+        hits, size = self._weighted(per_row(self, theta, self.architecture.score)), self.sizes()
         return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -10,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.snapshot import Snapshot
 from coterie.objectives.deep.stepper import Going, Stepper
 
 NUMBERS = 1 << 24
@@ -33,18 +33,59 @@ def blocks(size: Ints, d: int) -> Iterator[Ints]:
         at += many
 
 
+class Moved(RuntimeError):
+    """A forward pass assigned a buffer or wrote to it."""
+
+
+class Watched(nn.Module):
+    """A module whose buffers must stay: ``functional_call`` would drop what a forward pass assigns to them."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        """What the module makes of inputs."""
+        held = [layer._buffers for layer in self.inner.modules()]
+        before = [{name: (b, None if b is None else b._version) for name, b in part.items()} for part in held]
+        outputs = self.inner(x)
+        for now, was in zip(held, before, strict=True):
+            kept = (b is was.get(name, was)[0] and (b is None or b._version == was[name][1]) for name, b in now.items())
+            if len(now) != len(was) or not all(kept):
+                raise Moved
+        return outputs
+
+
 class Together:
-    """Clients' own models, flat rows (k, d), on rows of their own (k, b)."""
+    """Clients' own models, flat rows (k, d), on rows of their own (k, b).
+
+    Attributes
+    ----------
+    works : bool
+        Whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
+        others' generators are looked at), buffers that move, steps that depend on numbers.
+    """
 
     def __init__(self, of: Architecture, ridge: float) -> None:
-        self.of, self.ridge = of, ridge
-        self._template, self._local = of.module(), threading.local()
+        self.of, self.ridge, self.works = of, ridge, True
+        self._local = threading.local()
         self.layers = [place.name for place in of.parameters]
         self.fixed = [place.name for place in of.buffers]
 
+    def done(self, run: Callable[[], None]) -> bool:
+        """Call ``run()``, which uses the rest of this class; whether its results hold."""
+        if not self.works:
+            return False
+        try:
+            self.works = self.of.common.quiet(run)
+        except Exception:  # torch.func has no rule for it; where it is the model's fault, the other way says so
+            self.works = False
+        return self.works
+
     def _forward(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any) -> Tensor:
+        named = {f"inner.{name}": values for part in (layers, fixed) for name, values in part.items()}
         with self.of.autocast():
-            outputs: Tensor = functional_call(self._local.module, (layers, fixed), (x,))
+            outputs: Tensor = functional_call(self._local.module, named, (x,))
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
     def _mean(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
@@ -59,23 +100,36 @@ class Together:
         each = vmap(grad(self._mean))
         if self.of.moves is None:
             return each
-        moves = {name: layer[0] for name, layer in self._cut(self.of.tensor(self.of.moves)[None])[0].items()}
+        views = self.of.views(self.of.tensor(self.of.moves))
+        moves = {name: views[name] for name in self.layers}
         return lambda *given: {name: g * moves[name] for name, g in each(*given).items()}
 
     @cached_property
     def _outputs(self) -> Callable[..., Tensor]:
         return vmap(self._forward)
 
-    def _cut(self, theta: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _cut(self, theta: Tensor, training: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Layers that have gradients, and buffers, as views of flat rows; what comes before any call of a model."""
         if not hasattr(self._local, "module"):  # a call puts its layers into the module: threads must not share one
-            self._local.module = copy.deepcopy(self._template)
-        views = self.of.views(theta)
-        return {n: views[n] for n in self.layers}, {n: views[n] for n in self.fixed}
+            module = self.of.module()
+            self._local.module, self._local.snapshot = Watched(module), Snapshot(module)
+            self._local.types = {n: b.dtype for n, b in module.named_buffers() if not b.is_floating_point()}
+        self._local.snapshot.restore()
+        inner = self._local.module.inner
+        if training:
+            self.of.train(inner)
+        else:
+            inner.eval()
+        views, types = self.of.views(theta), self._local.types
+        fixed = {n: views[n].round().to(types[n]) if n in types else views[n] for n in self.fixed}
+        return {n: views[n] for n in self.layers}, fixed
 
     def _layers(self, numbers: Any) -> list[Tensor] | None:
         """The layers of flat rows that numpy holds."""
-        return None if numbers is None else list(self._cut(self.of.tensor(numbers))[0].values())
+        if numbers is None:
+            return None
+        views = self.of.views(self.of.tensor(numbers))
+        return [views[name] for name in self.layers]
 
     def gradient(self, theta: Tensor, batch: tuple[Any, Tensor, Tensor]) -> Tensor:
         """Gradients (k, d); nothing for buffers."""
@@ -100,4 +154,4 @@ class Together:
     @torch.no_grad()
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What the models make of inputs (k, b, ...)."""
-        return self._outputs(*self._cut(theta), x)
+        return self._outputs(*self._cut(theta, training=False), x)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from coterie.methods.training import TRAINERS, trainer
 from coterie.numerics.kernels import Floats
 from coterie.objectives import parts
-from coterie.results.training import model
 from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback
 from coterie.results.training.config import Config
@@ -222,7 +221,7 @@ def usable(bench: Bench, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
     method, config = trainer(name), bench.config
     layout = any(config.layout.values()) or method.layout in config.given(name)
-    layers = not method.layers or bool(model.matching(method.layers, list(parts.names(bench.each))))
+    layers = not method.normalises or bool(parts.normalising(bench.each))
     rows = not getattr(method.made_of, "by_row", False) or (config.private and config.privacy["unit"] == "row")
     return (bench.data.known or not method.groups) and (layout or not method.layout) and layers and rows
 

@@ -1,0 +1,176 @@
+"""What a model does beside its formula, tried on some rows of one client before anything is trained.
+
+Whether it draws random numbers, moves buffers, or lets rows of a batch depend on each other decides how clients are
+run. A trial cannot see all, so what it has missed is noticed later, too (``Generators.quiet``, ``Watched``); it saves
+doing a round twice, and finds what no run can repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import CoterieError, listed
+from coterie.numerics.kernels import Ints
+from coterie.objectives.deep.alone import Alone
+from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.rows import Rows
+from coterie.objectives.deep.together import Together
+
+ROWS = 8
+"""Rows of a trial at most."""
+NEAR = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 3e-2}
+"""How far rounding takes an output where a batch has other rows, relative to the largest."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model, and some rows of the client that has most.
+
+    Attributes
+    ----------
+    alone : Alone
+    rows : Rows
+    index : (b,) int64
+    """
+
+    alone: Alone
+    rows: Rows
+    index: Ints
+
+    def notes(self) -> Iterator[str]:
+        """Set what the architecture knows of itself, and say what will not be repeated, or kept, in sentences."""
+        of, bench = self.alone.of, self.alone.bench
+        start = of.tensor(of.start(0))
+        with bench.generators.kept() as seed:
+            first, of.random = self._step(start, seed)
+            moved = bench.snapshot.changed()
+            of.moving = of.moving or not _equal(first[len(first) - (of.d - of.p) :], start[of.p :])
+            _refuse_endless(of, dict(bench.module.named_buffers()), moved)
+            again, _ = self._step(start, seed)
+            stale, _ = self._step(start, seed, anew=False)
+            of.random_in_evaluation = self._evaluates(start, seed)
+            of.mixes = of.mixes or (not of.random_in_evaluation and self._mixes(start, seed))
+        of.random = of.random or bool(bench.generators.held)
+        of.random_in_evaluation = of.random_in_evaluation or bool(bench.generators.held)
+        if not _equal(first, again, of):
+            yield (
+                "Two runs will not be alike: the model, its loss or its Dataset draws numbers that no seed reaches, as "
+                "of the operating system or of a generator that is made without a seed. Draw from torch's, NumPy's or "
+                "Python's common generators."
+            )
+        elif not _equal(first, stale, of):
+            kept = {"num_batches_tracked", *(place.name.split(".")[-1] for place in of.buffers)}
+            which = f" ({listed(names)})" if (names := [n for n in moved if n not in kept]) else ""
+            yield (
+                f"The model keeps numbers{which} that are in none of its parameters and buffers: they begin anew "
+                "whenever a client trains. Register them in __init__ as buffers, with a first value, and they stay."
+            )
+
+    def _step(self, start: Tensor, seed: Any, anew: bool = True) -> tuple[Tensor, bool]:
+        """A step's gradients and the model after it in one row, and whether anything common was drawn from."""
+        of, bench = self.alone.of, self.alone.bench
+        found = []
+
+        def run() -> None:
+            x, y = self.rows.gather(self.index)
+            scale = torch.full((len(y),), 1.0 / len(y), dtype=of.dtype, device=of.device)
+            grads = bench.gradient((x, y, scale), 0.0)
+            after = start.clone()
+            bench.unload(after)
+            found.append(torch.cat([*(g.flatten() for g in grads), after]))
+
+        bench.load(start, anew)
+        seed(1, 0)
+        quiet = of.common.quiet(run)
+        return found[0], not quiet
+
+    def _evaluates(self, start: Tensor, seed: Any) -> bool:
+        """Whether the model draws where it is evaluated, or the Dataset does."""
+        of = self.alone.of
+
+        def run() -> None:
+            x, y = self.rows.gather(self.index)
+            of.loss(self.alone.outputs(start, x).to(of.dtype), y)
+
+        return not of.common.quiet(run)
+
+    def _mixes(self, start: Tensor, seed: Any) -> bool:
+        """Whether the outputs or the losses of some rows are others where more rows are beside them."""
+        of, some = self.alone.of, (len(self.index) + 1) // 2
+        if some == len(self.index):
+            return False
+        seed(1, 0)
+        x, y = self.rows.gather(self.index)
+        whole, part = (self.alone.outputs(start, v).to(of.dtype) for v in (x, x[:some]))
+        if not _near(whole[:some], part, of) or (not (of.random or of.moving) and self._trains_mixed(start, x, some)):
+            return True
+        other = whole + torch.sin(torch.arange(whole.numel(), dtype=of.dtype, device=of.device)).view(whole.shape)
+        return not _near(of.loss(other, y)[:some], of.loss(other[:some], y[:some]), of)
+
+    @torch.no_grad()
+    def _trains_mixed(self, start: Tensor, x: Any, some: int) -> bool:
+        """The same of outputs in training mode."""
+        of, bench, found = self.alone.of, self.alone.bench, []
+        for rows in (x, x[:some]):
+            bench.load(start)
+            bench.training(len(rows))
+            found.append(bench.forward(rows)[:some])
+        return not _near(found[0], found[1], of)
+
+
+def trial(alone: Alone, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...]:
+    """Try a model on rows of the client that has most; notes on what will not be repeated, or kept."""
+    counts = stops - starts
+    if not counts.size or not counts.max():
+        return ()
+    at = int(counts.argmax())
+    index = starts[at] + np.arange(min(int(counts[at]), ROWS))
+    try:
+        return tuple(Trial(alone, rows, index).notes())
+    except CoterieError:
+        raise
+    except Exception:  # a model that fails on so many rows says so in a run, with the client
+        return ()
+
+
+def batches(together: Together, rows: Rows, index: Ints) -> bool:
+    """Whether several clients' models can be one batch: not where what a model does depends on its numbers."""
+    of = together.of
+
+    def run() -> None:
+        x, y = rows.gather(index[None])
+        scale = torch.ones(x.shape[:2], dtype=of.dtype, device=of.device)
+        theta = of.tensor(of.start(0))[None]
+        together.gradient(theta, (x, y, scale))
+        together.outputs(theta, x)
+
+    return together.done(run)
+
+
+def _refuse_endless(of: Architecture, buffers: dict[str, Tensor], moved: list[str]) -> None:
+    """A CoterieError for a buffer that moves and that a row of numbers cannot hold."""
+    in_row = {place.name for place in of.buffers}
+    for name, buffer in buffers.items():
+        if name not in in_row and name.split(".")[-1] in moved and buffer.is_floating_point():
+            raise CoterieError(
+                f"The buffer {name} moves while the model trains, and begins with numbers that are not finite: give it "
+                "a finite first value, such as 0."
+            )
+
+
+def _equal(a: Tensor, b: Tensor, of: Architecture | None = None) -> bool:
+    if of is not None and of.device.type != "cpu":  # kernels there add up in any order
+        return torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _near(a: Tensor, b: Tensor, of: Architecture) -> bool:
+    near = NEAR[torch.bfloat16 if of.half else of.dtype]
+    size = float(torch.nan_to_num(a.detach().abs()).max()) if a.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, rtol=near, atol=near * size, equal_nan=True)
