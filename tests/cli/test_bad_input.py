@@ -314,4 +314,41 @@ def test_an_interrupt_of_compiled_code_ends_it_too(folder, monkeypatch):
 
     monkeypatch.setattr("coterie.data.table.read_table", interrupted)
     ran = fit("table.csv")
-    assert (ran.code, ran.out, ran.err) == (130, "", "")
+    assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted: nothing was written.\n")
+
+
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+FIT = ["fit", "table.csv", "--formula", "score ~ hours", "--client", "school", "--splits", "1", "--out", "model"]
+PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("where", "command", "kept"),
+    [
+        ("coterie.results.fitting.evaluate", FIT, "nothing was"),
+        ("coterie.report.html.write_report", FIT, "nothing was"),
+        ("coterie.results.store.files.write", FIT, "nothing was"),
+        ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
+        ("coterie.data.table.write_table", PREDICT, "nothing was"),
+        ("coterie.files._sync", PREDICT, "nothing was"),
+        ("coterie.cli.predict.sentences", PREDICT, "'a.csv' was"),
+    ],
+)
+def test_an_interrupt_says_what_was_kept(folder, monkeypatch, where, command, kept):
+    table().to_csv("table.csv", index=False)
+    if command is PREDICT:
+        assert coterie(*FIT).code == 0
+    before = files(folder)
+    monkeypatch.setattr(where, _interrupt)
+    ran = coterie(*command)
+    assert (ran.code, ran.err) == (130, f"Interrupted: {kept} written.\n")
+    assert (files(folder) == before) == (kept == "nothing was")
+
+
+def test_what_was_read_is_said_before_the_first_method_is_fitted(folder, monkeypatch):
+    table().to_csv("table.csv", index=False)
+    monkeypatch.setattr("coterie.results.fitting.evaluate", _interrupt)
+    assert coterie(*FIT).out == "Read 60 rows of 6 schools from table.csv.\n"

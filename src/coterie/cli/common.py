@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from coterie.errors import CoterieError, NoRows
+from coterie.errors import CoterieError, NoRows, listed
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -60,7 +60,7 @@ def _print(text: str, stream: TextIO, indent: str) -> None:
     line = one_line(text)
     if stream.isatty():
         line = textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    print(line, file=stream)
+    print(line, file=stream, flush=True)
 
 
 @contextmanager
@@ -113,6 +113,7 @@ def need_room(
     out: Path, inputs: Iterable[Path], force: bool, ours: Callable[[Path], bool], other: str = "another file"
 ) -> None:
     """Refuse to write over an input of the same command or, unless forced to, over what coterie did not write."""
+    OUTPUTS.append((out, _state(out)))
     if not out.exists() or out.is_dir():  # of a folder its writer complains
         return
     if any(path.exists() and out.samefile(path) for path in inputs):  # by any path, symbolic and hard links too
@@ -121,6 +122,24 @@ def need_room(
         raise CoterieError(
             f"'{out}' is there already, and coterie did not write it: name {other}, or replace it with --force."
         )
+
+
+OUTPUTS: list[tuple[Path, tuple[int, ...] | None]] = []
+"""What the command may write, and the state in which it found it."""
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def interrupted() -> None:
+    """Say what an interrupted command wrote: whole files, or nothing."""
+    written = [repr(str(path)) for path, before in OUTPUTS if _state(path) != before]
+    say(f"Interrupted: {listed(written) if written else 'nothing'} was written.", error=True)
 
 
 def our_table(*columns: str) -> Callable[[Path], bool]:

@@ -110,7 +110,7 @@ def compare(
         raise CoterieError("A comparison needs at least one split.")
     for name in of_training:
         context.params.pop(name)
-    _, result = fit_table(context)
+    result = fit_table(context)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
     print_comparison(result)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,11 +82,10 @@ def fit(
         check_folder(out)
         need_room(out / "model.json", inputs(table, network), False, our_document("coterie model"), "another folder")
         need_room(out / "report.html", inputs(table, network), force, our_page, "another folder")
-    df, result = fit_table(context)
+    result = fit_table(context, tell=True)
     if out is not None:
         with status("Writing the report ..."):
             keep(result, out)
-    say(what_was_read(df, table, client, cluster or []))
     print()
     print_comparison(result)
     print()
@@ -100,8 +101,11 @@ def fit(
         say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {one(client)}.")
 
 
-def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
-    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
+def fit_table(context: typer.Context, tell: bool = False) -> FitResult:
+    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit.
+
+    ``tell``: say what was read as soon as it is checked, before the first method is fitted.
+    """
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out", "force")}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
@@ -113,11 +117,23 @@ def fit_table(context: typer.Context) -> tuple[pd.DataFrame, FitResult]:
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
+        from coterie.results.fitting import STARTING
 
         split_by = [options["split_by"]] if options["split_by"] is not None else []
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
-    with status("Comparing the methods ..."):
-        return df, fit_frame(df, **options)
+    stream = sys.stdout  # before anything that moves on a terminal takes its place
+
+    def starting() -> None:
+        with redirect_stdout(stream):
+            say(what_was_read(df, context.params["table"], options["client"], list(options["cluster"])))
+
+    token = STARTING.set(starting) if tell else None
+    try:
+        with status("Comparing the methods ..."):
+            return fit_frame(df, **options)
+    finally:
+        if token is not None:
+            STARTING.reset(token)
 
 
 def inputs(table: Path, network: list[str] | None) -> list[Path]:

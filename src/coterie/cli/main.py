@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from coterie.cli import advise, compare, data, federation, fit, predict, report, reproduce, train
-from coterie.cli.common import complain
+from coterie.cli.common import OUTPUTS, complain, interrupted
 from coterie.errors import CoterieError
 
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -77,11 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    OUTPUTS.clear()
     try:
         code = get_command(app)(arguments, prog_name="coterie", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # typer's own answer to an interrupt
+            return _stopped(arguments)
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        return _stopped(arguments)
     except SystemExit:  # typer's own answer to a closed pipe
         return CLOSED
     except BrokenPipeError:
@@ -95,11 +98,18 @@ def _run(arguments: list[str]) -> int:
         return complain("There is not enough memory for this table.", UNKNOWN)
     except Exception as e:
         if _interrupted(e):
-            return INTERRUPTED
+            return _stopped(arguments)
         if hasattr(e, "format_message"):  # typer's own: a wrong option
             return complain(_usage(e), USAGE)
         return _unexpected(e, arguments)
     return code if isinstance(code, int) else 0
+
+
+def _stopped(arguments: list[str]) -> int:
+    """Say what was kept."""
+    if not {"federation", "reproduce"} & set(arguments[:2]):  # these say for themselves how runs go on
+        interrupted()
+    return INTERRUPTED
 
 
 def _interrupted(error: BaseException | None) -> bool:

@@ -48,7 +48,11 @@ def train(
     settled = described.run | {"seeds": described.run["seeds"][:1]} | ({"strict": True} if strict else {})
     described = replace(described, run=settled)
     checked(described)
-    bench, run = trained(described, out, resume)
+    try:
+        bench, run = trained(described, out, resume)
+    except KeyboardInterrupt:
+        told(described, out)
+        raise
     if out is not None:
         keep(bench, run, out)
     show(comparison(bench, run))
@@ -67,6 +71,13 @@ def need_folder(out: Path, config: Path, force: bool) -> None:
     need_room(mine, [config], force, our_document("coterie training"), "another folder")
     for name in ("metrics.csv", "clients.csv", "report.html"):
         need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
+
+
+def told(config: Config, out: Path | None) -> None:
+    """Say where an interrupted run can go on."""
+    folder = config.folder / config.run["checkpoint"] if config.run["checkpoint"] else out
+    if folder is not None and (folder / "checkpoint").exists():
+        say(f"The last checkpoint is in '{folder}': the same command with --resume goes on from it.", error=True)
 
 
 def checked(config: Config) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -28,6 +30,9 @@ from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import plain_strength, select
+
+STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
+"""Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ class Fitting:
                 raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
             names = [*names, asked]
         default = "given-strengths" if options.strengths else "hierarchical" if learnable else "pooled"
+        STARTING.get()()
         if options.splits.count == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
