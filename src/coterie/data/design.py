@@ -264,7 +264,7 @@ class Design:
             if not newer:
                 levels, two = {k: _texts(v) for k, v in d["levels"].items()}, d["outcome_levels"]
                 pair = None if two is None else (_texts(two)[0], _texts(two)[1])
-                design = cls(*_texts([d["formula"]]), _texts(d["terms"]), levels, pair, dict(unplain(d["state"])))
+                design = cls(_texts([d["formula"]])[0], _texts(d["terms"]), levels, pair, dict(unplain(d["state"])))
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
             raise CoterieError("The model's formula is damaged: save the model again.") from e
         if newer:

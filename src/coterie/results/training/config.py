@@ -87,7 +87,7 @@ class Config:
         ):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
         method, options = _methods(tables.get("method", {}), tables.get("methods", {}), folder)
-        return cls(**found, method=method, options=options, folder=folder or Path())
+        return cls(**found, method=method, options=options, folder=folder or Path(), permitted=None)
 
     @property
     def private(self) -> bool:

@@ -306,14 +306,14 @@ def _read(path: Path) -> tuple[dict[str, Any], Shelf]:
 def _saved(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Saved:
     """The models; a ValueError where parts do not fit each other."""
     arrays, labels = document["arrays"], tuple(map(_text, document["labels"]))
-    theta = values = shelf.get(arrays["theta"])
-    m = len(labels)
+    values, m = shelf.get(arrays["theta"]), len(labels)
+    theta: npt.NDArray[Any] | Ragged = values
     group = None if arrays["group"] is None else shelf.get(arrays["group"])
     classes, shape = document["classes"], tuple(document["shape"])
     if arrays["offsets"] is not None:
-        theta = Ragged(values, shelf.get(arrays["offsets"]))
-        values = values.reshape(len(theta), -1)
-        if np.any(np.diff(theta.offsets) != values.shape[1]):
+        theta = ragged = Ragged(values, shelf.get(arrays["offsets"]))
+        values = values.reshape(len(ragged), -1)
+        if np.any(np.diff(ragged.offsets) != values.shape[1]):
             raise ValueError
     rows = values.ndim == 2 and len(values) in (1, m) and values.dtype.kind == "f"
     whole = all(type(n) is int and 0 <= n < 2**31 for n in (classes, *shape))
