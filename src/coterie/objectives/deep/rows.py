@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
+from coterie.objectives.deep.generators import Generators
 
 PROBED = 256
 """Of so many clients' Datasets, at most, one row is looked at before anything is trained."""
@@ -226,11 +227,13 @@ class Sets(Owners):
     def sound(self) -> Bools:
         """Which rows are finite; every item is loaded once, some at a time."""
         good = np.ones(len(self), dtype=bool)
-        for at in range(0, len(self), 1024):
-            X, y = self.gather(np.arange(at, min(at + 1024, len(self))))
-            for values in (X, y):
-                if values.is_floating_point():
-                    good[at : at + len(values)] &= torch.isfinite(values).flatten(1).all(1).cpu().numpy()
+        with Generators(self.device, *self.sets).kept() as seed:
+            seed(0, 0)
+            for at in range(0, len(self), 1024):
+                X, y = self.gather(np.arange(at, min(at + 1024, len(self))))
+                for values in (X, y):
+                    if values.is_floating_point():
+                        good[at : at + len(values)] &= torch.isfinite(values).flatten(1).all(1).cpu().numpy()
         return good
 
 
