@@ -40,7 +40,7 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
         answer = wire.decode(reply)
     except CoterieError:  # the site wrote it itself: never but by a fault of its memory
         answer = {}
-    for trouble in ("refused", "failed", "garbled"):
+    for trouble in ("refused", "failed", "garbled", "late"):
         if trouble in answer:
             found[trouble] = shortened(str(answer[trouble]), LONGEST)
             return found | {"bytes": len(reply)}

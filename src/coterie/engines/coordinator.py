@@ -338,6 +338,7 @@ class Coordinator(ABC):
     def _standing(self) -> dict[str, Any]:
         return {
             "number": self.number,
+            "sent": self._courier.number,
             "life": self._life,
             "counted": self._counted,
             "ledger": self.ledger.as_dict(),
@@ -346,11 +347,13 @@ class Coordinator(ABC):
 
     def _stand(self, engine: Mapping[str, Any]) -> None:
         with fitting("The journal or checkpoint of the run", "Begin again without it."):
-            number, life = engine["number"], engine["life"]
+            number, life, sent = engine["number"], engine["life"], engine["sent"]
             counted = [list(exchange) for exchange in engine["counted"]]
-            if not (type(number) is type(life) is int and number >= 0 and len(counted) == len(self._counted)):
+            whole = type(number) is type(life) is type(sent) is int and min(number, sent) >= 0
+            if not (whole and len(counted) == len(self._counted)):
                 raise ValueError
             self.number, self._life, self._counted = number, life, counted
+            self._courier.number = sent
             self.ledger.load(engine["ledger"])
             self._courier.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}
 

@@ -18,7 +18,11 @@ _AWAY = "did not answer in time before, and is asked again later"
 
 
 class Courier:
-    """Carries the requests of an exchange to sites, by a policy.
+    """Carries the requests of an exchange to sites, by a policy, and numbers them.
+
+    Numbers rise from request to request, so that a site tells a late one, or a copy of one, from what it was asked
+    since. A site that has had a later number than it is sent, from a process of the coordinator that was killed, says
+    which, and is sent the request again with one above.
 
     Parameters
     ----------
@@ -30,6 +34,8 @@ class Courier:
 
     Attributes
     ----------
+    number : int
+        Of the last requests.
     quarantined : dict of str to str
         Sites that are not asked any more, and why.
     troubles : dict of str to str
@@ -38,6 +44,7 @@ class Courier:
 
     def __init__(self, names: Sequence[str], policy: Policy, send: Send) -> None:
         self.names, self.policy = list(names), policy
+        self.number = 0
         self.quarantined: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
         self._send = send
@@ -54,7 +61,8 @@ class Courier:
         parts : dict of int to Part
             Who is asked at each site; empty where no quorum is needed.
         """
-        left = {s: wire.encode(request) for s, request in requests.items() if self._asks(s, parts)}
+        self.number += 1
+        left = {s: self._numbered(request) for s, request in requests.items() if self._asks(s, parts)}
         self.troubles = {self.names[s]: self.quarantined.get(self.names[s], _AWAY) for s in requests if s not in left}
         found: dict[int, Any] = {}
         end = time.monotonic() + self.policy.deadline
@@ -81,21 +89,46 @@ class Courier:
             if not left or remaining <= 0.0:
                 break
             answers = self._send(left, attempt, remaining)
-            for site in list(left):
-                answer = replies.read(answers.get(site), requests[site])
-                if not isinstance(answer, replies.Trouble):
-                    found[site] = answer
-                    self.troubles.pop(self.names[site], None)
-                else:
-                    strikes[site] += answer.kind == "unreadable"
-                    if not self._hopeless(site, answer, strikes[site]):
-                        continue
-                del left[site]
-                self._misses.pop(site, None)
-                self._away.pop(site, None)
+            behind = self._take(requests, left, {site: answers.get(site) for site in left}, strikes, found)
+            if behind:
+                self.number += 1
+                again = {site: self._numbered(requests[site]) for site in behind}
+                answers = self._send(again, attempt, max(end - time.monotonic(), 0.0))
+                left |= again
+                self._take(requests, left, {site: answers.get(site) for site in again}, strikes, found)
         for site in left:
             misses = self._misses[site] = self._misses.get(site, 0) + 1
             self._away[site] = time.monotonic() + self.policy.rejoin * 2 ** min(misses - 1, MOST_PATIENCE)
+
+    def _numbered(self, request: Mapping[str, Any]) -> bytes:
+        return wire.encode({**request, "number": self.number})
+
+    def _take(
+        self,
+        requests: Mapping[int, Mapping[str, Any]],
+        left: dict[int, bytes],
+        answers: Mapping[int, bytes | None],
+        strikes: dict[int, int],
+        found: dict[int, Any],
+    ) -> list[int]:
+        """Move what can be read of the answers from ``left`` to ``found``; the sites that have had a later number."""
+        behind = []
+        for site, data in answers.items():
+            answer = replies.read(data, requests[site])
+            if not isinstance(answer, replies.Trouble):
+                found[site] = answer
+                self.troubles.pop(self.names[site], None)
+            else:
+                strikes[site] += answer.kind == "unreadable"
+                if not self._hopeless(site, answer, strikes[site]):
+                    if answer.kind == "late":
+                        self.number = max(self.number, answer.number)
+                        behind.append(site)
+                    continue
+            del left[site]
+            self._misses.pop(site, None)
+            self._away.pop(site, None)
+        return behind
 
     @property
     def late(self) -> list[str]:
@@ -150,7 +183,7 @@ class Courier:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
         name, strict = self.names[site], self.policy.strict
         self.troubles[name] = trouble.text
-        if trouble.kind == "lost" or (trouble.kind == "unreadable" and (strict or strikes < STRIKES)):
+        if trouble.kind in ("lost", "late") or (trouble.kind == "unreadable" and (strict or strikes < STRIKES)):
             return False
         if strict:
             raise CoterieError(trouble.text if trouble.kind == "refused" else f"At {name}, {trouble.text}")

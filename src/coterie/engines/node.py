@@ -14,7 +14,7 @@ from coterie.engines.assemble import Adder, Gather
 from coterie.engines.base import unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
-from coterie.engines.requests import Refusal, answered, clients, covers, failed, need_form
+from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, find_work
 
@@ -32,8 +32,9 @@ class Node:
     """One site: it runs work on its clients and keeps their state.
 
     An exchange has happened here if and only if its reply was counted. New state is tentative until the next call
-    tells the number of the last counted exchange; then it is committed or forgotten. The same exchange again returns
-    the stored reply. With a folder, state and reply are durable before the reply leaves.
+    tells the number of the last counted exchange; then it is committed or forgotten. Requests that change anything are
+    numbered: the last one again returns the stored reply, and an older one, which was late, says only how far this site
+    is. With a folder, state and reply are durable before the reply leaves.
 
     Parameters
     ----------
@@ -94,7 +95,8 @@ class Node:
         site = Site(objective, clusters, weights, ids, State(self._store.arrays, slice(None), m), seed)
         self._run = Runner(site, self._store, threads, block)
         self._committed: Exchange = [0, 0]
-        self._pending: tuple[Exchange, bytes, bytes] | None = None
+        self._pending: Exchange | None = None
+        self._last = (0, b"", b"")  # number, key and reply of the last request that changed anything
         self._marks: dict[str, dict[str, Array]] = {}
         self._owner = blake2b(np.ascontiguousarray(ids).tobytes(), digest_size=8).hexdigest()
         self._folder = None if folder is None else Folder(folder)
@@ -118,25 +120,39 @@ class Node:
         kind = request["kind"]
         if kind == "about":
             return wire.encode(self.about())
-        if kind in ("ask", "total", "mark", "restore"):
-            need_form(request)
+        if kind == "last":
+            return wire.encode({"done": "last", "number": self._last[0]})
+        if kind not in NUMBERED:
+            raise Refusal(f"{self._name} does not know the request {kind!r}: use one version at all sites.")
+        need_form(request)
+        last, before, reply = self._last
+        number = request.get("number", last if key == before else last + 1)
+        if number == last and key == before:
+            return reply
+        if number <= last:
+            return wire.encode({"late": last})
+        reply = self._change(request, kind)
+        undone, self._last = self._last, (number, key, reply)
+        try:
+            self._save()
+        except OSError:
+            self._last = undone
+            if kind in ("ask", "total"):
+                self._pending = None
+                self._store.forget()
+            raise
+        self._at("saved")
+        return reply
+
+    def _change(self, request: dict[str, Any], kind: str) -> bytes:
+        """Do what a request asks, and the answer to it."""
         if kind in ("ask", "total"):
-            if self._pending is not None and self._pending[:2] == (request["exchange"], key):
-                return self._pending[2]
             self._settle(request["counted"])
             reply = self._work(request, kind == "total")
             self._at("ran")
-            self._pending = request["exchange"], key, reply
-            try:
-                self._save()
-            except OSError:
-                self._pending = None
-                self._store.forget()
-                raise
-            self._at("saved")
+            self._pending = request["exchange"]
             return reply
-        if kind in ("join", "confirm", "unmask"):
-            return self._secret(kind, request)
+        told: dict[str, Any] = {}
         if kind == "mark":
             self._settle(request["counted"])
             self._marks[request["tag"]] = self._store.keep()
@@ -146,13 +162,12 @@ class Node:
             self._store.replace(self._marks[request["tag"]])
             self._pending, self._committed = None, request["exchange"]
         else:
-            raise Refusal(f"{self._name} does not know the request {kind!r}: use one version at all sites.")
-        self._save()
-        return wire.encode({"done": kind})
+            told = self._secret(kind, request)
+        return wire.encode({"done": kind, **told})
 
     def _settle(self, counted: Exchange) -> None:
         """Commit or forget the tentative state, by the last exchange that the coordinator counted."""
-        if self._pending is not None and counted == self._pending[0]:
+        if self._pending is not None and counted == self._pending:
             self._store.commit()
             self._committed, self._pending = counted, None
         elif counted == self._committed:
@@ -192,16 +207,13 @@ class Node:
             raise Refusal(f"{self._name} {does} sums and is asked for one {asked}: set `secure` alike everywhere.")
         return self._party.check(request["secure"])
 
-    def _secret(self, kind: str, request: Mapping[str, Any]) -> bytes:
-        """Join secure sums, or help to open one; what was told is durable before the reply leaves."""
+    def _secret(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Join secure sums, or help to open one."""
         if self._party is None:
             raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
         if kind == "join":
-            reply = self._party.join(request["lives"])
-        else:
-            reply = self._party.confirm(request) if kind == "confirm" else self._party.unmask(request)
-        self._save()
-        return wire.encode({"done": kind, **reply})
+            return self._party.join(request["lives"])
+        return self._party.confirm(request) if kind == "confirm" else self._party.unmask(request)
 
     def about(self) -> dict[str, Any]:
         """Who is here: what a coordinator that does not know the clients asks first."""
@@ -234,10 +246,14 @@ class Node:
     def _save(self) -> None:
         if self._folder is None:
             return
-        pending = None if self._pending is None else dict(zip(("exchange", "key", "reply"), self._pending, strict=True))
         sets = {f"mark {tag}": arrays for tag, arrays in self._marks.items()}
         sets |= {"state": self._store.arrays, "staged": self._store.staged}
-        head = {"owner": self._owner, "committed": self._committed, "pending": pending}
+        head: dict[str, Any] = {
+            "owner": self._owner,
+            "committed": self._committed,
+            "pending": self._pending,
+            "last": list(self._last),
+        }
         if self._party is not None:
             head["secure"] = self._party.state
         self._folder.save(head, sets)
@@ -252,8 +268,7 @@ class Node:
     def _stand(self, head: Mapping[str, Any], sets: dict[str, dict[str, Array]]) -> None:
         if head["owner"] != self._owner:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
-        self._committed, pending = head["committed"], head["pending"]
-        self._pending = None if pending is None else (pending["exchange"], pending["key"], pending["reply"])
+        self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])
         if self._party is not None and "secure" in head:
             self._party.state = head["secure"]
         self._store.replace(sets.pop("state"))

@@ -16,7 +16,9 @@ from coterie.federation import Check, Ints, Ragged
 NUMBERS = "biufc"
 """Kinds of dtypes that can be added up."""
 T = TypeVar("T")
-Kind = Literal["lost", "unreadable", "broken", "failed", "refused"]
+_FARTHEST = 2**48
+"""No run has as many requests; a site that says so could drive the numbers to where they end."""
+Kind = Literal["lost", "late", "unreadable", "broken", "failed", "refused"]
 _TROUBLES: tuple[tuple[str, Kind, str], ...] = (
     ("garbled", "lost", "could not read the request: "),
     ("busy", "lost", ""),
@@ -31,14 +33,18 @@ class Trouble:
 
     Attributes
     ----------
-    kind : {"lost", "unreadable", "broken", "failed", "refused"}
-        No answer, or one that the site itself had no use for; bytes that are no message; a message that is no answer;
-        the site's work failed; the site disagrees on what has happened, or will not say.
+    kind : {"lost", "late", "unreadable", "broken", "failed", "refused"}
+        No answer, or one that the site itself had no use for; the site has had a request with a later number; bytes
+        that are no message; a message that is no answer; the site's work failed; the site disagrees on what has
+        happened, or will not say.
     text : str
+    number : int
+        Of the last request that the site has had, where this one was late.
     """
 
     kind: Kind
     text: str
+    number: int = 0
 
 
 def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Trouble:
@@ -53,6 +59,10 @@ def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Tro
         return Trouble("unreadable", f"its answer cannot be read ({problem})")
     if not isinstance(reply, dict):
         return Trouble("broken", "its answer is no answer")
+    if "late" in reply:
+        if type(reply["late"]) is not int or not 0 < reply["late"] < _FARTHEST:
+            return Trouble("broken", "its answer is no answer")
+        return Trouble("late", "was asked something later, by another process of the coordinator", reply["late"])
     for name, kind, text in _TROUBLES:
         if name in reply:
             return Trouble(kind, f"{text}{shortened(str(reply[name]), LONGEST)}")

@@ -13,6 +13,8 @@ from coterie.federation import Array, Ints
 
 Answer = Callable[[Any, bytes], bytes]
 """``answer(request, key)``: what a site says to a request; ``key`` is the checksum of the request's message."""
+NUMBERED = ("ask", "total", "mark", "restore", "join", "confirm", "unmask")
+"""Kinds of requests that change what a site holds. Their numbers rise: an older one than the last changes nothing."""
 
 
 class Refusal(CoterieError):
@@ -38,15 +40,16 @@ def failed(problem: Exception) -> bytes:
 
 
 def need_form(request: Mapping[str, Any]) -> None:
-    """Raise a CoterieError for an exchange ("ask" or "total"), a mark or a restore as no coordinator sends one.
+    """Raise a CoterieError for a request of one of the kinds ``NUMBERED`` as no coordinator sends one.
 
     Numbers of exchanges that equal nothing, not even themselves (NaN), would make a site work again where it should
     repeat its reply; clients counted from the end, or by fractions, would be asked twice unseen; and a group with a
     large number takes memory for all below it.
     """
     kind, rows, by = request["kind"], request.get("rows"), request.get("by")
-    named = {"mark": ("counted",), "restore": ("exchange",)}.get(kind, ("exchange", "counted"))
+    named = {"mark": ("counted",), "restore": ("exchange",), "ask": _BOTH, "total": _BOTH}.get(kind, ())
     sound = all(numbers(request[name]) for name in named) and isinstance(request.get("tag", ""), str)
+    sound = sound and numbers([request.get("number", 1), 0])
     masked = isinstance(rows, np.ndarray) and rows.dtype == bool and rows.ndim == 1
     sound = sound and (rows is None or masked or _whole(rows))
     sound = sound and (by is None or by == "cluster" if _text(by) else _whole(by))
@@ -54,6 +57,9 @@ def need_form(request: Mapping[str, Any]) -> None:
         sound = int(by.max()) < len(by) and (rows is None or masked or len(rows) == len(by))
     if not sound:
         raise CoterieError("A request names exchanges, clients or groups as none does: use one version everywhere.")
+
+
+_BOTH = ("exchange", "counted")
 
 
 def clients(rows: Array | None, clusters: Ints) -> Ints | None:

@@ -88,7 +88,9 @@ def test_a_repeat_is_free_and_another_run_is_not():
     assert guard.receive(first) == one
     assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
     fed.restore("before")  # the work would run again, with other noise
-    guard.receive(first)
+    assert "late" in wire.decode(guard.receive(first))
+    assert guard.spent == epsilon({Event(2.0): 1}, 1e-5)
+    guard.receive(wire.encode(wire.decode(first) | {"number": 100}))
     assert guard.spent == epsilon({Event(2.0): 2}, 1e-5)
 
 

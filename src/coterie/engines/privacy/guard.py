@@ -12,7 +12,7 @@ import numpy as np
 from coterie.engines import checkpoint, wire
 from coterie.engines.privacy.account import Event, accounting, epsilon
 from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
-from coterie.engines.requests import Answer, answered, failed, need_form
+from coterie.engines.requests import NUMBERED, Answer, answered, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 
@@ -25,7 +25,8 @@ class Guard:
     """What answers in front of another, and refuses what would cost a site's clients more than they agreed to.
 
     It lets ``ask`` through for works that say nothing of rows, and ``total`` for clipped sums with enough noise, until
-    the budget is spent. What was asked before, and is answered again from memory, is not charged again.
+    the budget is spent. What was asked before, and is answered again from memory, is not charged again, nor is a late
+    copy of what was.
 
     Parameters
     ----------
@@ -84,15 +85,24 @@ class Guard:
         """Answer a request that was decoded, or refuse it; ``key`` is the checksum of its message."""
         try:
             self._read()
-            if key != self._last:
-                self._forget()
-            if isinstance(request, Mapping) and request.get("kind") in ("ask", "total"):
-                self._allow(request, key)
+            if not self._late(request):
+                if key != self._last:
+                    self._forget()
+                if isinstance(request, Mapping) and request.get("kind") in ("ask", "total"):
+                    self._allow(request, key)
         except CoterieError as problem:
             return wire.encode({"refused": str(problem)})
         except Exception as problem:
             return failed(problem)
         return self._answer(request, key)
+
+    def _late(self, request: Any) -> bool:
+        """Whether a request is answered by its number alone: it came before, or before what came since."""
+        if not isinstance(request, Mapping) or request.get("kind") not in NUMBERED or "number" not in request:
+            return False
+        need_form(request)
+        last = {"kind": "last"} | {name: request[name] for name in ("run",) if name in request}
+        return bool(request["number"] <= wire.decode(self._answer(last, b"")).get("number", 0))
 
     def _allow(self, request: Mapping[str, Any], key: bytes) -> None:
         """Charge the request; a CoterieError says why it is refused."""
