@@ -169,7 +169,7 @@ def our_document(form: str) -> Callable[[Path], bool]:
 
     def ours(path: Path) -> bool:
         try:
-            return json.loads(path.read_bytes()).get("format") == form
+            return bool(json.loads(path.read_bytes()).get("format") == form)
         except (ValueError, AttributeError, RecursionError):
             return False
 

@@ -159,7 +159,7 @@ class Clients:
             return train, held
         columns = self.relearn(train.order)
         X = columns(held.order)
-        known = np.isfinite(X).all(axis=1)
+        known: Mask = np.asarray(np.isfinite(X).all(axis=1))
         return replace(train, X=columns(train.order)), replace(held.subset(known), X=X[known])
 
     @classmethod

@@ -241,9 +241,8 @@ def read_as_missing(df: pd.DataFrame, columns: Iterable[str]) -> list[str]:
 
     :func:`coterie.read_table` leaves word of them in the table; counts are those of the whole file.
     """
-    word = df.attrs.get("coterie")
-    found = word.get("read_as_missing", {}) if isinstance(word, dict) else {}
-    notes = []
+    word: dict[str, Any] = df.attrs.get("coterie") or {}
+    found, notes = word.get("read_as_missing", {}), []
     for column in columns:
         if counts := found.get(column):
             whole = len(df) == word["rows"]

@@ -135,7 +135,7 @@ def _as_text(
     own = {j for j, name in enumerate(df.columns) if name in labels and not plain[j]}
     numeric = {j for j, dtype in enumerate(df.dtypes) if zeros and pd.api.types.is_numeric_dtype(dtype)}
     gaps = {j for j, some in enumerate(df.isna().any()) if some and df.columns[j] not in labels}
-    places, absent = sorted(own | numeric | gaps), {}
+    places, absent = sorted(own | numeric | gaps), dict[str, dict[str, int]]()
     if not places:
         return df, absent
     texts = pd.read_csv(file, usecols=places, dtype=str, keep_default_na=False, na_values=[""], **form)

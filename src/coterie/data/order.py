@@ -94,7 +94,7 @@ def row_order(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
             return series.cat.codes.to_numpy(), None
         series = series.astype(series.cat.categories.dtype)
     if isinstance(series.dtype, pd.PeriodDtype):
-        series = series.dt.to_timestamp()
+        series = pd.Series(series.dt.to_timestamp())
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     if isinstance(series.dtype, pd.ArrowDtype):

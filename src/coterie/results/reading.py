@@ -102,8 +102,9 @@ def _reasons(df: pd.DataFrame, design: Design | None, kinds: dict[str, Kind], X:
             yield f"{what} in '{column}'", rows
         if design is not None and kind == "category":
             yield f"a new level of '{column}'", find_levels(df[column], design.levels[column])[1]
-    broken = np.logical_not(np.isfinite(X))
-    for j in np.flatnonzero(broken.any(axis=0)) if design is not None else ():
-        if spline := design.parsed.spline_of(design.terms[j]):
-            yield f"a value outside the range of '{spline}'", broken[:, j]
-    yield "a term that is not finite", broken.any(axis=1)
+    broken: Bools = np.logical_not(np.isfinite(X))
+    if design is not None:
+        for j in np.flatnonzero(broken.any(axis=0)):
+            if spline := design.parsed.spline_of(design.terms[j]):
+                yield f"a value outside the range of '{spline}'", broken[:, j]
+    yield "a term that is not finite", np.asarray(broken.any(axis=1))
