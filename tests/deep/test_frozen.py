@@ -20,6 +20,10 @@ LO, HI = np.arange(0, 24, 8), np.arange(8, 32, 8)
 
 def net() -> nn.Module:
     torch.manual_seed(3)
+    return unseeded()
+
+
+def unseeded() -> nn.Module:
     made = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     made[0].weight.requires_grad_(False)
     return made
@@ -57,7 +61,7 @@ def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: boo
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "pfedme", "apfl", "ifca", "group-models"])
 def test_methods_leave_it_alone(name: str) -> None:
-    objective, trainer = deep(), TRAINERS[name]
+    objective, trainer = deep(unseeded), TRAINERS[name]
     fed = InProcess(objective, np.zeros(3, dtype=np.int64) if trainer.groups else None)
     method = trainer.make(0)
     state = method.step(fed, method.init(fed))
@@ -100,3 +104,8 @@ def test_a_pretrained_module_starts_as_it_is_and_what_is_frozen_stays(module: nn
 def test_a_model_of_frozen_layers_alone_is_refused() -> None:
     with pytest.raises(CoterieError, match="All parameters of the model are frozen"):
         deep(net().requires_grad_(False))
+
+
+def test_groups_cannot_all_begin_at_one_pretrained_module() -> None:
+    with pytest.raises(CoterieError, match="2 groups must begin apart: give the function that makes the module"):
+        TRAINERS["ifca"].make(0, k=2).init(InProcess(deep(nn.Linear(5, 3))))

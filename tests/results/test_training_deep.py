@@ -231,3 +231,25 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     nobody = replace(saved, about=saved.about | {"gone": list(labels)})
     with pytest.raises(CoterieError, match="Every client was left out"):
         nobody.adapt(part.X[rows], part.y[rows])
+
+
+def restless():
+    """A user's own model, that draws what no seed reaches."""
+    from torch import nn
+
+    class Restless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.body(x.flatten(1)) * float(np.random.default_rng().uniform())
+
+    return Restless()
+
+
+@pytest.mark.filterwarnings("ignore:Two runs will not be alike")
+def test_a_run_says_what_cannot_be_repeated():
+    settled = config(model={"path": f"{__name__}:restless", "args": {}}, run={"rounds": 1})
+    run = train(Bench.of(settled, 0), "fedavg", {})
+    assert any("Two runs will not be alike" in note for note in run.notes)

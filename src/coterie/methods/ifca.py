@@ -97,7 +97,13 @@ class IFCA(LocalTraining):
     def first(self, start: Start) -> Floats:
         """The objective's own first models (k, d1) where it has any, else small numbers."""
         keys, d = keyed.starts(self.seed, "first models", np.arange(self.k)), len(start.shared)
-        return start.cut(start.models if start.told else self.spread * keyed.normal(keys, 0, d))
+        out = start.cut(start.models if start.told else self.spread * keyed.normal(keys, 0, d))
+        if self.k > 1 and start.told and out.size and (out == out[0]).all():
+            raise CoterieError(
+                f"The model always begins with the same numbers, and {self.k} groups must begin apart: give the "
+                f"function that makes the module instead of the module, or {self.k} first models w."
+            )
+        return out
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 10: groups first, then one average for each; a group that nobody chose keeps its model."""

@@ -179,7 +179,8 @@ class Architecture:
         def placed(t: Tensor) -> Tensor:
             return t.to(self.device, self.dtype if t.is_floating_point() else wide if t.is_complex() else t.dtype)
 
-        return module._apply(placed)
+        module._apply(placed)  # type: ignore[no-untyped-call]
+        return module
 
     def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
         """First parameters (d,): what the function that makes the module makes with this seed.

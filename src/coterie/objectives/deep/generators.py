@@ -146,10 +146,10 @@ _PLAIN = (str, bytes, int, float, complex, type(None), torch.Tensor, np.ndarray,
 
 def held(*roots: Any) -> list[Any]:
     """Generators that objects hold, in an order that depends on the objects alone."""
-    known = {id(torch.default_generator), id(np.random.mtrand._rand), id(random._inst)}  # type: ignore[attr-defined]
+    known = {id(torch.default_generator), id(np.random.mtrand._rand), id(random._inst)}
     found: list[Any] = []
     todo = deque(roots)
-    alive = []  # what is looked at must not go, or its number is given to another
+    alive: list[Any] = []  # what is looked at must not go, or its number is given to another
     while todo and len(alive) < LARGEST:
         here = todo.popleft()
         if isinstance(here, _PLAIN) or id(here) in known:

@@ -66,9 +66,9 @@ class Snapshot:
             vars(sub).update(was)
         for sub, part in self.loose:
             vars(sub).update(self._copied(part))
-        for tensor, was, version in self.tensors:
+        for tensor, numbers, version in self.tensors:
             if tensor._version != version[0]:
-                tensor.detach().copy_(was)
+                tensor.detach().copy_(numbers)
                 version[0] = tensor._version
 
 

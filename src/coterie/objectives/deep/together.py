@@ -37,6 +37,11 @@ class Moved(RuntimeError):
     """A forward pass assigned a buffer or wrote to it."""
 
 
+def _seen(buffers: dict[str, Tensor | None]) -> list[tuple[str, int, int]]:
+    """Which tensors buffers are, and how often they were written to."""
+    return [(name, id(b), -1 if b is None else b._version) for name, b in buffers.items()]
+
+
 class Watched(nn.Module):
     """A module whose buffers must stay: ``functional_call`` would drop what a forward pass assigns to them."""
 
@@ -47,12 +52,10 @@ class Watched(nn.Module):
     def forward(self, x: Any) -> Any:
         """What the module makes of inputs."""
         held = [layer._buffers for layer in self.inner.modules()]
-        before = [{name: (b, None if b is None else b._version) for name, b in part.items()} for part in held]
+        before = [_seen(part) for part in held]
         outputs = self.inner(x)
-        for now, was in zip(held, before, strict=True):
-            kept = (b is was.get(name, was)[0] and (b is None or b._version == was[name][1]) for name, b in now.items())
-            if len(now) != len(was) or not all(kept):
-                raise Moved
+        if [_seen(part) for part in held] != before:
+            raise Moved
         return outputs
 
 

@@ -311,7 +311,7 @@ def _ended(run: _Run, status: str) -> Trained:
         ledger=run.fed.ledger.as_dict(),
         seconds=run.seconds,
         privacy=run.privacy,
-        notes=[] if run.trainer.own else list(run.method.notes),
+        notes=[*([] if run.trainer.own else run.method.notes), *getattr(run.bench.each, "notes", ())],
     )
 
 
