@@ -89,7 +89,7 @@ def test_a_level_the_schema_has_not_is_refused_with_a_remedy(tmp_path):
     request = opened(tmp_path)
     request["task"]["schema"] = Schema.read(home(tmp_path, "basel") / "schema.toml").plain()
     said = say(hosts(tmp_path)["chur"], **request)["refused"]
-    assert "Site 'chur': Column 'pain' has levels that the schema has not: add them with" in said
+    assert "Site 'chur': Column 'pain' has levels that the schema does not have: add them with" in said
 
 
 def test_other_units_are_refused_by_name(tmp_path):

@@ -285,7 +285,7 @@ def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
             )
         if kinds[column] == "category" and column in parsed.reckoned:
             raise CoterieError(
-                f"Column '{column}' is a category: a formula may compare it with a value, but not reckon with it."
+                f"Column '{column}' is a category: a formula may compare it with a value, but not compute with it."
             )
     return kinds
 

@@ -46,7 +46,7 @@ def formulaic_terms(side: str, formula: str) -> Any:
 def vanishing(side: str) -> list[tuple[str, str, int]]:
     """Powers and products that one side of a formula takes for the term itself: what is written, term and power.
 
-    ``x^2``, ``x**2``, ``x:x`` and ``x*x`` all are ``x``, for these signs cross terms and do not reckon.
+    ``x^2``, ``x**2``, ``x:x`` and ``x*x`` all are ``x``: these signs combine terms and are not arithmetic.
     """
     from formulaic.parser import DefaultFormulaParser
 

@@ -108,7 +108,7 @@ class Use:
         if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, bool, type(None))):
             raise CoterieError(f"The formula may not hold the constant in '{shortened(expression)}'.")
         if isinstance(node, ast.BinOp) and any(_bulk(side) for side in (node.left, node.right)):
-            raise CoterieError(f"'{shortened(expression)}' may reckon with numbers alone, not with text or lists.")
+            raise CoterieError(f"'{shortened(expression)}' may compute with numbers alone, not with text or lists.")
         if isinstance(node, ast.BinOp) and not _has_column(node):
             raise CoterieError(f"Write the number that '{shortened(ast.unparse(node))}' stands for into the formula.")
         if isinstance(node, ast.BinOp):

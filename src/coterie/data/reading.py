@@ -247,8 +247,8 @@ def powers(table: pd.DataFrame, parsed: Parsed) -> list[str]:
         if kinds.get(base) != "category":
             name = base if re.fullmatch(r"[\w.]+(\(.*\))?", base) else f"`{base}`" if base in kinds else f"({base})"
             notes.append(
-                f"'{written}' is '{base}' in a formula, whose signs cross terms and do not reckon: write "
-                f"I({name}**{power}) for the power."
+                f"'{written}' is '{base}' in a formula, where ^, **, * and : combine terms and are not "
+                f"arithmetic: write I({name}**{power}) for the power."
             )
     return notes
 

@@ -67,7 +67,9 @@ class Report:
             out.append(f"{name}: {state}{', ' + '; '.join(wrong) if wrong else ', ready'}")
         out += [f"Schemas differ: {problem}." for problem in self.problems]
         if self.added:
-            out.append(f"Sites have levels that the schema has not: {listed(self.added, 50)}. Add them with --unite.")
+            out.append(
+                f"Sites have levels that the schema does not have: {listed(self.added, 50)}. Add them with --unite."
+            )
         if self.without:
             out.append("The coordinator has no schema.toml yet: --unite makes one of those of the sites.")
         return out

@@ -62,7 +62,8 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
         column, theirs = own.columns[name], agreed.columns[name]
         if any(level not in theirs.levels for level in column.levels):
             raise CoterieError(
-                f"Column '{name}' has levels that the schema has not: add them with 'coterie federation check --unite'."
+                f"Column '{name}' has levels that the schema does not have: add them with "
+                "'coterie federation check --unite'."
             )
         if len(theirs.levels) > rules.max_levels and name in parsed.columns:
             raise CoterieError(
@@ -85,7 +86,7 @@ def _outcome(parsed: Parsed, agreed: Schema, task: Mapping[str, Any]) -> None:
     if text and task["family"] != "binomial":
         raise CoterieError(f"The outcome '{parsed.outcome}' is a category: it needs the family binomial.")
     if not parsed.plain_outcome and task["family"] != "gaussian":
-        raise CoterieError("An outcome that is reckoned needs the family gaussian here.")
+        raise CoterieError("A computed outcome needs the family gaussian here.")
 
 
 def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:
@@ -108,7 +109,7 @@ def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:
         if not isinstance(tree, ast.Call):
             raise CoterieError(
                 f"The formula may not hold '{shortened(text)}': {RULES} allow columns, C(column), interactions, and "
-                "some functions of one column; reckon it as a column of the table first."
+                "some functions of one column; compute it as a column of the table first."
             )
         yield text, tree
 

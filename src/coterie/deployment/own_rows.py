@@ -41,7 +41,10 @@ def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None
             _, unseen = find_levels(table[name], column.levels)
             if unseen.any():
                 other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
-                what, remedy = "has levels that the schema has not", "add them with 'coterie federation check --unite'."
+                what, remedy = (
+                    "has levels that the schema does not have",
+                    "add them with 'coterie federation check --unite'.",
+                )
                 raise Withheld(f"Column '{name}' {what} ({other}): {remedy}", f"Column '{name}' {what}: {remedy}")
         elif (outside := _outside(table[name], name, column)) is not None:
             raise Withheld(outside, f"Column '{name}' has values outside the range of the schema.")
