@@ -36,7 +36,7 @@ def losses(table, family, theta):
     client = np.repeat(np.arange(M), ROWS)
     linear = table["o"] + theta[client, 0] + theta[client, 1] * table["x"]
     row = (table["y"] - linear) ** 2 / 2 if family == "gaussian" else np.logaddexp(0.0, linear) - table["z"] * linear
-    return np.bincount(client, table["w"] * row)
+    return np.bincount(client, table["w"] / table["w"].mean() * row)
 
 
 def squares(x):

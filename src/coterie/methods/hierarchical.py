@@ -6,7 +6,10 @@ Henderson's BLUP for any design, which is also the marginalised estimator of Pro
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,10 @@ from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
+
+log = logging.getLogger(__name__)
+LONG = 10.0
+"""Seconds after which a search says where it is."""
 
 
 def fit(
@@ -57,9 +64,9 @@ def fit(
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
             begin = search.follow(fed, other, last.x, last.u)
-        *_, state = search.run(fed, begin)
-        state = snap(fed, search, state)
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
+        state = watched(search.run(fed, begin), name, seconds(parameters, setup, members))
+        state = snap(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
@@ -85,6 +92,25 @@ def fit(
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
 
 
+def seconds(parameters: int, setup: Setup, clients: int) -> float:
+    """About how long a search takes: up to a hundred steps of what is cubic in parameters and columns."""
+    steps = min(10 + 2 * parameters, 100)
+    return 1e-9 * steps * (3.0 * (parameters * len(setup.z)) ** 2 + 10.0 * parameters**3 + 6.0 * clients * setup.p**3)
+
+
+def watched(states: Iterable[State], name: str, expected: float) -> State:
+    """The last of the states of a search; one that takes long is announced, and says now and then where it is."""
+    start = said = monotonic()
+    if expected > LONG:
+        remedy = "" if name in ("isotropic", "two") else ", or ask for covariance 'two' or 'auto'"
+        log.warning("Learning the covariance '%s' may take minutes: share categories of many levels%s.", name, remedy)
+    for state in states:
+        if monotonic() - said > LONG:
+            said = monotonic()
+            log.warning("  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, said - start)
+    return state
+
+
 def counted(setup: Setup, intercept: int) -> list[float]:
     """How often each coefficient counts in a client's model at the means: the intercept once, shared columns not."""
     means = np.zeros(setup.p)
@@ -101,6 +127,7 @@ def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
     if q <= 1:
         return ["diagonal"]
     names = [n for n in STRUCTURES if n != "two" or (problem.intercept in problem.personal and q > 2)]
+    names = [n for n in names if n != "diagonal" or q <= 12 or clients >= 2 * q]  # categories of many levels have one
     return [n for n in names if n != "full" or (q <= 8 and clients >= 5 * q * (q + 1))]
 
 

@@ -18,7 +18,8 @@ def inverse(H: Floats) -> Floats:
     if not H.shape[-1]:
         return H
     diagonal = np.diagonal(H, axis1=-2, axis2=-1)
-    steepest = np.maximum(diagonal.max(axis=-1, keepdims=True), 1e-300)
+    steepest = diagonal.max(axis=-1, keepdims=True)
+    steepest = np.where(steepest > 0.0, steepest, 1.0)  # no curvature is known: steps as long as the gradient
     scale = np.sqrt(np.maximum(diagonal, 1e-3 * steepest))
     scale = scale[..., :, None] * scale[..., None, :]
     values, vectors = np.linalg.eigh(H / scale)

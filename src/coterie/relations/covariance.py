@@ -111,7 +111,7 @@ class Structure:
 
     def gradient(self, L: Floats, G: Floats) -> Floats:
         """Derivative by phi (g, a), where G (g, q, q) is the derivative by D."""
-        return np.asarray(2.0 * np.einsum("aij,gik,gkj->ga", self.basis, G, L))
+        return np.asarray(2.0 * _products(G @ L, self.basis))
 
     def hold(self, G: Floats) -> Floats:
         """Second derivatives by phi (g, a, a) that do not vanish with L: positive where a variance belongs at zero.
@@ -119,13 +119,18 @@ class Structure:
         ``2 tr(B_a' G B_b)``, of the positive part of G only.
         """
         values, vectors = np.linalg.eigh(G)
-        G = np.einsum("gik,gk,gjk->gij", vectors, np.maximum(values, 0.0), vectors)
-        return np.asarray(2.0 * np.einsum("aij,gik,bkj->gab", self.basis, G, self.basis))
+        G = (vectors * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(vectors, -1, -2)
+        return np.asarray(2.0 * _products(G[:, None] @ self.basis, self.basis))
 
     def directions(self, L: Floats) -> Floats:
         """Derivatives of D by phi, (g, a, q, q)."""
-        half = np.einsum("aij,gkj->gaik", self.basis, L)
+        half = self.basis @ np.swapaxes(L, -1, -2)[:, None]
         return np.asarray(half + np.swapaxes(half, -1, -2))
+
+
+def _products(A: Floats, B: Floats) -> Floats:
+    """Sums of products of the elements of matrices A (..., i, j) and of each of B (b, i, j): (..., b)."""
+    return np.asarray(A.reshape(*A.shape[:-2], -1) @ B.reshape(len(B), -1).T)
 
 
 def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
@@ -158,14 +163,14 @@ def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float 
     H = np.zeros((at[-1], at[-1]))
     for j, (E, e, square, n) in enumerate(levels):
         V = np.sign(e) * np.sqrt(square / np.maximum(n, 1.0)[:, None, None])
-        right = np.einsum("gaij,gjk->gaik", E, V)
+        right = E @ V[:, None]
         for i, (F, _, _, m) in enumerate(levels[: j + 1]):
-            left = np.einsum("gaij,hjk->gaik", F, V) if len(V) == 1 else np.einsum("gaij,gjk->gaik", F, V)
+            left = F @ (V[:, None] if len(V) in (1, len(F)) else V)
             weight = n if i == j else (n.sum() / len(F)) ** 2 / np.maximum(m, 1.0)
             for g in range(len(F)):
                 here = slice(at[i] + g * F.shape[1], at[i] + (g + 1) * F.shape[1])
                 there = slice(at[j], at[j] + E.shape[1]) if len(E) == 1 else here
-                block = weight[g] * np.einsum("aij,bji->ab", left[g], right[g if len(E) > 1 else 0])
+                block = weight[g] * _products(left[g], np.swapaxes(right[g if len(E) > 1 else 0], -1, -2))
                 H[here, there], H[there, here] = block, block.T
     if dof is not None:
         c = np.concatenate([np.einsum("gaij,gji->ga", E, e).ravel() for E, e, _, _ in levels])

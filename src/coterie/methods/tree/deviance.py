@@ -79,7 +79,10 @@ class Deviance:
         for block in holds:
             held[at : at + len(block), at : at + len(block)] += block
             at += len(block)
-        fisher, held = quasi_newton.inverse(np.stack([H, held]))
+        expected = (
+            H if np.diagonal(H).max(initial=0.0) > 0.0 else held
+        )  # hardly more rows than coefficients: no curvature
+        fisher, held = quasi_newton.inverse(np.stack([expected, held]))
         if profiled:
             return np.concatenate(gradient), fisher, held
         fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))
