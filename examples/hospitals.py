@@ -23,6 +23,8 @@ import pandas as pd
 
 import coterie
 from coterie.data.catalog import fetch
+from coterie.errors import CoterieError
+from coterie.files import local
 from coterie.results.result import FitResult
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
@@ -35,11 +37,15 @@ def main() -> int:
     """Run the example over one engine; 0 if the models agree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", choices=["nvflare", "flower"], default="nvflare")
-    parser.add_argument("--folder", type=Path, default=Path("build/hospitals"))
+    parser.add_argument("--folder", default="build/hospitals")
     parser.add_argument("--steps", type=int, default=STEPS, help="of Async-L2GD; 0 leaves it out")
     parser.add_argument("--looks", type=int, default=50, help="how often Async-L2GD stops to measure its gap")
     parser.add_argument("--splits", type=int, help="for the evidence of the exact fit; by default 1 over NVFlare")
     given = parser.parse_args()
+    try:
+        given.folder = local(given.folder)
+    except CoterieError as problem:
+        parser.error(str(problem))
     splits = given.splits if given.splits is not None else int(given.engine == "nvflare")
     folder = given.folder / given.engine
     table = hospitals()

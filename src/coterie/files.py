@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import time
 import weakref
@@ -19,8 +20,20 @@ try:
 except ImportError:  # Windows: files are not locked there, and every lock is had at once
     fcntl = None  # type: ignore[assignment]
 
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+:/")  # at least two letters: "C:/" is a drive
 _PART = ".part"
 _PAUSE = 0.02  # seconds between two tries to have a lock
+
+
+def local(path: str | os.PathLike[str]) -> Path:
+    """A path of this machine, as the user gave it; a CoterieError for a URL, of which ``Path`` would make a folder."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise CoterieError(f"A path must be text, not {path!r:.60}.")
+    if _URL.match(text := str(path)):
+        raise CoterieError(
+            f"'{text:.100}' is a URL, and coterie reads and writes files of this machine: name a local path."
+        )
+    return Path(path)
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666, durable: bool = True) -> None:

@@ -206,8 +206,8 @@ def test_a_folder_is_no_table(folder):
 
 
 OUTS = [
-    ("fit", "", "'--out': it is empty; name where to write"),
-    ("compare", "", "'--out': it is empty; name where to write"),
+    ("fit", "", "'--out': it is empty; name a file or folder"),
+    ("compare", "", "'--out': it is empty; name a file or folder"),
     ("fit", "file", "'file' is a file; --out names a folder"),
     ("fit", "file/model", "'file/model' cannot be made, because"),
     ("fit", "locked/model", "permission denied in"),

@@ -80,7 +80,7 @@ def test_infinite_numbers_are_written_too():
         (["001/table1", "--seeds", "few"], "--seeds takes a whole number."),
         (["001/table1", "--out", "file"], "'file' is a file; --out names a folder."),
         (["001/table1", "--out", "file/below"], "cannot be made, because"),
-        (["001/table1", "--out", ""], "it is empty; name where to write."),
+        (["001/table1", "--out", ""], "it is empty; name a file or folder."),
         (["001/table1", "--json", "there"], "'there' is a folder; --json names a file."),
         (["001/table1", "--json", "nowhere/a.json"], "There is no folder 'nowhere' to write 'a.json' to."),
     ],

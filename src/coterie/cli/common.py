@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from coterie import files
 from coterie.errors import CoterieError, NoRows, listed
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
-TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that coterie did not write.")]
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
 
 
 def complain(message: str, code: int) -> int:
@@ -83,10 +82,20 @@ def load_model(path: Path) -> FitResult:
 
 
 def place(text: str | Path) -> Path:
-    """A file or folder to write, as it was typed; an empty one is a slip, not the folder where the command runs."""
+    """A file or folder, as it was typed; an empty one is a slip, not the folder where the command runs."""
     if not str(text).strip():
-        raise typer.BadParameter("it is empty; name where to write.")
-    return Path(text)
+        raise typer.BadParameter("it is empty; name a file or folder.")
+    try:
+        return files.local(text)
+    except CoterieError as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+_TABLES = "CSV, CSV.gz, TSV, Parquet, Feather or NPZ."
+TablePath = Annotated[Path, typer.Argument(parser=place, metavar="TABLE", help=_TABLES)]
+ModelPath = Annotated[
+    Path, typer.Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")
+]
 
 
 def check_table(out: Path) -> None:

@@ -18,7 +18,9 @@ _TRAINING = "Training from a configuration"
 TableOrConfig = Annotated[
     Path,
     typer.Argument(
-        metavar="TABLE", help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ; or a .toml file, as of coterie train."
+        parser=place,
+        metavar="TABLE",
+        help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ; or a .toml file, as of coterie train.",
     ),
 ]
 Out = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
+from coterie.cli.common import place
 from coterie.cli.options import assignments
 from coterie.errors import CoterieError
 
@@ -20,9 +21,11 @@ def _seconds(value: float) -> float:
     return value
 
 
-Root = Annotated[Path, Argument(metavar="FOLDER", help="The federation's folder, or the coordinator's in it.")]
-SiteFolder = Annotated[Path, Argument(metavar="SITE", help="The site's folder.")]
-Either = Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's or a site's folder.")]
+Root = Annotated[
+    Path, Argument(parser=place, metavar="FOLDER", help="The federation's folder, or the coordinator's in it.")
+]
+SiteFolder = Annotated[Path, Argument(parser=place, metavar="SITE", help="The site's folder.")]
+Either = Annotated[Path, Argument(parser=place, metavar="FOLDER", help="The coordinator's or a site's folder.")]
 Timeout = Annotated[
     float, Option("--timeout", metavar="SECONDS", callback=_seconds, help="When to give up; a run can go on later.")
 ]

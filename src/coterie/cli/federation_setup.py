@@ -40,7 +40,7 @@ _Rules = Annotated[
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write the federation.")],
+    folder: Annotated[Path, typer.Argument(parser=place, metavar="FOLDER", help="Where to write the federation.")],
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="flower or nvflare.")],
     site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site; several are wanted.")],
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="By default that of the folder.")] = None,
@@ -104,14 +104,17 @@ def _tables(data: list[str] | None) -> dict[str, Path]:
         site, sign, path = text.partition("=")
         if not sign or not site or not path:
             raise CoterieError(f"--data takes SITE=TABLE, such as basel=basel.csv, not '{text}'.")
-        if not Path(path).is_file():
+        file = place(path)
+        if not file.is_file():
             raise CoterieError(f"There is no file '{path}'.")
-        found[site] = Path(path)
+        found[site] = file
     return found
 
 
 def schema(
-    site: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder, or a table with --out.")],
+    site: Annotated[
+        Path, typer.Argument(parser=place, metavar="SITE", help="The site's folder, or a table with --out.")
+    ],
     label: Annotated[
         list[str] | None,
         typer.Option("--label", metavar="COLUMN", help="A column that names clients or clusters."),

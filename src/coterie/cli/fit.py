@@ -139,7 +139,7 @@ def fit_table(context: typer.Context, tell: bool = False) -> FitResult:
 def inputs(table: Path, network: list[str] | None) -> list[Path]:
     """The files that a command reads."""
     edges = o.assignments("--network", network, names=("covariates",)).get("edges")
-    return [table, *([] if edges is None else [Path(edges)])]
+    return [table, *([] if edges is None else [place(edges)])]
 
 
 def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie import files
 from coterie.cli.common import Force, check_folder, need_room, our_document, our_page, place, say, width
 from coterie.errors import CoterieError
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: coterie train digits.toml --out trained"
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file: data, model, layout, method, run.")]
+ConfigPath = Annotated[
+    Path, typer.Argument(parser=place, metavar="CONFIG", help="A TOML file: data, model, layout, method, run.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -73,9 +76,14 @@ def need_folder(out: Path, config: Path, force: bool) -> None:
         need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
 
 
+def checkpoints(config: Config, out: Path | None) -> Path | None:
+    """Where checkpoints go: a folder that is given relative to the configuration, or that of the models."""
+    return config.folder / files.local(config.run["checkpoint"]) if config.run["checkpoint"] else out
+
+
 def told(config: Config, out: Path | None) -> None:
     """Say where an interrupted run can go on."""
-    folder = config.folder / config.run["checkpoint"] if config.run["checkpoint"] else out
+    folder = checkpoints(config, out)
     if folder is not None and (folder / "checkpoint").exists():
         say(f"The last checkpoint is in '{folder}': the same command with --resume goes on from it.", error=True)
 
@@ -100,7 +108,7 @@ def trained(config: Config, out: Path | None, resume: bool) -> tuple[Bench, Trai
     from coterie.results.training.comparison import pick
     from coterie.results.training.run import train as run
 
-    folder = config.folder / config.run["checkpoint"] if config.run["checkpoint"] else out
+    folder = checkpoints(config, out)
     if folder is not None:
         check_folder(folder, "run.checkpoint")
     bench = Bench.of(config, config.run["seeds"][0])

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from coterie import files
 from coterie.errors import CoterieError
 
 I64 = npt.NDArray[np.int64]
@@ -57,7 +58,7 @@ def fashion(folder: str | Path | None = None) -> Fashion:
     CoterieError
         Where a file is missing, cut off or something else.
     """
-    home = FOLDER if folder is None else Path(folder)
+    home = FOLDER if folder is None else files.local(folder)
     images, labels = _pair(home, "train")
     return Fashion(images, labels, *_pair(home, "t10k"))
 
@@ -73,7 +74,7 @@ def read_idx(path: str | Path) -> Bytes:
         Where the file is no idx file of bytes, or has more or fewer bytes than its header says.
     """
     try:
-        raw = Path(path).read_bytes()
+        raw = files.local(path).read_bytes()
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as fault:
         raise CoterieError(f"{path} cannot be read ({fault}): get the file again.") from None

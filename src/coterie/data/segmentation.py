@@ -13,6 +13,7 @@ from coterie.data.dealing import Array, Dealt, whole
 from coterie.data.images import F64, U64, Scanner, ellipses, files, read_image
 from coterie.data.partition import by_column
 from coterie.errors import CoterieError
+from coterie.files import local
 from coterie.numerics.keyed import uniform
 
 Floats = npt.NDArray[np.float32]
@@ -140,7 +141,7 @@ def read_folder(
         For a folder without clients or images, an image without a mask or the other way round, files that cannot be
         read, and images of several sizes.
     """
-    home = Path(folder)
+    home = local(folder)
     if not home.is_dir():
         raise CoterieError(f"{home} is not a folder: name the one that has a sub-folder for each client.")
     places = [p for p in sorted(home.iterdir()) if p.is_dir() and not p.name.startswith(".")]

@@ -62,7 +62,7 @@ def read_table(
         na_values = (na_values,)
     if na_values is not None and not all(isinstance(v, str) for v in na_values):
         raise CoterieError(f"na_values must be texts, such as ['NA', '-99'], not {na_values!r:.60}.")
-    file = Path(path)
+    file = files.local(path)
     if not file.exists():
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
@@ -96,7 +96,7 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     """
     import pyarrow as pa
 
-    file = Path(path)
+    file = files.local(path)
     suffix = check_writable(file)
     frame = to_pandas(df).reset_index(drop=True)
     draft = file
@@ -132,7 +132,7 @@ def check_writable(path: str | os.PathLike[str]) -> str:
     CoterieError
         For an unknown extension, and for a folder that is not there or may not be written to.
     """
-    file = Path(path)
+    file = files.local(path)
     suffix = _suffix(file, _WRITE)
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder; name a file.")

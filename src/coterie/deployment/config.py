@@ -25,6 +25,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.disclosure import REMARKS, Disclosure
 from coterie.errors import CoterieError, nearest
@@ -92,13 +93,13 @@ class Config:
         CoterieError
             If there is none, it is not TOML, a key or a value is wrong, or two sites have the same name.
         """
-        path = Path(path)
+        path = files.local(path)
         path = path / FEDERATION if path.suffix != ".toml" else path
         return toml.into(cls, path, "a federation's configuration", ("name", "engine", "sites"))
 
     def write(self, path: str | Path) -> None:
         """Write ``federation.toml``, whole or not at all; a folder may be named too."""
-        path = Path(path)
+        path = files.local(path)
         path = path / FEDERATION if path.suffix != ".toml" else path
         toml.write(path, asdict(self), "A federation of coterie: the same file for the coordinator and every site.")
 
@@ -165,12 +166,14 @@ class Member:
     @classmethod
     def read(cls, folder: str | Path) -> Member:
         """From a site's folder; a CoterieError says what is missing or wrong."""
-        return toml.into(cls, Path(folder) / SITE, "a site's configuration", ("name",))
+        return toml.into(cls, files.local(folder) / SITE, "a site's configuration", ("name",))
 
     def write(self, folder: str | Path) -> None:
         """Write ``site.toml`` into a site's folder."""
         said = {name: value for name, value in asdict(self).items() if value != {}}
-        toml.write(Path(folder) / SITE, said, "What the owner of this site's data allows; it stays here.", REMARKS)
+        toml.write(
+            files.local(folder) / SITE, said, "What the owner of this site's data allows; it stays here.", REMARKS
+        )
 
     @property
     def rules(self) -> Disclosure:
@@ -192,7 +195,7 @@ class Member:
         """The site's data file; a CoterieError unless it is there."""
         if not self.data:
             raise CoterieError(f"There are no data: name the table in '{folder / SITE}' (data = \"...\").")
-        path = (folder / self.data).resolve()
+        path = (folder / files.local(self.data)).resolve()
         if not path.is_file():
             raise CoterieError(f"There is no file '{path}': correct data in '{folder / SITE}'.")
         return path

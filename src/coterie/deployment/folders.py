@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.deployment import secrecy, toml
 from coterie.deployment.config import FEDERATION, MIN_GROUP, RUN, SCHEMA, SITE, Config, Member, check_name
 from coterie.deployment.disclosure import Disclosure
@@ -34,7 +35,7 @@ def engine(name: str) -> Any:
 
 def coordinator(folder: str | Path) -> Path:
     """The coordinator's folder: the one that is named, or ``coordinator`` in it."""
-    path = Path(folder)
+    path = files.local(folder)
     if not path.is_dir():
         raise CoterieError(f"There is no folder '{path}'.")
     inner = path / COORDINATOR
@@ -54,7 +55,7 @@ def site(folder: str | Path, name: str | None = None) -> Path:
     CoterieError
         If it is none, or the site is not in the federation's list.
     """
-    path = Path(folder)
+    path = files.local(folder)
     if not path.is_dir():
         raise CoterieError(f"There is no folder '{path}'.")
     if name is not None and not (path / SITE).is_file():
@@ -102,7 +103,7 @@ def init(
     CoterieError
         If the engine is not installed, there is another federation, or a site is not in the list.
     """
-    made = engine(config.engine)
+    folder, made = files.local(folder), engine(config.engine)
     data = dict(data or {})
     for name in data:
         config.need_site(name)

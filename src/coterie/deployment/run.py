@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie import files
 from coterie.deployment import beforehand, check, secrecy, toml
 from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
@@ -48,7 +49,7 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     CoterieError
         For whatever else ends it. ``status.json`` says the same.
     """
-    folder = Path(folder)
+    folder = files.local(folder)
     home = folder / "runs" / run_id
     log = RunLog(home, tuple(transport.sites))
     try:
@@ -86,7 +87,7 @@ def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
     """
     config = Config.read(folder)
     policy(config.policy)
-    beforehand.verify(Path(folder), Program(**described), config)
+    beforehand.verify(files.local(folder), Program(**described), config)
 
 
 def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:

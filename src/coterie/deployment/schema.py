@@ -30,6 +30,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import files
 from coterie.deployment import toml
 from coterie.errors import CoterieError, listed, nearest
 
@@ -130,14 +131,14 @@ class Schema:
         CoterieError
             If there is none, it is not TOML, or a column says something that has no meaning.
         """
-        tables = toml.read(Path(path), "the schema")
-        toml.check_keys(Path(path), "", tables, ("columns",))
+        tables = toml.read(path := files.local(path), "the schema")
+        toml.check_keys(path, "", tables, ("columns",))
         return cls.of(tables.get("columns", {}), f"'{path}'")
 
     def write(self, path: str | Path) -> None:
         """Write ``schema.toml``, whole or not at all."""
         head = "What the sites agree on: columns, types, levels, units, ranges, scaling. No rows."
-        toml.write(Path(path), {"columns": self.plain()}, head)
+        toml.write(files.local(path), {"columns": self.plain()}, head)
 
     def plain(self) -> dict[str, Any]:
         """The schema in plain values, which travel."""

@@ -45,7 +45,7 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
     state : dict
         What the method's generator of states gave.
     """
-    path = Path(path)
+    path = files.local(path)
     # Sites keep two marks in turn, so that the one the present file relies on is never overwritten.
     slot = 1 - _slot(path)
     files.sweep(path.parent, path.name)  # a run that was killed while it saved
@@ -60,7 +60,7 @@ def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
     CoterieError
         If there is no such file, it is not a checkpoint, or it belongs to another federation.
     """
-    saved = _read(Path(path))
+    saved = _read(files.local(path))
     with fitting(f"The checkpoint {path}", "Begin again without it."):
         fed.resume(saved["engine"])
         state: dict[str, Any] = saved["state"]
@@ -101,7 +101,7 @@ def read(path: Path) -> Any:
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
     """Write a file, durable, so that after any fault it is the old one or the new one, whole; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.local(path).parent.mkdir(parents=True, exist_ok=True)
     files.write(path, parts)
 
 
@@ -118,7 +118,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = files.local(path)
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # keys of secure sums are in the state
         self._files: dict[int, tuple[str, Array]] = {}  # by identity; holding the array keeps its identity taken
         self._next = 0

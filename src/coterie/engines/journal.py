@@ -39,7 +39,7 @@ class Journal:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = files.local(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         # A coordinator whose engine was killed may live on and count another exchange, while the run that was started
         # again goes on from what it has read.

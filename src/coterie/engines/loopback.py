@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie import files
 from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
@@ -117,7 +118,7 @@ class Loopback(Coordinator):
             self._party = parties(self.names, secure)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else files.local(folder)
         self._faults, self._tap = faults or Faults(), tap
         if self._faults.crash != 0 and folder is None:
             raise CoterieError("Sites that crash need a folder to come back from.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from coterie import files
 from coterie.data.clients import Level, arrange
 from coterie.data.labels import Coded, Labels, encode
 from coterie.engines import checkpoint, wire
@@ -192,7 +193,7 @@ class Remote(Coordinator):
         self._transport, self._down, self._up = transport, 0, 0
         self.away: dict[str, str] = {}
         self.seed = seed
-        path = None if journal is None else Path(journal) / "people"
+        path = None if journal is None else files.local(journal) / "people"
         if path is not None and path.exists():
             with fitting(f"The journal {journal}", "Begin again with an empty folder."):
                 asked, told = checkpoint.read(path)

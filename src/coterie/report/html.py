@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
@@ -81,9 +80,9 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     CoterieError
         If it cannot be written.
     """
-    page = render(result)
+    file, page = files.local(path), render(result)
     try:
-        files.write(Path(path), [page.encode()])
+        files.write(file, [page.encode()])
     except OSError as e:
         raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie import files
 from coterie.data.columns import meant, read_as_missing
 from coterie.data.design import Design
 from coterie.errors import CoterieError
@@ -277,7 +278,7 @@ class FitResult:
         """
         from coterie.results.store import save
 
-        folder = Path(path)
+        folder = files.local(path)
         before = _content(folder / "model.json")
         save(self, folder)
         if before not in (None, _content(folder / "model.json")):
@@ -340,7 +341,7 @@ def load(path: str | os.PathLike[str]) -> FitResult:
     """
     from coterie.results.store import load as read
 
-    return read(Path(path))
+    return read(files.local(path))
 
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:

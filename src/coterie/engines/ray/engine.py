@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie import files
 from coterie.data.columns import as_name, as_names
 from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
@@ -83,6 +84,7 @@ class Ray(Coordinator):
         threads: int = 1,
         actor: Mapping[str, Any] | None = None,
     ) -> None:
+        folder, journal = (None if path is None else files.local(path) for path in (folder, journal))
         options = {"seed": seed, "block": block, "threads": threads}
         self.problem: Problem | None = None
         self.terms: tuple[str, ...] = ()
@@ -172,7 +174,7 @@ class Ray(Coordinator):
         ...     fed.write("coefficients/", fitted)
         """
         client, levels = as_name("client", client), as_names("cluster", cluster)
-        where = str(path) if "://" in str(path) else str(Path(path).absolute())
+        where = str(path) if "://" in str(path) else str(files.local(path).absolute())
         asked = Asked(where, formula, client, levels, family, offset, weights, missing, as_names("shared", shared))
         fed = cls(asked, sites=sites, **engine)
         fed.reveals = bool(reveal)
@@ -188,7 +190,13 @@ class Ray(Coordinator):
             its number of rows, a column for each term, and the standard errors where the method has them.
         fitted : Fitted
             What a method returned last.
+
+        Raises
+        ------
+        CoterieError
+            For a URL, a federation made otherwise, and actors that do not answer.
         """
+        place = files.local(folder).absolute()
         if self.problem is None:
             raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
         if len(self.mark("written")):
@@ -198,7 +206,7 @@ class Ray(Coordinator):
             for rows in self.sites
         ]
         seats = zip(self._seats.actors, told, strict=True)
-        cluster.get([actor.write.remote(Path(folder).absolute(), *own) for actor, own in seats])
+        cluster.get([actor.write.remote(place, *own) for actor, own in seats])
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """All sites at once; see :meth:`coterie.engines.coordinator.Coordinator.exchange`."""
@@ -237,11 +245,11 @@ def _part(rows: Ints, data: bytes) -> Parts:
 
 
 def _openings(
-    makes: Sequence[Callable[..., Parts]], folder: str | Path | None, options: Mapping[str, Any], data: Sequence[Any]
+    makes: Sequence[Callable[..., Parts]], folder: Path | None, options: Mapping[str, Any], data: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
     """The arguments of :meth:`coterie.engines.ray.cluster.Seat.open` for every site."""
     works = cluster.own_works()
-    folders = [None if folder is None else Path(folder).absolute() / f"site-{s}" for s in range(len(makes))]
+    folders = [None if folder is None else folder.absolute() / f"site-{s}" for s in range(len(makes))]
     return [(m, f"site {s}", folders[s], works, dict(options), *data) for s, m in enumerate(makes)]
 
 

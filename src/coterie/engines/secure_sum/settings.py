@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.engines import wire
 from coterie.engines.secure_sum import masks
 from coterie.errors import CoterieError
@@ -115,8 +116,9 @@ class Identity:
     @classmethod
     def load(cls, path: str | Path) -> Identity:
         """The identity in a file that :meth:`save` wrote; a CoterieError names a file that holds none."""
+        path = files.local(path)
         try:
-            title, secret = Path(path).read_text(encoding="ascii").splitlines()
+            title, secret = path.read_text(encoding="ascii").splitlines()
             if title != _TITLE:
                 raise ValueError
             return cls(bytes.fromhex(secret))
@@ -127,7 +129,7 @@ class Identity:
 
     def save(self, path: str | Path) -> None:
         """Write the private keys to a new file that only its owner may read."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(files.local(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{_TITLE}\n{self._secret.hex()}\n")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from coterie import files
 from coterie.errors import CoterieError
 from coterie.results.training.config import Config, called
 
@@ -116,7 +117,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
+        self.folder = files.local(folder)
         self._made: Any = None
         module = _first("TensorBoard", "tensorboardX", "tensorboard.summary")
         self._writer = getattr(module, "SummaryWriter", None) or module.Writer

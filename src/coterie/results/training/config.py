@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.errors import CoterieError, nearest
 from coterie.methods.own_method import Permitted, imported
 from coterie.methods.trainer import Trainer
@@ -144,7 +145,7 @@ def read(path: str | Path) -> Config:
     CoterieError
         If there is no such file, it is not TOML, or a key or value is wrong.
     """
-    path = Path(path)
+    path = files.local(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
     except tomllib.TOMLDecodeError as e:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from coterie.data import partition
 from coterie.data.dealing import Deal, Dealt, Part, dealt_out, shuffled
 from coterie.errors import CoterieError, nearest
+from coterie.files import local
 from coterie.numerics.kernels import Ints
 from coterie.results.training.config import Config, called
 
@@ -166,7 +167,7 @@ def source(config: Config) -> Table:
         pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0
         found = {"X": pixels, "y": np.concatenate([images.labels, images.test_labels])}
     elif name.endswith(".npz"):
-        found = _npz(config.folder / name)
+        found = _npz(config.folder / local(name))
     elif ":" in name:
         found = called(config.load(name, "The data source"), f"The data source '{name}'", args)
     else:

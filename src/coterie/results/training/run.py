@@ -15,6 +15,7 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
+from coterie.files import local
 from coterie.methods.local_training.at_home import BROKEN, FAR
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import trainer
@@ -222,6 +223,7 @@ def train(
     config = bench.config.run
     judge = bench.inside() if config["patience"] else None
     here = Bench(bench.config, bench.seed, _kept(bench, judge)) if judge is not None else bench
+    folder = None if folder is None else local(folder)
     saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
         setting = _resumed(trainer(name, here.config.folder), setting, here.config.given(name), saved["state"])

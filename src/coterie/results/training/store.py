@@ -176,7 +176,7 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
     CoterieError
         If it cannot be written.
     """
-    shelf, data = Shelf(), bench.data
+    out, shelf, data = files.local(out), Shelf(), bench.data
     ragged = isinstance(run.theta, Ragged)
     arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
     arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
@@ -275,7 +275,8 @@ def load(
         If there are no models, or they are damaged. Code that is not allowed, or that has changed, is refused when it
         is needed: by ``predict`` and ``adapt``.
     """
-    path, what = Path(path), f"The trained models in '{path}'"
+    path, home = files.local(path), files.local(folder)
+    what = f"The trained models in '{path}'"
     if isinstance(allow, str) or not all(isinstance(name, str) for name in allow):
         raise CoterieError("allow must be a list of import paths, such as ['mine:net'].")
     try:
@@ -283,11 +284,11 @@ def load(
             document, shelf = _read(path)
             config = document["config"]
             sections = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
-            named = _text(config["method"]), _options(unplain(config["options"]))
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}
             permitted = Permitted(frozenset(allow), given, dict(document.get("code", {})), changed)
-            return _saved(document, shelf, Config(**sections, method=named[0], options=named[1],
-                                                  folder=Path(folder).absolute(), permitted=permitted))  # fmt: skip
+            method, options = _text(config["method"]), _options(unplain(config["options"]))
+            made = Config(**sections, method=method, options=options, folder=home.absolute(), permitted=permitted)
+            return _saved(document, shelf, made)
     except OSError as e:
         raise CoterieError(f"There are no trained models in '{path}': {e.strerror or e} ('{e.filename}').") from e
 
