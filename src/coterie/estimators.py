@@ -56,7 +56,7 @@ from coterie.numerics.kernels import Floats
 from coterie.results.compare import Splits
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
-from coterie.results.predict import Nodes, mean
+from coterie.results.predict import Nodes, finite_mean, mean
 from coterie.results.result import FitResult
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
@@ -304,7 +304,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
             the global ones.
         clusters : like in :meth:`fit`, optional
         """
-        return mean(self.family, self._link(X, clients, clusters))
+        return finite_mean(self.family, self._link(X, clients, clusters))
 
     def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
         """R squared of predictions; for counts the share of the Poisson deviance that is explained."""

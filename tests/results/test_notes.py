@@ -1,6 +1,7 @@
 """What is not identified is said; what is found is said in words."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import coterie
@@ -63,3 +64,32 @@ def test_asking_for_clusters_without_any_says_so():
         coterie.fit(df, "y ~ x1", "client", method="clusterwise")
     with pytest.raises(CoterieError, match="Did you mean"):
         coterie.fit(df, "y ~ x1", "client", method="hierarchicl")
+
+
+def test_correlations_of_one_are_said_in_plain_words():
+    """Slopes that follow the intercepts, of ten clients: a singular covariance."""
+    rng = np.random.default_rng(3)
+    g, x = np.repeat(np.arange(10), 8), rng.normal(size=80)
+    b = rng.normal(size=10)[g]
+    df = pd.DataFrame({"g": g, "x": x, "y": b + (1.0 + 0.4 * b) * x + rng.normal(size=80)})
+    result = coterie.fit(df, "y ~ x", "g", covariance="full", splits=0)
+    assert result.variance_components["sd"].iloc[2] == pytest.approx(1.0, abs=1e-6)
+    assert said(result, "the intercept and x", "correlation of 1", "singular fit")
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.parametrize("covariance", ["full", "diagonal", "auto"])
+def test_no_standard_deviation_is_rounding(family, covariance):
+    """Clients are all alike: what is left of a search is zero, not 4e-08, and nothing correlates with it."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        g, x, day = np.repeat(np.arange(15), 20), rng.normal(size=300), rng.integers(0, 7, 300).astype(float)
+        eta = 0.5 + 0.3 * x
+        y = rng.poisson(np.exp(eta)) if family == "poisson" else eta + rng.normal(size=300)
+        df = pd.DataFrame({"g": g, "x": x, "day": day, "y": y})
+        spread = coterie.fit(
+            df, "y ~ x + day", "g", family=family, covariance=covariance, method="hierarchical", splits=0
+        ).variance_components
+        sd = spread.query("level == 'client' and term2 == ''")["sd"]
+        assert not ((sd > 0.0) & (sd < 1e-4)).any(), sd.to_list()
+        assert spread["sd"].notna().all()

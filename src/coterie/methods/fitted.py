@@ -50,7 +50,7 @@ class Problem:
         """
         if not self.single_rows:
             return self.personal
-        return self.personal[(self.personal == self.intercept) & (self.family == "poisson")]
+        return np.asarray(self.personal[(self.personal == self.intercept) & (self.family == "poisson")])
 
     @property
     def learnable(self) -> bool:

@@ -83,7 +83,11 @@ def fit(
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
-    if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
+    if (
+        problem.intercept is not None
+        and problem.intercept in problem.personal
+        and (covariance == "auto" or search.structures[0].name == "full")
+    ):
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family == "gaussian":
         each = complete(fed.ask(residuals.own_variance))["v"] * sigma2
@@ -164,13 +168,19 @@ def structures(
 
 def snap(fed: Federation, search: Variances, state: State) -> State:
     """Standard deviations that might as well be zero are zero: an answer, not a failure to converge."""
-    a = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-    small = np.zeros(len(state.x), dtype=bool)
-    small[:a] = np.abs(state.x[:a]) < 0.02
-    if not small.any() or any(s.name == "full" for s in search.structures):
-        return state
-    x = np.where(small, 0.0, state.x)
-    deviance, s, _ = search.evaluate(fed, x, state.u)
-    if deviance <= state.deviance + 1e-6 + 1e-11 * abs(state.deviance):
-        return replace(state, x=x, deviance=deviance, u=s.positions.u)
+    sets, at = [], 0
+    for structure, groups in zip(search.structures, search.groups, strict=True):
+        for _ in range(groups):
+            sets += [at + np.flatnonzero(rows) for rows in structure.rows]
+            at += len(structure)
+    small = [where for where in sets if 0.0 < np.linalg.norm(state.x[where]) < 0.02]
+    everything = [np.concatenate(small)] if len(small) > 1 else []
+    for where in [*everything, *small]:  # all at once, or those that can be
+        x = state.x.copy()
+        x[where] = 0.0
+        deviance, s, _ = search.evaluate(fed, x, state.u)
+        if deviance <= state.deviance + 1e-6 + 1e-11 * abs(state.deviance):
+            state = replace(state, x=x, deviance=deviance, u=s.positions.u)
+            if len(where) == sum(map(len, small)):
+                break
     return state

@@ -70,7 +70,7 @@ def fit(
     slopes = problem.personal[[j != problem.intercept for j in problem.personal]]
     standard = setup.table / setup.units[:, None]
     root, factor = shrink(standard @ root, standard @ C @ standard.T * sigma2, slopes)
-    root = np.linalg.solve(standard, root)
+    root = np.asarray(np.linalg.solve(standard, root), dtype=np.float64)
     below = solve(fed, setup, L, root=root, **extra)
     return replace(collect(fed, setup, below, L, sigma2, C=C, **extra), info=info | {"shrinkage": factor})
 

@@ -88,6 +88,14 @@ class Structure:
         """The same of coefficients that ``frame`` (q, q) takes those of this structure to."""
         return Structure(self.name, frame @ self.basis, frame if self.frame is None else frame @ self.frame)
 
+    @property
+    def rows(self) -> npt.NDArray[np.bool_]:
+        """Which parameters (sets, a) make a variance zero where they are zero together, each set in turn."""
+        if self.name != "full":
+            return np.eye(len(self), dtype=bool)
+        used = np.any(self._unframed(self.basis) != 0.0, axis=2).T
+        return np.asarray(used[used.any(axis=1)])
+
     def start(self, sd: float) -> Floats:
         """Parameters (a,) of ``L = sd I``."""
         return np.where(self._diagonal, sd, 0.0)

@@ -51,6 +51,29 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: st
     return notes
 
 
+def _singular(D: Floats, columns: Any, terms: tuple[str, ...]) -> str | None:
+    """What correlations of one say, where variances are not zero."""
+    for one in D:
+        sd = np.sqrt(np.maximum(np.diag(one), 0.0))
+        some = [int(j) for j in columns if sd[j] > 0.0]
+        r = one[np.ix_(some, some)] / np.outer(sd[some], sd[some])
+        if len(some) < 2 or np.linalg.eigvalsh(r)[0] > 1e-5:
+            continue
+        pairs = [(i, j) for j in range(len(some)) for i in range(j) if abs(r[i, j]) > 1.0 - 1e-5]
+        if not pairs:
+            return (
+                f"how they differ in {_names([terms[j] for j in some])} is found in fewer directions than there are "
+                "terms (a singular fit): there are too few of them, or of their rows, to tell all correlations."
+            )
+        i, j = pairs[0]
+        sign = "1" if r[i, j] > 0 else "-1"
+        return (
+            f"differences in {_names([terms[some[i]], terms[some[j]]])} have a correlation of {sign}, the end of what "
+            "is possible (a singular fit): there are too few of them, or of their rows, to tell the correlation."
+        )
+    return None
+
+
 def _far_from_zero(clients: Clients, problem: Problem, info: Mapping[str, Any]) -> str | None:
     """Which columns' zeros a named structure depends on, where these are far from all rows."""
     if "centred" in info or problem.intercept not in problem.personal:
@@ -115,6 +138,8 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
         zero = [terms[j] for j in where if nodes > 1 and not np.any(D[:, j, j] > 0.0)]
         if zero:
             notes.append(f"{who} do not differ in {_names(zero)}: the variance is zero.")
+        if nodes > 1 and (singular := _singular(D, where, terms)):
+            notes.append(f"{who}: {singular}")
     if fitted.info.get("status") == "stopped":
         notes.append("The search for the variances ended where rounding allows no further decrease of the deviance.")
     return notes

@@ -9,8 +9,10 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.data.clients import Level
+from coterie.data.columns import rows_text
 from coterie.data.labels import Labels, encode, find_labels
 from coterie.data.spelling import numbered, resembling
 from coterie.errors import CoterieError
@@ -212,6 +214,59 @@ def predict_rows(
     return Answers(eta, level, nodes.names, lower, upper, moved)
 
 
+TOO_LARGE = "none: the prediction is too large a number"
+
+
+def too_large(a: Answers, why: Ints, reasons: list[str], missing: str) -> tuple[Ints, list[str], npt.NDArray[np.bool_]]:
+    """Empty what overflows, in place: predictions that are no numbers, and intervals of which an end is none.
+
+    Parameters
+    ----------
+    a : Answers
+    why, reasons
+        Of rows that cannot be read: see :func:`coterie.results.reading.read_rows`.
+    missing : {"error", "empty"}
+
+    Returns
+    -------
+    why, reasons
+        With the rows whose predictions are too large.
+    endless : (n,) bool
+        Rows of which only the interval is.
+
+    Raises
+    ------
+    CoterieError
+        For such predictions, unless `missing` is "empty".
+    """
+    over = (why < 0) & ~np.isfinite(a.prediction)
+    if over.any() and missing == "error":
+        raise CoterieError(
+            f"The prediction is too large a number in {rows_text(np.flatnonzero(over))}: columns lie far from those "
+            "that were fitted. Correct these rows, predict on the scale of the link, or leave them empty with "
+            "missing='empty' (--missing empty)."
+        )
+    endless = np.zeros(len(why), dtype=bool)
+    if a.lower is not None and a.upper is not None:
+        endless = (why < 0) & ~over & (np.isinf(a.lower) | np.isinf(a.upper))
+        a.lower[over | endless] = a.upper[over | endless] = np.nan
+    if over.any():
+        a.prediction[over] = np.nan
+        why, reasons = np.where(over, len(reasons), why), [*reasons, TOO_LARGE]
+    return why, reasons, endless
+
+
+def finite_mean(family: str, eta: Floats) -> Floats:
+    """The mean outcome at a linear predictor; a CoterieError where one is too large a number."""
+    values = mean(family, eta)
+    if not np.isfinite(values).all():
+        bad = np.flatnonzero(~np.isfinite(values))
+        raise CoterieError(
+            f"The prediction is too large a number in {rows_text(bad)}: X lies far from what was fitted."
+        )
+    return values
+
+
 def notes_of(model: Model, clients: Any, clusters: Mapping[str, Any], answers: Answers, silent: bool) -> list[str]:
     """What a reader of predictions should know, in words; ``silent``: some clients have no interval."""
     notes, moved = [], answers.moved
@@ -289,11 +344,14 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         x, node = X[block], place[block]
-        eta[block] = np.einsum("np,np->n", x, table[node])
+        with np.errstate(over="ignore", invalid="ignore"):
+            eta[block] = np.einsum("np,np->n", x, table[node])
         if variance is None or packed is None:
             continue
         if below is None:
             variance[block] = np.nan
             continue
         V = packed[node] + (below if len(below) == 1 else below[node])
-        variance[block] = np.maximum(np.einsum("np,np->n", x[:, i] * x[:, j] * twice, V), 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # x'Vx that overflows is infinite, and so said
+            spread = np.einsum("np,np->n", x[:, i] * x[:, j] * twice, V)
+        variance[block] = np.maximum(np.where(np.isnan(spread) & np.isfinite(V[:, 0]), np.inf, spread), 0.0)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie import files
-from coterie.data.columns import meant, read_as_missing
+from coterie.data.columns import meant, read_as_missing, rows_text
 from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
 from coterie.results.model import Model
-from coterie.results.predict import Nodes, Scale, notes_of, predict_rows
+from coterie.results.predict import Nodes, Scale, notes_of, predict_rows, too_large
 from coterie.results.reading import Missing, read_rows
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ class FitResult:
 
         ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
         its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual. Where
-        the covariance was chosen ("auto"), it is of columns less their means: the intercept is the model at the means.
+        the covariance was chosen ("auto") or is "full", it is of columns less their means: the intercept is the model
+        at the means.
         """
         import pandas as pd
 
@@ -218,7 +219,8 @@ class FitResult:
             Indexed like `df`: ``prediction``; ``source``, a category that says what answered: "client", "cluster" (the
             column's name if there are several levels) or "global", or "none: " and the reason where nothing could;
             with `interval` also ``lower`` and ``upper``.
-            They are NaN for clients never seen where the method does not say how clients differ.
+            They are NaN for clients never seen where the method does not say how clients differ, and where an end
+            is too large a number.
             ``.attrs["notes"]`` says in words what a reader should know.
 
         Raises
@@ -241,14 +243,17 @@ class FitResult:
         X, offset, why, reasons = read_rows(df, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
         a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
+        why, reasons, endless = too_large(a, why, reasons, missing)
         source = pd.Categorical.from_codes(
             np.where(why < 0, a.level, len(a.names) + why), categories=pd.Index([*a.names, *reasons])
         )
         out = pd.DataFrame({"prediction": a.prediction, "source": source}, index=df.index)
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
-        silent = bool(a.lower is not None and np.isnan(a.lower[why < 0]).any())
+        silent = bool(a.lower is not None and np.isnan(a.lower[(why < 0) & ~endless]).any())
         notes = notes_of(m, df[m.client_name], clusters, a, silent)
+        if endless.any():
+            notes.append(f"An end of the interval is too large a number in {rows_text(np.flatnonzero(endless))}.")
         if self.design is not None and (why >= 0).any():
             notes += [
                 f"In '{c}' {text}, which was read as missing."
@@ -356,7 +361,9 @@ def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: 
     if np.any(np.abs(np.tril(block, -1)) > 1e-9 * np.outer(sd[q], sd[q])):  # less is rounding
         for b, j in enumerate(q):
             for i in q[:b]:
-                r = float(D[i, j] / (sd[i] * sd[j])) if sd[i] * sd[j] > 0 else float("nan")
+                if not sd[i] * sd[j] > 0:
+                    continue  # there is no correlation with what does not vary
+                r = float(D[i, j] / (sd[i] * sd[j]))
                 rows.append(
                     {"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": float(D[i, j])}
                 )
