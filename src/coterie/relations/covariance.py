@@ -138,7 +138,8 @@ class Structure:
 
 def _products(A: Floats, B: Floats) -> Floats:
     """Sums of products of the elements of matrices A (..., i, j) and of each of B (b, i, j): (..., b)."""
-    return np.asarray(A.reshape(*A.shape[:-2], -1) @ B.reshape(len(B), -1).T)
+    size = B.shape[1] * B.shape[2]
+    return np.asarray(A.reshape(*A.shape[:-2], size) @ B.reshape(len(B), size).T)
 
 
 def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
