@@ -20,6 +20,7 @@ def start(context: typer.Context) -> None:
 
 app.command("init", epilog=setup.INIT)(setup.init)
 app.command("schema", epilog=setup.SCHEMA)(setup.schema)
+app.command("identity", epilog=setup.IDENTITY)(setup.identity)
 app.command("start-coordinator", epilog=run.COORDINATOR)(run.start_coordinator)
 app.command("start-site", epilog=run.SITE)(run.start_site)
 app.command("check", epilog=look.CHECK)(look.check)

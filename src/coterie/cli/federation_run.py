@@ -55,7 +55,7 @@ def start_site(
     foreground: o.Foreground = False,
 ) -> None:
     """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
-    from coterie.deployment import folders
+    from coterie.deployment import folders, secrecy
     from coterie.deployment.config import SCHEMA, Config, Member
     from coterie.deployment.schema import Schema
 
@@ -64,6 +64,8 @@ def start_site(
     if member.data or not member.allow:
         member.table(home)
         Schema.read(home / SCHEMA)
+    if config.secure:
+        secrecy.ready(home, config, member.name)
     engine = folders.engine(config.engine)
     with waiting("Starting the site ..."):
         process = engine.start_site(home)

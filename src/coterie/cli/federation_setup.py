@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.common import check_folder, place, say, status
+from coterie.cli.federation_options import SiteFolder
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
 
 INIT = "Example: coterie federation init heart --engine nvflare --site basel --site bern --host fed.example.org"
+IDENTITY = "Example: coterie federation identity heart/sites/basel basel.pub bern.pub chur.pub"
 SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain --unit chol=mg/dl"
 
 _GROUP = "Rows that a sum, or an answer about a client, must cover to leave a site."
@@ -89,6 +91,10 @@ def init(
     say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
     if secure:
         say(secrecy.promise(config))
+        say(
+            "Each site makes its own identity for secure sums: coterie federation identity SITE. Its .pub file goes to "
+            "all other sites."
+        )
     first = shlex.quote(str(folder / "sites" / config.sites[0]))
     todo = ["name its table in site.toml"] * (len(tables) < len(config.sites) and not allow)
     todo += [f"describe its columns with 'coterie federation schema {first}'"] * (agreed is None and not allow)
@@ -180,3 +186,37 @@ def proposed(
         if name in columns:
             columns[name] = replace(columns[name], unit=unit)
     return Schema(columns), notes
+
+
+def identity(
+    site: SiteFolder,
+    public: Annotated[
+        list[Path] | None,
+        typer.Argument(parser=place, metavar="[PUBLIC]...", help="The .pub files of all sites, this one's too."),
+    ] = None,
+) -> None:
+    """Make a site's identity for secure sums, at the site; with the public files of all sites, pin who is who.
+
+    The folder of a whole federation, to try it out on one machine, does both for all its sites.
+    """
+    from coterie.deployment import folders, secrecy
+    from coterie.deployment.config import FEDERATION, SITE, Config, Member
+
+    whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()
+    home = site if whole else folders.site(site)
+    config = Config.read(home)
+    if not config.secure:
+        raise CoterieError(f"Federation '{config.name}' has no secure sums: make it with 'init --secure'.")
+    secrecy.need(config)
+    if whole:
+        homes = [folders.site(site, name) for name in config.sites]
+        say(f"All sites are on one machine. Fingerprint: {secrecy.init(config, site / folders.COORDINATOR, homes)}")
+        return
+    name = Member.read(home).name
+    file = secrecy.make(home, name)
+    if not public:
+        say(f"Site '{name}' has its identity, which stays in {home}. Give all other sites {file}.")
+        say(f"With theirs: coterie federation identity {shlex.quote(str(home))} *.pub")
+        return
+    say(f"Pinned the identities of {len(config.sites)} sites: {secrecy.pin(home, config, secrecy.read(public))}")
+    say("Compare this fingerprint with every other site, by a way that the coordinator does not control.")

@@ -117,7 +117,7 @@ def init(
             raise CoterieError(f"'{own / SITE}' is there and its owner's: write data = \"{table}\" there, not --data.")
     homes = [folder / COORDINATOR, *(folder / SITES / name for name in config.sites)]
     try:
-        for home in homes:
+        for home in (folder, folder / SITES, *homes):
             home.mkdir(parents=True, exist_ok=True)
             home.chmod(0o700)
     except OSError as problem:
@@ -129,7 +129,6 @@ def init(
     for member, home in zip(members, homes[1:], strict=True):
         if not (home / SITE).exists():
             member.write(home)
-    secrecy.init(config, homes[0], homes[1:])
     made.init(folder, config)
 
 

@@ -1,23 +1,27 @@
 """Where a federation's sums are secure (``[secure]`` in ``federation.toml``): who is who, in its folders.
 
-Each site's ``secure/identity`` holds its long-term keys, for its owner alone; every folder's ``secure/peers.toml`` has
-the public halves of all, by which sites know each other whatever the coordinator says.
+Each site makes its own long-term keys, ``secure/identity``, which its owner alone may read and which never leave it.
+The public half, ``secure/<name>.pub``, goes to the other sites. Each pins the public halves of all in its own
+``secure/peers.toml``, by which sites know each other whatever the coordinator says; no message changes that file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie import files
 from coterie.deployment import toml
-from coterie.deployment.config import Config
-from coterie.errors import CoterieError
+from coterie.deployment.config import Config, Member
+from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Party, Secure
+    from coterie.engines.secure_sum import Identity, Party, Secure
 
 FILES, IDENTITY, PEERS = "secure", "identity", "peers.toml"
+_TITLE = "coterie public identity"
 
 
 def settings(config: Config) -> Secure | None:
@@ -44,51 +48,139 @@ def promise(config: Config) -> str:
 
 
 def need(config: Config) -> None:
-    """A CoterieError where there are fewer sites than a secure sum must have."""
+    """A CoterieError where there are fewer sites than a secure sum must have, or settings that hide nothing."""
     secure = settings(config)
-    if secure is not None and len(config.sites) < (least := secure.least(len(config.sites))):
+    if secure is None:
+        return
+    if len(config.sites) < (least := secure.least(len(config.sites))):
         raise CoterieError(
             f"Secure sums need {least} sites at least, and there are {len(config.sites)}: with two, each knows the "
             "other's part."
         )
+    secure.opening(len(config.sites))
 
 
-def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> None:
-    """Write identities where sums are secure; those that are there already are kept.
+def make(folder: Path, name: str) -> Path:
+    """Make a site's identity, unless it is there; the file with its public half comes back."""
+    from coterie.engines.secure_sum import Identity
+
+    path = folder / FILES / IDENTITY
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    if not path.exists():
+        Identity.new().save(path)
+    public = path.with_name(f"{name}.pub")
+    files.write(public, [f"{_TITLE} {name} {Identity.load(path).public.hex()}\n".encode()])
+    return public
+
+
+def read(paths: Iterable[Path]) -> dict[str, bytes]:
+    """The public identities in files that :func:`make` wrote, by site."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        try:
+            title, name, text = files.content(path).decode("ascii").strip().rsplit(" ", 2)
+            key = bytes.fromhex(text)
+        except OSError as problem:
+            raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
+        except ValueError:
+            title = name = ""
+            key = b""
+        if title != _TITLE or len(key) != 64:
+            raise CoterieError(f"'{path}' is not the public identity of a site: ask its owner for the file again.")
+        if found.get(name, key) != key:
+            raise CoterieError(f"There are two public identities of site '{name}': ask its owner which one is right.")
+        found[name] = key
+    return found
+
+
+def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
+    """Write the public identities of all sites into a site's own list; its fingerprint comes back.
+
+    Raises
+    ------
+    CoterieError
+        If a site is missing or unknown, two have the same identity, this site's is not its own, or a site that was in
+        the list before had another one.
+    """
+    from coterie.engines.secure_sum import Identity
+
+    if missing := set(config.sites) - set(found):
+        raise CoterieError(
+            f"There is no public identity of {listed(sorted(missing))}: name the .pub files of all sites."
+        )
+    for name in found:
+        config.need_site(name)
+    if len(set(found.values())) < len(found):
+        raise CoterieError("Two sites have the same identity: every site makes one of its own.")
+    own, path = Member.read(folder).name, folder / FILES / PEERS
+    if found[own] != Identity.load(folder / FILES / IDENTITY).public:
+        raise CoterieError(f"The public identity of '{own}' is not that of this folder: somebody else made it.")
+    before = _pinned(path) if path.exists() else {}
+    if changed := [name for name, key in before.items() if name in found and found[name] != key]:
+        raise CoterieError(
+            f"The list in '{path}' has another identity of {listed(changed)}: ask its owner, and delete the list only "
+            "if the new one is right."
+        )
+    toml.write(path, {"peers": {name: found[name].hex() for name in config.sites}}, "Public identities of all sites.")
+    return fingerprint(found)
+
+
+def fingerprint(found: Mapping[str, bytes]) -> str:
+    """What tells a list of public identities from any other, for people to compare: 128 bits of SHA-256."""
+    lines = "".join(f"{name} {key.hex()}\n" for name, key in sorted(found.items()))
+    text = hashlib.sha256(lines.encode()).hexdigest()[:32]
+    return "-".join(text[i : i + 4] for i in range(0, 32, 4))
+
+
+def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> str:
+    """What all sites do, where all their folders are on one machine, to try a federation out; the list's fingerprint.
 
     Parameters
     ----------
     config : Config
     coordinator : path
+        Gets nothing: it needs no list.
     sites : sequence of path
         Folders, in the order of ``config.sites``.
     """
-    if (secure := settings(config)) is None:
-        return
+    need(config)
+    found = read([make(home, name) for name, home in zip(config.sites, sites, strict=True)])
+    prints = {pin(home, config, found) for home in sites}
+    return prints.pop()
+
+
+def ready(folder: Path, config: Config, name: str) -> tuple[Identity, dict[str, bytes]]:
+    """A site's identity and its list; a CoterieError says which of them is still to be made."""
     from coterie.engines.secure_sum import Identity
 
-    need(config)
-    secure.opening(len(sites))
-    public = {}
-    for name, home in zip(config.sites, sites, strict=True):
-        path = home / FILES / IDENTITY
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            Identity.new().save(path)
-        public[name] = Identity.load(path).public.hex()
-    for home in (coordinator, *sites):
-        toml.write(home / FILES / PEERS, {"peers": public}, "Public identities of all sites.")
+    own, path = folder / FILES / IDENTITY, folder / FILES / PEERS
+    if not own.exists():
+        raise CoterieError(
+            f"Site '{name}' has no identity for secure sums yet: 'coterie federation identity {folder}' makes it there."
+        )
+    if not path.exists() or set(peers := _pinned(path)) != set(config.sites):
+        raise CoterieError(
+            f"Site '{name}' has no list of the identities of all sites yet: 'coterie federation identity {folder} "
+            "basel.pub ...' with the .pub files of all sites makes it."
+        )
+    return Identity.load(own), peers
+
+
+def _pinned(path: Path) -> dict[str, bytes]:
+    try:
+        return {site: bytes.fromhex(key) for site, key in toml.read(path, "who is who")["peers"].items()}
+    except (KeyError, ValueError, AttributeError, TypeError) as problem:
+        raise CoterieError(
+            f"'{path}' does not say who is who: pin the public identities of all sites again."
+        ) from problem
 
 
 def party(folder: Path, config: Config, name: str, run: str) -> Party | None:
     """A site's side of secure sums in a run; None where sums are in the clear."""
     if (secure := settings(config)) is None:
         return None
-    from coterie.engines.secure_sum import Identity, Party
+    from coterie.engines.secure_sum import Party
 
-    path = folder / FILES / PEERS
-    try:
-        peers = {site: bytes.fromhex(key) for site, key in toml.read(path, "who is who")["peers"].items()}
-    except (KeyError, ValueError, AttributeError, TypeError) as problem:
-        raise CoterieError(f"'{path}' does not say who is who: copy the site's folder again.") from problem
-    return Party(name, run, secure, Identity.load(folder / FILES / IDENTITY), peers)
+    identity, peers = ready(folder, config, name)
+    return Party(name, run, secure, identity, peers)

@@ -100,9 +100,13 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
-    """Write a file, durable, so that after any fault it is the old one or the new one, whole; its folder is made."""
-    files.local(path).parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, parts)
+    """Write a file, durable, so that after any fault it is the old one or the new one, whole; its folder is made.
+
+    Who may not look into the folder may not read the file either, should it be moved.
+    """
+    folder = files.local(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write(path, parts, mode=folder.stat().st_mode & 0o666)
 
 
 class Folder:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner may read, whole or not at all, in a folder that only its owner may enter."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
     files.write(path, [data], mode=0o600)
 
 

@@ -244,6 +244,7 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
             stdout=out,
             stderr=subprocess.STDOUT,
             env=environment(folder),
+            umask=0o077,  # what Flower keeps of keys is for its owner alone, too
             start_new_session=True,  # a group of its own, which can be ended as a whole
         )
     keys.private(folder / FILES / PID, str(process.pid).encode())

@@ -47,7 +47,7 @@ def program(name: str) -> str:
 def environment(folder: Path) -> dict[str, str]:
     """Environment of all Flower processes of a coordinator or site: nothing is reported, checked or installed."""
     home = folder / FILES / "home"
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # A client's process lives for one message: it would compile anew all that it imports, which takes seconds.
     own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return own | {

@@ -57,7 +57,7 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     if twice:
         raise CoterieError(f"Two sites are called {twice[0]!r}: give every site a name of its own.")
     authority = folder / "authority"
-    authority.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority.mkdir(parents=True, exist_ok=True)
     project: dict[str, Any] = {
         "api_version": 3,
         "name": name,
@@ -74,7 +74,9 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     _write(authority / "project.yml", project)  # JSON is YAML
     command = [sys.executable, "-m", "nvflare.cli", "provision", "--force", "-p", "project.yml", "-w", "."]
     try:
-        done = subprocess.run(command, cwd=authority, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, cwd=authority, capture_output=True, text=True, timeout=_PATIENCE, umask=0o077
+        )
     except subprocess.TimeoutExpired:
         raise CoterieError(
             f"NVFlare did not make the certificates in {_PATIENCE} seconds: run again when this computer is less busy."
@@ -89,6 +91,15 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     for site in sites:
         _install(made[-1] / site, folder / "sites" / site / WORKSPACE, "fed_client", lambda c: _service(c, target))
     shutil.rmtree(made[-1])
+    for place in (authority, *folder.glob(f"*/{WORKSPACE}*"), *folder.glob(f"sites/*/{WORKSPACE}")):
+        _close(place)
+
+
+def _close(folder: Path) -> None:
+    """Leave a folder with keys, and all in it, to its owner alone, whatever made it."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def settle(workspace: Path) -> None:
@@ -153,7 +164,6 @@ def _install(made: Path, workspace: Path, name: str, aim: Callable[[dict[str, An
         workspace.mkdir(parents=True, exist_ok=True)
         shutil.move(made / "local", workspace / "local")
         shutil.move(made / "startup", startup)  # last: it is the mark of a whole workspace
-        startup.chmod(0o700)
     _change(startup / f"{name}.json", aim)
 
 

@@ -45,6 +45,7 @@ def start(workspace: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            umask=0o077,  # what NVFlare keeps of keys is for its owner alone, too
             start_new_session=True,
         )
 
