@@ -14,12 +14,13 @@ import pytest
 from coterie.deployment import releases
 from coterie.deployment.config import SITE, Config, Member
 from coterie.deployment.disclosure import Disclosure
-from coterie.deployment.host import Host
+from coterie.deployment.host import FAILS, Host
 from coterie.deployment.prepared import LEFT_OUT, PROBLEM
 from coterie.deployment.schema import Schema, propose
 from coterie.engines import wire
+from coterie.engines.privacy.at_home import clipped
 from coterie.errors import CoterieError
-from coterie.federation import work_name
+from coterie.federation import work, work_name
 from coterie.methods.tree.setup import describe
 from tests.deployment import hostile
 from tests.deployment.sites import say
@@ -218,6 +219,83 @@ def test_few_clients_are_not_left_out_of_a_sum_one_by_one(tmp_path):
     assert "does not answer about" in total(host, rows=np.array([4]), n=4)
     assert total(host, rows=np.arange(4), by=np.arange(4), n=4) == ""
     assert total(host, kind="ask", rows=np.arange(4), n=5) == ""
+
+
+def test_groups_that_share_clients_are_no_way_to_a_small_one(tmp_path):
+    frame = patients().assign(ward=np.repeat([f"w{i}" for i in range(8)], [20, 20, 20, 10, 4, 4, 1, 1]))
+    host, schema = place(tmp_path / "davos", frame), ranged(frame)
+    say(host, **opening(schema, "los ~ age", client="ward"))
+    one = {"rows": np.array([0, 6, 0]), "by": np.array([0, 1, 1])}  # w0, and w0 with the single row of w6
+    assert total(host, **one).endswith(releases.DECLINES)
+    same = {"rows": np.tile(np.arange(4), 2), "by": np.repeat([0, 1], 4)}
+    assert total(host, **same) == "" == total(host, n=2, rows=np.array([1, 1, 2]), by=np.array([0, 1, 1]))
+    rng, sums, m = np.random.default_rng(5), [np.ones(8, bool)], 8
+    assert total(host, n=3) == ""
+    for n in range(60):
+        rows, by = rng.integers(0, m, 9), rng.integers(0, 3, 9)
+        if not total(host, n=4 + n, rows=rows, by=by):
+            sums += [np.isin(np.arange(m), rows[by == g]) for g in np.unique(by)]
+    parts = np.unique(np.stack(sums, axis=1), axis=0, return_inverse=True)[1]
+    assert len(sums) > 4 and np.bincount(parts, [20, 20, 20, 10, 4, 4, 1, 1]).min() >= 5
+
+
+@work
+def slips(site, how="row"):
+    told = {"row": f"row {site.objective.X[7]} is odd", "shape": site.objective.X[7, 1:]}
+    raise (CoterieError if how == "row" else KeyError)(told[how])
+
+
+@pytest.mark.parametrize("kind", ["ask", "total"])
+def test_errors_of_works_do_not_say_what_rows_hold(kind, tmp_path):
+    host, schema = place(tmp_path / "davos", patients()), ranged(patients())
+    say(host, **opening(schema))
+    request = {"kind": kind, "run": "r", "work": work_name(slips), "rows": None, "by": None, "counted": [0, 0]}
+    for n, how in enumerate(("row", "shape")):
+        said = say(host, **request, message={"how": how}, exchange=[1, n + 1])
+        assert said == {"failed": f"CoterieError: {FAILS}"}
+        assert f"{patients()['age'][7]}" in (host.folder / PROBLEM).read_text()
+    said = say(host, **request, message={"now": 1}, exchange=[1, 3])  # a slip that no row has a part in
+    assert said == {"failed": "TypeError: got an unexpected keyword argument 'now'"}
+
+
+def test_a_private_sum_that_fails_does_not_say_of_what(tmp_path):
+    pytest.importorskip("dp_accounting")
+    frame = patients()
+    said = []
+    for n, high in enumerate((60, 700)):
+        frame.loc[7, "age"] = high
+        privacy = {"clip": 0.5, "noise": 3.3, "epsilon": 50.0}
+        host = place(tmp_path / f"{n}" / "davos", frame, min_group=1, privacy=privacy)
+        say(host, **opening(propose(frame, labels=["ward"])[0], "event ~ age", family="poisson"))
+        inner = {"inner": work_name(tells), "message": {"w": np.zeros(2)}, "form": "update:all", "bound": 0.5}
+        message = inner | {"noise": 3.3, "sampling": 1.0, "seed": None}
+        request = {"kind": "total", "run": "r", "work": work_name(clipped), "rows": None, "by": None}
+        said.append(say(host, **request, message=message, exchange=[1, 1], counted=[0, 0]))
+    assert said[0] == said[1] == {"failed": f"CoterieError: {FAILS}"}
+
+
+@work
+def tells(site, w):
+    if site.objective.X[:, 1].max() > 100:
+        raise CoterieError("somebody is old")
+    return {"old": np.zeros(len(site))}
+
+
+ROWS_OF_A_CHECK = {
+    "plain": {}, "outside": {"age": 130}, "text": {"age": "unknown"}, "level": {"sex": "x"}, "missing": {"chol": None},
+    "infinite": {"los": "inf"},
+}  # fmt: skip
+
+
+def test_a_check_does_not_depend_on_a_row(tmp_path):
+    said = []
+    for name, row in ROWS_OF_A_CHECK.items():
+        frame = patients().astype(object)
+        frame.loc[7, list(row)] = list(row.values())
+        host = place(tmp_path / name / "davos", frame.drop(columns="event"), ranged(patients()))
+        said.append(say(host, kind="check", schema=ranged(patients()).plain()) | {"clock": 0})
+        assert (host.folder / PROBLEM).exists() == (name in ("outside", "text", "level", "infinite"))
+    assert all(one == said[0] for one in said) and said[0]["problems"] == ["its table has no column 'event'"]
 
 
 def test_splits_that_differ_by_a_row_do_not_both_leave(tmp_path):

@@ -6,13 +6,16 @@ has them in milliseconds. The node of a run keeps its state in ``runs/<id>``.
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from functools import wraps
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from coterie.engines.node import Node
 from coterie.engines.privacy.at_home import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError, NoRows
+from coterie.federation import Site, Work
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], tasks.Holding]
@@ -35,6 +39,7 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
 BOOK = "privacy.book"
 """What was spent of a site's privacy budget, by all runs together."""
+FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
 LOCK = "lock"
 """Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
 WAIT = 60.0
@@ -164,9 +169,34 @@ class Host:
             parts = held.parts or ((releases.nameless(run, counts),) if few else ())
             self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
         except releases.TooFew as problem:
-            with suppress(OSError):
-                files.write(self.folder / PROBLEM, [f"Run '{run}': {problem}\n".encode()], mode=0o600)
+            self._tell_owner([f"Run '{run}': {problem}"])
             raise CoterieError(releases.DECLINES) from problem
+
+    def _quiet(self, work: Work) -> Work:
+        """A work whose errors say nothing of rows: their words stay here, unless they are coterie's own.
+
+        Where sums have noise, that a private sum fails tells no more than that it does, whatever it fails of.
+        """
+        ours = work.__module__.split(".")[0] == "coterie" and not self.member.privacy
+
+        @wraps(work)
+        def quiet(site: Site, **message: Any) -> Mapping[str, Any]:
+            inspect.signature(work).bind(site, **message)
+            try:
+                return work(site, **message)
+            except Exception as problem:
+                if ours and isinstance(problem, CoterieError):
+                    raise
+                self._tell_owner(["".join(format_exception(problem)).rstrip()])
+                raise CoterieError(FAILS) from None
+
+        return quiet
+
+    def _tell_owner(self, lines: Iterable[str]) -> None:
+        """Write down what does not leave; a full disk keeps it to itself."""
+        with suppress(OSError):
+            text = "".join(f"{line}\n" for line in lines)
+            files.write(self.folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
@@ -193,7 +223,7 @@ class Host:
     def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Versions, the clock, and how this site's schema and table differ from the coordinator's schema.
 
-        Of the table only names of columns leave, and of levels that enough rows have or that the owner named.
+        Of the table only names of columns leave, and what enough rows have: levels, values that are none of a column.
         """
         from coterie import __version__
 
@@ -217,11 +247,16 @@ class Host:
         from coterie.deployment.own_rows import compared
 
         labels = [name for name, column in own.columns.items() if column.type == "label"]
-        own, problems, rows = compared(read_table(path, labels), own, self.member.min_group)
+        least = max(self.member.min_group, self.member.rules.min_level) if self.member.guarded else 1
+        try:
+            own, problems, rows = compared(read_table(path, labels), own, least)
+        except CoterieError as problem:
+            if not self.member.guarded:
+                raise
+            self._tell_owner([str(problem)])
+            raise CoterieError(f"Its table cannot be read: '{PROBLEM}' in the site's folder says why.") from problem
         if rows:
-            problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
-            with suppress(OSError):  # a full disk
-                files.write(self.folder / PROBLEM, [f"{row}\n".encode() for row in rows], mode=0o600)
+            self._tell_owner(rows)
         return own, problems
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -282,6 +317,7 @@ class Host:
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
             levels=list(held.levels.values()), info=info, min_group=self.member.min_group,
             party=secrecy.party(self.folder, self.config, self.member.name, run),
+            around=self._quiet if self.member.guarded else None,
         )  # fmt: skip
 
     def _stamp(self, run: str) -> tuple[int, ...]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.columns import at_rows, faults, find_levels, kind_of, need, read_numbers
+from coterie.data.columns import at_rows, find_levels, need, read_numbers
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text
 from coterie.data.reading import COUNTS
 from coterie.data.spelling import remarks
 from coterie.deployment.grammar import LARGEST
+from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Column, Schema
 from coterie.errors import CoterieError, listed
 
@@ -46,11 +47,11 @@ def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None
                     "add them with 'coterie federation check --unite'.",
                 )
                 raise Withheld(f"Column '{name}' {what} ({other}): {remedy}", f"Column '{name}' {what}: {remedy}")
-        elif (outside := _outside(table[name], name, column)) is not None:
-            raise Withheld(outside, f"Column '{name}' has values outside the range of the schema.")
+        elif (outside := _outside(np.asarray(read_numbers(table[name]), dtype=np.float64), column)).any():
+            raise Withheld(_said(outside, name, column), f"Column '{name}' has values outside the range of the schema.")
 
 
-def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, list[str], list[str]]:
+def compared(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
     """A site's schema with the levels that its rows have, and what is wrong with the rows, in words that may leave.
 
     Parameters
@@ -59,42 +60,51 @@ def compared(table: pd.DataFrame, own: Schema, min_group: int) -> tuple[Schema, 
         The site's.
     own : Schema
         The site's.
-    min_group : int
-        Levels with fewer rows are not named: the owner names them in the schema first.
+    least : int
+        What fewer rows have is for the owner alone: levels, values outside of a range, text that is no number.
 
     Returns
     -------
     schema : Schema
     problems : list of str
-        Without a value, a level or the place of a row.
+        Without a value, a level or the place of a row; the last says where the owner finds these.
     rows : list of str
-        In which rows, for the owner alone.
+        For the owner alone.
     """
-    columns, problems, rows, lost = dict(own.columns), [], list[str](), list[str]()
+    columns, problems, rows, lost, told = dict(own.columns), [], list[str](), list[str](), False
     for name, column in own.columns.items():
         if name not in table.columns:
             lost.append(name)
         elif column.type == "number":
-            if not _numbers(table[name], name):
+            values = np.asarray(read_numbers(table[name]), dtype=np.float64)
+            strange = ~np.isfinite(values) & table[name].notna().to_numpy()
+            outside = _outside(values, column)
+            if strange.any():
+                rows.append(f"Column '{name}' holds no number in {at_rows(strange)}.")
+            if outside.any():
+                rows.append(_said(outside, name, column))
+            if strange.sum() >= least:
                 problems.append(f"'{name}' is not a column of numbers")
-            elif (outside := _outside(table[name], name, column)) is not None:
+            elif outside.sum() >= least:
+                told = True
                 problems.append(f"'{name}' has values outside the range of the site's schema")
-                rows.append(outside)
         elif column.type == "category":
             coded = encode(table[name])
             counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.labels))
             new = {label_text(v): int(n) for v, n in zip(coded.labels, counts, strict=True)}
             new = {level: n for level, n in new.items() if level not in column.levels}
-            if few := sum(n < min_group for n in new.values()):
-                problems.append(
-                    f"'{name}' has {few} {'level' if few == 1 else 'levels'} of fewer than {min_group} rows that the "
-                    "owner has not named yet, with 'coterie federation schema'"
+            if few := [level for level, n in new.items() if n < least]:
+                rows.append(
+                    f"Column '{name}' has levels that the schema has not, of fewer than {least} rows "
+                    f"({listed(map(repr, few), 10)}): name them with 'coterie federation schema'."
                 )
-            levels = (*column.levels, *(level for level, n in new.items() if n >= min_group))
+            levels = (*column.levels, *(level for level, n in new.items() if n >= least))
             columns[name] = replace(column, levels=levels)
     if lost:
         what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
         problems.append(f"its table has no {what}")
+    if told:
+        problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
     return Schema(columns), problems, rows
 
 
@@ -149,9 +159,9 @@ def usable(
         values = np.array(read_numbers(table[name]), dtype=np.float64)
         with np.errstate(invalid="ignore"):
             without(~(np.abs(values) <= LARGEST), f"column '{name}' has no number")
-        if (outside := _outside(table[name], name, column)) is not None:
-            said.append(f"Clipped: {outside}")
-        found[name] = np.clip(values, column.low, column.high) if outside is not None else values
+        if (outside := _outside(values, column)).any():
+            said.append(f"Clipped: {_said(outside, name, column)}")
+        found[name] = np.clip(values, column.low, column.high) if outside.any() else values
     for name, bad in _unfit(found, parsed.outcome, task["family"], weights):
         without(bad & rows, f"column '{name}' does not fit its role")
     return pd.DataFrame(found), rows, said
@@ -216,23 +226,17 @@ def cells(columns: pd.DataFrame, design: Design) -> npt.NDArray[np.int64]:
     return np.stack(found, axis=1) if found else np.empty((len(columns), 0), dtype=np.int64)
 
 
-def _numbers(series: pd.Series[float], name: str) -> bool:
-    """Whether a column holds numbers; missing ones are for the run to say."""
-    try:
-        kind = kind_of(series, name)
-    except CoterieError:
-        return False
-    return kind == "number" and all(what == "missing values" for what, _ in faults(series, "number"))
-
-
-def _outside(series: pd.Series[float], name: str, column: Column) -> str | None:
-    """A sentence about values outside a column's range; None if there are none."""
+def _outside(values: npt.NDArray[np.float64], column: Column) -> Mask:
+    """Which values lie outside a column's range."""
     low = -np.inf if column.low is None else column.low
     high = np.inf if column.high is None else column.high
-    values = np.asarray(read_numbers(series), dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        bad = np.isfinite(values) & ((values < low) | (values > high))
-    if not bad.any():
-        return None
+        return np.asarray(np.isfinite(values) & ((values < low) | (values > high)))
+
+
+def _said(outside: Mask, name: str, column: Column) -> str:
+    """A sentence about values outside a column's range."""
+    low, high = (f"{end:g}" if end is not None else "" for end in (column.low, column.high))
+    span = f"{low} to {high}" if low and high else f"{low} and more" if low else f"{high} and less"
     unit = f" {column.unit}" if column.unit else ""
-    return f"Column '{name}' is outside {low:g} to {high:g}{unit} in {at_rows(bad)}: correct these rows, or its unit."
+    return f"Column '{name}' is outside {span}{unit} in {at_rows(outside)}: correct these rows, or its unit."

@@ -28,7 +28,8 @@ FILE = "releases"
 """In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
 DECLINES = (
     "the answer would tell of too few rows by the rules of its owner ([disclosure] in site.toml): 'problem.txt' in the "
-    "site's folder says which of them."
+    "site's folder says which of them. Where an earlier formula used a few rows more or fewer, the owner fills in what "
+    "is missing, or leaves these rows out of the table; or begin with the formula that has all columns."
 )
 
 
@@ -203,7 +204,7 @@ class Releases:
 
 
 def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:
-    """The group (m,) of every client, -1 of those that are not asked; more than one where clients are asked twice."""
+    """The group (m,) of every client, -1 of those that are not asked; one for each group where some share a client."""
     rows, by, m = clients(request["rows"], clusters), request.get("by"), len(clusters)
     who = np.arange(m) if rows is None else rows
     if request["kind"] == "ask":
@@ -214,13 +215,14 @@ def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:
         labels = clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
     if len(labels) != len(who):
         raise CoterieError(f"A sum by {len(labels)} groups was asked of {len(who)} clients: each has one.")
-    found = []
-    while len(who):
-        found.append(np.full(m, -1))
-        _, first = np.unique(who, return_index=True)
-        found[-1][who[first]] = labels[first]
-        who, labels = np.delete(who, first), np.delete(labels, first)
-    return found
+    pairs = np.unique(np.stack([labels, who]), axis=1)  # a client that is asked twice in a group counts once
+    once = len(np.unique(pairs[1])) == pairs.shape[1]
+    found = dict[bytes, Ints]()
+    for members in [pairs] if once else np.split(pairs, np.flatnonzero(np.diff(pairs[0])) + 1, axis=1):
+        grouping = np.full(m, -1)
+        grouping[members[1]] = members[0] if once else 0
+        found[grouping.tobytes()] = grouping
+    return list(found.values()) if len(who) else []
 
 
 def _need_levels(part: Behind, labels: Ints, least: int) -> None:

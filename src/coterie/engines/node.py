@@ -16,7 +16,7 @@ from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.checkpoint import Folder
 from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
 from coterie.errors import CoterieError, fitting
-from coterie.federation import Array, Ints, Site, State, find_work
+from coterie.federation import Array, Ints, Site, State, Work, find_work
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Party
@@ -62,6 +62,8 @@ class Node:
         A reply about a client, or a group of a sum, that covers fewer rows is refused.
     party : Party, optional
         Masks every sum; sums that are asked for in the clear are refused.
+    around : callable, optional
+        Makes of a work the one that is run, such as one whose errors say nothing of rows.
     at : callable
         Called with "received", "ran" and "saved" on the way through an exchange; tests raise there.
     """
@@ -83,9 +85,10 @@ class Node:
         info: Mapping[str, Any] | None = None,
         min_group: int = 0,
         party: Party | None = None,
+        around: Callable[[Work], Work] | None = None,
         at: Callable[[str], None] = _quiet,
     ) -> None:
-        self._name, self._at, self._party = name, at, party
+        self._name, self._at, self._party, self._around = name, at, party, around
         m = len(ids)
         counts = getattr(objective, "covers", getattr(objective, "counts", None))
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
@@ -181,6 +184,7 @@ class Node:
 
     def _work(self, request: dict[str, Any], total: bool) -> bytes:
         work, message = find_work(request["work"]), request["message"]
+        work = work if self._around is None else self._around(work)
         rows = clients(request["rows"], self._run.site.clusters)
         cut = unequal(message)
         secure = self._checked(request) if total else None
