@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,31 @@ def fails(*_: Any) -> Any:
 
 def odd(change: Callable[[Any, Any, Any], Any], **how: Any) -> Callable[[], Any]:
     return lambda: deep(lambda: Odd(change), **how)
+
+
+def grows(s: Any, out: Any, x: Any) -> Any:
+    """A buffer that each batch makes longer."""
+    if s.training:
+        s.seen = torch.cat([s.seen, x.detach()])
+    return out + s.seen.mean()
+
+
+def growing() -> nn.Module:
+    net = Odd(grows)
+    net.register_buffer("seen", torch.zeros(1, 6))
+    return net
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of what is still much in use
+        return torch.jit.script(nn.Linear(6, 3))  # type: ignore[no-any-return]
+
+
+def hooked(name: str) -> nn.Module:
+    net = nn.Linear(6, 3)
+    getattr(net.weight, name)(lambda g: None)
+    return net
 
 
 def clients(*data: Any) -> Callable[[], Any]:
@@ -225,6 +251,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "class of a drawn item": (lambda: walked(clients(TensorDataset(tensors[0], more))()), "5 in row 7 of client 0"),
     "collate fails": (clients(DataLoader(TensorDataset(*tensors), collate_fn=fails)), "KeyError: 'lost'"),
     "a name": (clients("abc"), "must be a Dataset, a DataLoader or a pair"),
+    "buffer grows": (
+        lambda: deep(growing),
+        r"takes another shape .*, \(6, 6\) after \(1, 6\)",
+    ),
+    "scripted": (lambda: deep(scripted), "Scripted layers"),
+    "hook of an instance": (lambda: deep(hooked("register_hook")), "'weight' has a hook"),
+    "late hook": (lambda: deep(lambda: hooked("register_post_accumulate_grad_hook")), "use register_hook"),
     "pattern": (lambda: parts.where(deep(), ["conv*"]), "0.weight, 0.bias, 1.weight, 1.bias"),
 }
 

@@ -60,6 +60,27 @@ def closure() -> nn.Module:
     return Net(lambda s, h: np_noise(rng, h))
 
 
+class Slotted:
+    """Holds a generator, and has no ``__dict__``."""
+
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+
+def forked(s: Any, h: Tensor) -> Tensor:
+    """Draws, and puts the generator back."""
+    with torch.random.fork_rng():
+        return h + torch.randn(h.shape)
+
+
+def drawn_anew() -> nn.Module:
+    net = nn.Linear(6, 3)
+    nn.init.constant_(net.weight, np.random.default_rng().normal())
+    return net
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "functional dropout": lambda: Net(lambda s, h: F.dropout(h, 0.5, s.training)),
     "dropout behind BatchNorm": lambda: Net(lambda s, h: F.dropout(h, 0.5, s.training), normal=True),
@@ -75,6 +96,9 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "own torch": lambda: Net(lambda s, h: h + torch.randn(h.shape, generator=s.rng), rng=torch.Generator()),
     "own numpy": lambda: Net(lambda s, h: np_noise(s.rng, h), rng=np.random.default_rng(3)),
     "own python in a list": lambda: Net(lambda s, h: h * s.rng[0].random(), rng=[random.Random(3)]),  # noqa: S311
+    "own in slots": lambda: Net(lambda s, h: np_noise(s.own.rng, h), own=Slotted()),
+    "forked": lambda: Net(forked),
+    "forked in evaluation": lambda: Net(lambda s, h: h if s.training else forked(s, h)),
     "closure": closure,
     "global": lambda: Net(lambda s, h: np_noise(COMMON, h)),
     "late": lambda: Net(late),
@@ -158,9 +182,10 @@ def test_steps_draw_anew_and_clients_draw_apart() -> None:
     assert (g[0] != g[2]).any()
 
 
-def test_what_no_seed_reaches_is_said() -> None:
+@pytest.mark.parametrize("make", [lambda: Net(lambda s, h: np_noise(np.random.default_rng(), h)), drawn_anew])
+def test_what_no_seed_reaches_is_said(make: Callable[[], nn.Module]) -> None:
     with pytest.warns(UserWarning, match="Two runs will not be alike"):
-        objective = Deep.of(lambda: Net(lambda s, h: np_noise(np.random.default_rng(), h)), X, Y, LO, LO + N)
+        objective = Deep.of(make, X, Y, LO, LO + N)
     assert len(objective.notes) == 1
 
 

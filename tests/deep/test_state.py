@@ -93,7 +93,19 @@ def scaled() -> nn.Module:
     return net
 
 
-mu = torch.zeros
+def hooked() -> nn.Module:
+    """A layer of which a row does not move, as a hook on its gradient says."""
+    net = nn.Linear(6, 3)
+    net.weight.register_hook(lambda g: g * torch.tensor([[1.0], [0.0], [1.0]]))
+    return net
+
+
+def clamped(s: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        s.body.weight.clamp_(-0.1, 0.1)
+    return x
+
+
 KINDS: dict[str, Callable[[], nn.Module]] = {
     "cumulative": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)),
     "batch": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
@@ -115,6 +127,8 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "weight norm": lambda: parametrizations.weight_norm(nn.Linear(6, 3)),
     "frozen norm": frozen_norm,
     "scalar": scaled,
+    "hook on a gradient": hooked,
+    "clamped": lambda: Net(clamped),
     "training differs": lambda: Net(lambda s, x: 2 * x if s.training else x),
 }
 
@@ -149,6 +163,17 @@ def test_every_client_s_model_is_torch_s_alone(name: str) -> None:
     alone, _ = steps(objective.take(np.array([2])))
     np.testing.assert_allclose(models[2], alone[0], rtol=1e-5, atol=1e-7)
     assert all(isinstance(layer, nn.BatchNorm1d) for layer in rested)
+
+
+def kept_for_evaluation(s: Any, x: Tensor) -> Tensor:
+    if s.training:
+        s.seen = x.detach().mean(0)
+    return x - (0 if s.seen is None else s.seen)
+
+
+def test_what_is_kept_for_evaluation_alone_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"keeps numbers \(seen\).*or is evaluated"):
+        Deep.of(lambda: Net(kept_for_evaluation, {"seen": None}), X, Y, LO, LO + N)
 
 
 def last(s: Any, x: Tensor) -> Tensor:

@@ -96,6 +96,8 @@ class Architecture:
         0 for parameters that do not require gradients, 1 for what is trained; None where all is.
     resting : tuple of str
         Layers that the module has in evaluation mode while it trains itself, such as a frozen BatchNorm: they stay so.
+    hooked : bool
+        Whether hooks change gradients of parameters, which ``torch.func`` does not call.
     moving : bool
         Whether buffers move while it trains. This and the next are as far as is known: see ``trial``.
     random, random_in_evaluation : bool
@@ -129,6 +131,7 @@ class Architecture:
         if not self.p:
             raise CoterieError("The model has no parameters, so there is nothing to train.")
         still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
+        self.hooked = any(map(_hooks, module.parameters()))
         if len(still) == len(self.parameters):
             raise CoterieError("All parameters of the model are frozen: leave requires_grad of some at True.")
         unread = {
@@ -264,7 +267,14 @@ def _maker(model: Any) -> Make:
             )
         return module
 
+    if given and (lost := [name for name, layer in model.named_parameters() if _hooks(layer)]):
+        raise CoterieError(
+            f"The parameter '{lost[0]}' has a hook (register_hook), which a copy of the model would not have: give a "
+            "function without arguments that makes the model and its hooks."
+        )
     first, second = made(), None if given else made()
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in first.modules()):
+        raise CoterieError("Scripted layers (torch.jit) cannot be copied for every client: give the module itself.")
     for name, layer in tensors(first).items():
         if nn.parameter.is_lazy(layer):
             raise CoterieError(
@@ -275,9 +285,18 @@ def _maker(model: Any) -> Make:
         if not layer.is_floating_point():
             remedy = "make it two, of real and imaginary parts" if layer.is_complex() else "use register_buffer for it"
             raise CoterieError(f"The parameter '{name}' holds {layer.dtype}, which cannot be trained here: {remedy}.")
+        if getattr(layer, "_post_accumulate_grad_hooks", None):
+            raise CoterieError(
+                f"The parameter '{name}' has a hook that runs once its gradient lies in .grad, which is not used here: "
+                "use register_hook, which is handed the gradient."
+            )
     if second is None or not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
         return made
     return lambda: copy.deepcopy(made())  # modules of several threads must share nothing
+
+
+def _hooks(layer: Tensor) -> bool:
+    return bool(layer._backward_hooks or getattr(layer, "_post_accumulate_grad_hooks", None))
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:

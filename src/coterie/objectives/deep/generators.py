@@ -185,6 +185,9 @@ def _inside(here: Any) -> Iterator[Any]:
         yield from [] if _library(here) else list(vars(here).values())
     elif not isinstance(here, ModuleType):
         yield from getattr(here, "__dict__", {}).values()
+        slots = [vars(kind).get("__slots__", ()) for kind in type(here).__mro__]
+        for names in slots:
+            yield from (getattr(here, n, None) for n in ([names] if isinstance(names, str) else names))
         yield from type(here).__mro__
 
 

@@ -190,7 +190,7 @@ class Deep:
         notes = trial(alone, rows, lo, hi) if known else ()
         for note in notes:
             warnings.warn(note, stacklevel=3)
-        batched = bool(batched) and known and not (of.moving or of.random or of.mixes)
+        batched = bool(batched) and known and not (of.moving or of.random or of.mixes or of.hooked)
         full = np.flatnonzero(hi > lo)
         if batched and len(full):
             batched = batches(together, rows, lo[full[0]] + np.arange(1))

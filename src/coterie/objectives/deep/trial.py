@@ -17,8 +17,9 @@ from torch import Tensor
 
 from coterie.errors import CoterieError, listed
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.alone import Alone
+from coterie.objectives.deep.alone import Alone, Bench
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.generators import Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.together import Together
 
@@ -46,36 +47,44 @@ class Trial:
     def notes(self) -> Iterator[str]:
         """Set what the architecture knows of itself, and say what will not be repeated, or kept, in sentences."""
         of, bench = self.alone.of, self.alone.bench
-        start = of.tensor(of.start(0))
+        other = Bench(of, *self.alone.drawing)  # what its making drew of no seed shows in the numbers
+        start = of.tensor(of.flat(other.module))
+        made = _equal(start, of.tensor(of.start(0)))
         with bench.generators.kept() as seed:
-            first, of.random = self._step(start, seed)
+            first, of.random = self._step(bench, start, seed)
+            evaluated = self._left(bench, other, first[len(first) - of.d :], seed)
             moved = bench.snapshot.changed()
             of.moving = of.moving or not _equal(first[len(first) - (of.d - of.p) :], start[of.p :])
-            _refuse_endless(of, dict(bench.module.named_buffers()), moved)
-            again, _ = self._step(start, seed)
-            stale, _ = self._step(start, seed, anew=False)
+            _refuse_unheld(of, dict(bench.module.named_buffers()), moved)
+            stale, _ = self._step(bench, start, seed, anew=False)
+            of.random = of.random or not _equal(first, self._step(bench, start, seed, key=2)[0], of)
             of.random_in_evaluation = self._evaluates(start, seed)
             of.mixes = of.mixes or (not of.random_in_evaluation and self._mixes(start, seed))
         of.random = of.random or bool(bench.generators.held)
         of.random_in_evaluation = of.random_in_evaluation or bool(bench.generators.held)
-        if not _equal(first, again, of):
+        with other.generators.kept() as seed:
+            again, _ = self._step(other, start, seed)
+        if not made or not _equal(first, again, of):
             yield (
                 "Two runs will not be alike: the model, its loss or its Dataset draws numbers that no seed reaches, as "
                 "of the operating system or of a generator that is made without a seed. Draw from torch's, NumPy's or "
                 "Python's common generators."
             )
-        elif not _equal(first, stale, of):
+        elif not _equal(first, stale, of) or not evaluated:
             kept = {"num_batches_tracked", *(place.name.split(".")[-1] for place in of.buffers)}
             which = f" ({listed(names)})" if (names := [n for n in moved if n not in kept]) else ""
             yield (
-                f"The model keeps numbers{which} that are in none of its parameters and buffers: they begin anew "
-                "whenever a client trains. Register them in __init__ as buffers, with a first value, and they stay."
+                f"The model keeps numbers{which} that are in none of its parameters and buffers of real or small whole "
+                "numbers: they begin anew whenever a client trains or is evaluated. Register them in __init__ as "
+                "buffers of such numbers, with a first value, and they stay."
             )
 
-    def _step(self, start: Tensor, seed: Any, anew: bool = True) -> tuple[Tensor, bool]:
-        """A step's gradients and the model after it in one row, and whether anything common was drawn from."""
-        of, bench = self.alone.of, self.alone.bench
-        found = []
+    def _step(self, bench: Bench, start: Tensor, seed: Seed, anew: bool = True, key: int = 1) -> tuple[Tensor, bool]:
+        """A step's gradients and the model after it in one row, and whether anything common was drawn from.
+
+        What puts generators back after it drew, as ``torch.random.fork_rng`` does, shows in the numbers of another key.
+        """
+        of, found = self.alone.of, []
 
         def run() -> None:
             x, y = self.rows.gather(self.index)
@@ -86,21 +95,38 @@ class Trial:
             found.append(torch.cat([*(g.flatten() for g in grads), after]))
 
         bench.load(start, anew)
-        seed(1, 0)
+        seed(key, 0)
         quiet = of.common.quiet(run)
         return found[0], not quiet
 
-    def _evaluates(self, start: Tensor, seed: Any) -> bool:
+    def _left(self, bench: Bench, other: Bench, after: Tensor, seed: Seed) -> bool:
+        """Whether the module that took a step gives, evaluated, what its numbers (d,) alone give in another."""
+        found = []
+        with other.generators.kept() as anew:
+            other.load(after)
+            for one, key in ((bench, seed), (other, anew)):
+                key(1, 0)
+                one.module.eval()
+                with torch.no_grad():
+                    found.append(one.forward(self.rows.gather(self.index)[0]))
+        return _near(found[0], found[1], self.alone.of)
+
+    def _evaluates(self, start: Tensor, seed: Seed) -> bool:
         """Whether the model draws where it is evaluated, or the Dataset does."""
-        of = self.alone.of
+        of, found = self.alone.of, []
 
         def run() -> None:
             x, y = self.rows.gather(self.index)
-            of.loss(self.alone.outputs(start, x).to(of.dtype), y)
+            outputs = self.alone.outputs(start, x).to(of.dtype)
+            found.append(torch.cat([outputs.flatten(), of.loss(outputs, y)]))
 
-        return not of.common.quiet(run)
+        for key in (1, 2):
+            seed(key, 0)
+            if not of.common.quiet(run):
+                return True
+        return not _equal(found[0], found[1], of)
 
-    def _mixes(self, start: Tensor, seed: Any) -> bool:
+    def _mixes(self, start: Tensor, seed: Seed) -> bool:
         """Whether the outputs or the losses of some rows are others where more rows are beside them."""
         of, some = self.alone.of, (len(self.index) + 1) // 2
         if some == len(self.index):
@@ -153,14 +179,20 @@ def batches(together: Together, rows: Rows, index: Ints) -> bool:
     return together.done(run)
 
 
-def _refuse_endless(of: Architecture, buffers: dict[str, Tensor], moved: list[str]) -> None:
+def _refuse_unheld(of: Architecture, buffers: dict[str, Tensor], moved: list[str]) -> None:
     """A CoterieError for a buffer that moves and that a row of numbers cannot hold."""
-    in_row = {place.name for place in of.buffers}
+    in_row = {place.name: place.shape for place in of.buffers}
     for name, buffer in buffers.items():
-        if name not in in_row and name.split(".")[-1] in moved and buffer.is_floating_point():
+        if name in in_row:
+            if tuple(buffer.shape) != in_row[name]:
+                raise CoterieError(
+                    f"The buffer {name} takes another shape while the model trains, {tuple(buffer.shape)} after "
+                    f"{in_row[name]}: give it a first value of the shape that it keeps, as torch.zeros has."
+                )
+        elif name.split(".")[-1] in moved and buffer.is_floating_point():
             raise CoterieError(
-                f"The buffer {name} moves while the model trains, and begins with numbers that are not finite: give it "
-                "a finite first value, such as 0."
+                f"The buffer {name} moves while the model trains, and begins empty or with numbers that are not "
+                f"finite: give it a finite first value of its shape, such as torch.zeros({tuple(buffer.shape)})."
             )
 
 
