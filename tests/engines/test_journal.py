@@ -120,6 +120,23 @@ def test_an_entry_that_was_being_written_is_as_if_it_never_was(tmp_path, cut):
     assert len(Journal(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("place", [0, 1, 7])
+def test_a_length_that_a_fault_changed_loses_no_entry_unsaid(tmp_path, place):
+    """It may say that the entry goes on beyond the end of the file, as one does that was being written."""
+    book = Journal(tmp_path)
+    for n in range(3):
+        book.add("ask", b"key", {"values": {"x": np.arange(n)}})
+    path = tmp_path / "entries-0"
+    for bit in range(8):
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1 << bit
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other" / "entries-0").write_bytes(data)
+        with pytest.raises(CoterieError, match="damaged in the middle"):
+            Journal(tmp_path / "other")
+        assert (tmp_path / "other" / "entries-0").read_bytes() == data
+
+
 def test_damage_in_the_middle_is_said(tmp_path):
     book = Journal(tmp_path)
     for n in range(3):

@@ -147,6 +147,10 @@ class Journal:
     def _path(self) -> Path:
         return self.folder / f"entries-{self._era}"
 
+    @property
+    def _damaged(self) -> CoterieError:
+        return CoterieError(f"{self._path} is damaged in the middle: begin again without it.")
+
     def _read(self) -> list[dict[str, Any]]:
         """All whole entries; what a fault left of the last one is cut off."""
         for stray in self.folder.glob("entries-*"):
@@ -160,13 +164,16 @@ class Journal:
             (size,) = _LENGTH.unpack_from(data, at)
             stop = at + _LENGTH.size + size
             if stop > len(data):
-                break
+                # An entry that was being written begins as one does; else its length was changed, and more is there.
+                if wire.begins(data[at + _LENGTH.size :][:32], size):
+                    break
+                raise self._damaged
             try:
                 entries.append(wire.decode(data[at + _LENGTH.size : stop], writable=True))  # as sums are that come live
             except CoterieError as problem:
                 if stop == len(data):
                     break
-                raise CoterieError(f"{self._path} is damaged in the middle: begin again without it.") from problem
+                raise self._damaged from problem
             at = stop
         if at < len(data):
             with self._path.open("r+b") as file:

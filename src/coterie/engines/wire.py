@@ -95,6 +95,12 @@ def decode(data: bytes, writable: bool = False) -> Any:
     return value
 
 
+def begins(data: bytes, size: int) -> bool:
+    """Whether bytes may be the beginning of a message of ``size`` bytes in all, as far as its head tells."""
+    body = size - _HEAD.size - _CHECK
+    return body > 0 and _HEAD.pack(MAGIC, VERSION, body).startswith(data[: _HEAD.size])
+
+
 def lengths(value: Ragged) -> np.ndarray[Any, Any]:
     """Lengths (rows,) of a Ragged's rows, in as few bytes each as they take: what travels of its offsets."""
     found = np.diff(value.offsets)
