@@ -276,6 +276,8 @@ def _maker(model: Any) -> Make:
     if any(isinstance(layer, torch.jit.ScriptModule) for layer in first.modules()):
         raise CoterieError("Scripted layers (torch.jit) cannot be copied for every client: give the module itself.")
     for name, layer in tensors(first).items():
+        if layer.is_meta:
+            raise CoterieError(f"The layer '{name}' has no numbers: make the model on a device other than meta.")
         if nn.parameter.is_lazy(layer):
             raise CoterieError(
                 f"The layer '{name}' has no shape before it has seen rows (a lazy layer): give its size, as "
@@ -286,10 +288,8 @@ def _maker(model: Any) -> Make:
             remedy = "make it two, of real and imaginary parts" if layer.is_complex() else "use register_buffer for it"
             raise CoterieError(f"The parameter '{name}' holds {layer.dtype}, which cannot be trained here: {remedy}.")
         if getattr(layer, "_post_accumulate_grad_hooks", None):
-            raise CoterieError(
-                f"The parameter '{name}' has a hook that runs once its gradient lies in .grad, which is not used here: "
-                "use register_hook, which is handed the gradient."
-            )
+            more = "which nothing does here: use register_hook, which is handed the gradient"
+            raise CoterieError(f"A hook of the parameter '{name}' waits for a gradient in .grad, {more}.")
     if second is None or not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
         return made
     return lambda: copy.deepcopy(made())  # modules of several threads must share nothing

@@ -179,7 +179,8 @@ class Deep:
         if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
             raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
         lo, hi = (numbers(a, np.int64) for a in (starts, stops))
-        if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
+        whole = all(np.array_equal(np.asarray(given), at) for given, at in ((starts, lo), (stops, hi)))
+        if not whole or lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
             raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
         rows.starts, rows.stops = lo, hi
         if batched is None:
@@ -256,7 +257,17 @@ class Deep:
 
     def _theta(self, theta: npt.ArrayLike) -> Tensor:
         """Models (m, d) as a tensor that may be written."""
-        return self.architecture.tensor(np.broadcast_to(np.asarray(theta), (len(self), self.dim)))
+        models = np.asarray(theta)
+        if models.shape not in ((self.dim,), (1, self.dim), (len(self), self.dim)):
+            raise CoterieError(
+                f"Models must be one row of {self.dim} numbers, or one for each of {len(self)} clients, not an array "
+                f"of shape {models.shape}."
+            )
+        return self.architecture.tensor(np.broadcast_to(models, (len(self), self.dim)))
+
+    def _known(self) -> None:
+        if isinstance(self.rows, Tensors) and not self.rows.known:
+            raise CoterieError("These rows have no targets, so that nothing can be trained on them: give y.")
 
     def _batch(self, rows: Ints, keys: npt.NDArray[np.uint64], size: int, total: Floats) -> Any:
         """What the steps of the clients ``rows`` look at: ``batch(k first of them, step of each)``."""
@@ -283,6 +294,7 @@ class Deep:
                 "This method sends gradients, which say nothing of BatchNorm's statistics: use a method that takes "
                 "steps at home (fedavg, ditto, ...), or a model with GroupNorm."
             )
+        self._known()
         out, total, every = self._theta(theta), self.sizes(), np.arange(len(self))
         size = np.full(len(self), draws.size) if draws.size else self.counts
         found = torch.empty_like(out)
@@ -320,6 +332,7 @@ class Deep:
         on: npt.ArrayLike | None = None,
     ) -> Floats:
         """Local steps on the mean losses: see ``mean_loss.walk``."""
+        self._known()
         out, total = self._theta(theta), self.sizes()
         to = np.broadcast_to(anchor, theta.shape)
         moves = self.architecture.moves

@@ -47,7 +47,7 @@ class Owners:
 
     def label(self, client: int) -> str:
         """What a client is called."""
-        return str(client) if self.labels is None else str(self.labels[client])
+        return str(client) if self.labels is None or client >= len(self.labels) else str(self.labels[client])
 
     def place(self, row: int) -> str:
         """``"row 5 of client 2"``, from 0; a client with a name alone where rows were dealt out, and have no place."""
@@ -129,7 +129,7 @@ class Tensors(Owners):
         good = np.ones(len(self), dtype=bool)
         for values in (self.X, self.y):
             if values.is_floating_point():
-                good &= torch.isfinite(values).reshape(len(values), -1).all(1).cpu().numpy()
+                good &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
         return good
 
 
@@ -326,6 +326,8 @@ def tensor(values: Any, dtype: torch.dtype, device: torch.device, what: str) -> 
             values = torch.from_numpy(values)
     if values.layout is not torch.strided or values.is_quantized or values.is_nested:
         raise CoterieError(f"{what} must be a plain tensor of numbers: give X.to_dense(), or X.dequantize().")
+    if values.is_meta:
+        raise CoterieError(f"{what} must hold numbers, which a tensor on the device meta does not: give the rows.")
     if values.is_complex():
         raise CoterieError(f"{what} must be real numbers: give real and imaginary parts as two columns.")
     if values.is_floating_point():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ class Training:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("clip", "ridge", "momentum"):
+            if not isinstance(value := getattr(self, name), Real) and (name, value) != ("clip", None):
+                raise CoterieError(f"{name} must be a number, not {value!r:.80}.")
         if self.clip is not None and not 0.0 < self.clip < np.inf:
             raise CoterieError(f"clip must be a number above 0, or None for no clipping, not {self.clip!r}.")
         if not 0.0 <= self.ridge < np.inf:
