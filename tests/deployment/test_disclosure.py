@@ -196,6 +196,23 @@ def test_two_sums_do_not_differ_by_a_few_rows(tmp_path):
     assert "A sum over 2 rows more or fewer has left" in (host.folder / PROBLEM).read_text()
 
 
+def test_formulas_are_over_the_same_rows_where_columns_must_be_complete(tmp_path):
+    frame = patients().astype({"chol": object, "sex": object})
+    frame.loc[3, "chol"], frame.loc[9, "chol"], frame.loc[11, "sex"] = None, "unknown", None
+    schema, whole = ranged(patients()), MANY | {"complete": ["chol", "sex"]}
+    host = place(tmp_path / "davos", frame, schema, disclosure=whole)
+    for n, formula in enumerate(("los ~ age", "los ~ age + chol", "event ~ sex", "chol ~ sex + age")):
+        say(host, **opening(schema, formula, f"r{n}"))
+        assert total(host, f"r{n}") == "" and len(host._held[f"r{n}"].objective.y) == 77
+    say(host, **opening(schema, "los ~ age + event", "told"))
+    assert "column 'chol' has no value (complete) in 2 rows (data rows 4, 10)" in (host.folder / PROBLEM).read_text()
+    assert Disclosure(complete="chol").complete == ("chol",)
+    with pytest.raises(CoterieError, match="complete must be a list of columns"):
+        Disclosure(complete=3)
+    other = place(tmp_path / "other" / "davos", frame, schema, disclosure=MANY | {"complete": ["weight"]})
+    assert "'weight' (complete) that its schema has not" in say(other, **opening(schema))["refused"]
+
+
 def test_a_row_that_is_added_or_changed_does_not_leave_by_the_difference(tmp_path):
     frame = patients(85)
     host, schema = place(tmp_path / "davos", frame[:80]), ranged(frame)
@@ -256,6 +273,17 @@ def test_errors_of_works_do_not_say_what_rows_hold(kind, tmp_path):
         assert f"{patients()['age'][7]}" in (host.folder / PROBLEM).read_text()
     said = say(host, **request, message={"now": 1}, exchange=[1, 3])  # a slip that no row has a part in
     assert said == {"failed": "TypeError: got an unexpected keyword argument 'now'"}
+
+
+def test_errors_of_a_factory_stay_with_its_owner(tmp_path):
+    host = place(tmp_path / "davos", patients(), allow=("reads_rows_here:make",))
+    (host.folder / "reads_rows_here.py").write_text("def make(path, site):\n    raise ValueError('row 7 has 91')\n")
+    said = say(host, kind="open", run="r", task={"kind": "factory", "name": "reads_rows_here:make"}, seed=0)
+    assert (
+        said["refused"]
+        == "Site 'davos': 'reads_rows_here:make' fails here: 'problem.txt' in the site's folder says why."
+    )
+    assert "row 7 has 91" in (host.folder / PROBLEM).read_text()
 
 
 def test_a_private_sum_that_fails_does_not_say_of_what(tmp_path):

@@ -23,6 +23,7 @@ REMARKS = {
     "bases": "splines and polynomials of one column, over the range in schema.toml",
     "formulas_per_day": "different formulas that are answered in a day (UTC)",
     "min_sites": "sites over which a secure sum may be opened",
+    "complete": "columns without whose values a row is left out of all formulas, so that all are over the same rows",
     "plain": "whether sums and answers leave that are neither secure nor noisy",
 }
 """What each rule says, as ``federation init`` writes it into ``site.toml``."""
@@ -48,6 +49,9 @@ class Disclosure:
         Different formulas that are answered in a day.
     min_sites : int, default 3
         Sites over which secure sums may be opened.
+    complete : tuple of str, default ()
+        Columns without whose values a row is left out whatever the formula is. Formulas of these columns are then over
+        the same rows, and no two of them differ by the few whose values are missing.
     plain : bool, default True
         Whether sums and answers may leave that are neither secure nor with noise.
 
@@ -63,6 +67,7 @@ class Disclosure:
     bases: tuple[str, ...] = tuple(sorted(BASES))
     formulas_per_day: int = 50
     min_sites: int = 3
+    complete: tuple[str, ...] = ()
     plain: bool = True
 
     def __post_init__(self) -> None:
@@ -72,6 +77,11 @@ class Disclosure:
                 known = MAY[rule.name]
                 if isinstance(value, str) or not all(v in known for v in value):
                     raise CoterieError(f"{rule.name} must be a list of some of {listed(sorted(known), 20)}.")
+                object.__setattr__(self, rule.name, tuple(value))
+            elif rule.name == "complete":
+                value = (value,) if isinstance(value, str) else value
+                if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+                    raise CoterieError(f"complete must be a list of columns, not {value!r}.")
                 object.__setattr__(self, rule.name, tuple(value))
             elif rule.name == "plain":
                 if not isinstance(value, bool):

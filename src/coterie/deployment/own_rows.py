@@ -109,7 +109,7 @@ def compared(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list
 
 
 def usable(
-    table: pd.DataFrame, own: Schema, design: Design, task: Any, least: int
+    table: pd.DataFrame, own: Schema, design: Design, task: Any, least: int, complete: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, Mask, list[str]]:
     """The columns of a task as the site's schema has them, and which rows can be used: no row is a reason to refuse.
 
@@ -123,6 +123,8 @@ def usable(
     task : dict
     least : int
         Rows by which a level that the schema has not is used all the same.
+    complete : sequence of str
+        Columns that must have a value although the task does not use them.
 
     Returns
     -------
@@ -136,7 +138,8 @@ def usable(
 
     parsed, weights = design.parsed, task["weights"]
     names = dict.fromkeys([*parsed.outcome_columns, *parsed.columns, *(n for n in (task["offset"], weights) if n)])
-    need(table, list(names), "formula's")
+    others = [name for name in complete if name not in names]
+    need(table, [*names, *others], "formula's")
     found, rows, said = dict[str, Any](), np.ones(len(table), dtype=np.bool_), list[str]()
 
     def without(bad: Mask, what: str) -> None:
@@ -162,6 +165,10 @@ def usable(
         if (outside := _outside(values, column)).any():
             said.append(f"Clipped: {_said(outside, name, column)}")
         found[name] = np.clip(values, column.low, column.high) if outside.any() else values
+    for name in others:
+        values, number = table[name], own.columns[name].type == "number"
+        bad = ~(np.abs(read_numbers(values)) <= LARGEST) if number else values.isna().to_numpy()
+        without(bad, f"column '{name}' has no value (complete)")
     for name, bad in _unfit(found, parsed.outcome, task["family"], weights):
         without(bad & rows, f"column '{name}' does not fit its role")
     return pd.DataFrame(found), rows, said

@@ -102,6 +102,8 @@ def guarded_arrays(
     check_choices(task["family"], task["missing"])
     named = _named(task, own)
     design = allowed(task, own, agreed, member.rules)
+    if strange := [name for name in member.rules.complete if name not in own.columns]:
+        raise CoterieError(f"Its owner's rules name a column '{strange[0]}' (complete) that its schema has not.")
     path = member.table(folder)
     try:
         found, told, labelled = _rows(path, member, task, own, design, named)
@@ -134,7 +136,10 @@ def _rows(
     from coterie.deployment import own_rows
 
     table, client = _with_client(read_table(path, named), task, member)
-    columns, sound, told = own_rows.usable(table, own, design, task, max(member.min_group, member.rules.min_level))
+    rules = member.rules
+    columns, sound, told = own_rows.usable(
+        table, own, design, task, max(member.min_group, rules.min_level), rules.complete
+    )
     coded = {name: encode(table[name]) for name in (client, *clusters_of(task))}
     labelled = np.logical_and.reduce([c.codes >= 0 for c in coded.values()])
     who, m = coded[client].codes, len(coded[client].labels)

@@ -28,8 +28,8 @@ FILE = "releases"
 """In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
 DECLINES = (
     "the answer would tell of too few rows by the rules of its owner ([disclosure] in site.toml): 'problem.txt' in the "
-    "site's folder says which of them. Where an earlier formula used a few rows more or fewer, the owner fills in what "
-    "is missing, or leaves these rows out of the table; or begin with the formula that has all columns."
+    "site's folder says which of them. Where an earlier formula used a few rows more or fewer, as values are missing, "
+    "keep its columns; or the owner leaves out so many rows that min_group differ. Rule 'complete' prevents it."
 )
 
 

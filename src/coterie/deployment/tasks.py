@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
 
+from coterie import files
 from coterie.deployment import cache, prepared
 from coterie.deployment.config import SCHEMA, Member
-from coterie.deployment.prepared import ROWS, clusters_of, told_counts, travelling
+from coterie.deployment.prepared import PROBLEM, ROWS, clusters_of, told_counts, travelling
 from coterie.deployment.releases import Behind
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, NoRows
@@ -162,7 +164,18 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
         raise CoterieError(
             f"{name!r} cannot be called with the path, site=... and the options of the run: {problem}."
         ) from problem
-    made = make(path, site=member.name, **options)
+    try:
+        made = make(path, site=member.name, **options)
+    except OSError:
+        raise
+    except Exception as problem:
+        if not member.guarded:
+            raise
+        text = "".join(format_exception(problem))
+        files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+        if isinstance(problem, NoRows):
+            raise NoRows(f"{name} made no clients.") from problem
+        raise CoterieError(f"{name!r} fails here: '{PROBLEM}' in the site's folder says why.") from problem
     if isinstance(made, Holding):
         return made
     objective, labels, *rest = made
