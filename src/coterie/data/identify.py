@@ -137,6 +137,8 @@ class Facts:
         Columns that are constant within every client.
     multiple : (p, p) bool
         ``[j, k]``: column k is a multiple of column j within every client.
+    weight : float
+        Of all rows.
     """
 
     rows: int
@@ -147,6 +149,7 @@ class Facts:
     high: F64
     constant: Mask
     multiple: Mask
+    weight: float = 0.0
 
     @classmethod
     def of(cls, clients: Clients) -> Facts:
@@ -161,7 +164,17 @@ class Facts:
         low = np.append(X.min(axis=0, initial=np.inf), clients.y.min(initial=np.inf))
         high = np.append(X.max(axis=0, initial=-np.inf), clients.y.max(initial=-np.inf))
         counts = np.bincount(clients.codes[clients.weights > 0], minlength=len(clients))
-        return cls(len(X), len(clients), int(counts.max(initial=0)), _gram(X), low, high, constant, multiple)
+        return cls(
+            len(X),
+            len(clients),
+            int(counts.max(initial=0)),
+            _gram(X),
+            low,
+            high,
+            constant,
+            multiple,
+            clients.weights.sum(),
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Facts]) -> Facts:
@@ -175,6 +188,7 @@ class Facts:
             np.max([f.high for f in parts], axis=0),
             np.all([f.constant for f in parts], axis=0),
             np.all([f.multiple for f in parts], axis=0),
+            sum(f.weight for f in parts),
         )
 
 

@@ -40,6 +40,8 @@ class Agreed:
         What a user should know about how the table was read.
     rows : int
         Rows that are used.
+    weight : float
+        Mean weight of a row.
     """
 
     problem: Problem
@@ -47,6 +49,7 @@ class Agreed:
     levels: tuple[tuple[str, Array], ...]
     notes: tuple[str, ...]
     rows: int
+    weight: float
 
 
 def design_of(plan: Plan, *digests: Digest) -> Design:
@@ -123,7 +126,7 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     problem = Problem(above, asked.family, personal, intercept, facts.most <= 1)
     said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)
-    return Agreed(problem, design.terms, levels, tuple(said), facts.rows)
+    return Agreed(problem, design.terms, levels, tuple(said), facts.rows, facts.weight / facts.rows)
 
 
 def finest(asked: Asked, agreed: Agreed) -> tuple[int, Array]:

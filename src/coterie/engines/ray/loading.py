@@ -39,14 +39,14 @@ def load(seats: Seats, asked: Asked) -> Loaded:
     scale = get(first.run.remote(scale_of, design, *built))
     triangles = [] if scale is None else get(seats.do("triangle", [(scale,)] * n))
     agreed = get(first.run.remote(agree, plan, design, triangles, *built))
-    level, labels = finest(asked, agreed)
-    get(seats.do("settle", [(level, labels)] * n))
-    makes = [partial(_again, s, torn, level, labels) for s in range(n)]
+    common = *finest(asked, agreed), agreed.weight
+    get(seats.do("settle", [common] * n))
+    makes = [partial(_again, s, torn, common) for s in range(n)]
     return makes, (plan, design), agreed
 
 
-def _again(site: int, torn: Any, level: int, labels: Any, plan: Plan, design: Any) -> Shard:
-    return again(plan, design, level, labels, site, torn)
+def _again(site: int, torn: Any, common: tuple[int, Any, float], plan: Plan, design: Any) -> Shard:
+    return again(plan, design, common, site, torn)
 
 
 def _uneven(plan: Plan) -> bool:

@@ -206,8 +206,11 @@ class Shard:
         """R of the scaled columns here."""
         return np.empty((0, len(scale))) if self.clients is None else triangle(self.clients.X, scale)
 
-    def settle(self, level: int, labels: Array) -> None:
-        """Number the clusters by ``labels``, the sorted ones of a level over all shards; clients go in that order."""
+    def settle(self, level: int, labels: Array, weight: float) -> None:
+        """Number the clusters by ``labels``, the sorted ones of a level over all shards; clients go in that order.
+
+        Weights of rows are divided by ``weight``, their mean over all shards.
+        """
         c = self.clients
         if c is None:
             no, none = np.empty(0), np.empty(0, np.int64)
@@ -221,7 +224,7 @@ class Shard:
                 here = finer.parent[here]
             numbers = find_labels(labels, c.levels[level].labels)[here]
         self.order = np.argsort(numbers, kind="stable")
-        objective = GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, self.plan.asked.family)
+        objective = GLM(c.X, c.y, c.offset, c.weights / weight, c.starts, c.stops, self.plan.asked.family)
         ids = c.ids[self.order]
         self.parts = objective.take(self.order), numbers[self.order], np.ones(len(c)), ids
 
@@ -286,8 +289,8 @@ def owners(client: Coded, torn: Ids | None, site: int, sites: int) -> Ints:
     return np.append(owner, site)[client.codes]  # rows without a label stay
 
 
-def again(plan: Plan, design: Design, level: int, labels: Array, site: int, torn: Ids | None) -> Shard:
-    """A shard made anew from the files, as it was made at first."""
+def again(plan: Plan, design: Design, common: tuple[int, Array, float], site: int, torn: Ids | None) -> Shard:
+    """A shard made anew from the files, as it was made at first; ``common`` is what it is settled by."""
     import pandas as pd
 
     shard = Shard(plan, site)
@@ -297,5 +300,5 @@ def again(plan: Plan, design: Design, level: int, labels: Array, site: int, torn
         owned = [owners(encode(f[plan.asked.client]), torn, s, sites) == site for s, f in enumerate(frames)]
         shard.frame = pd.concat([f[mine] for f, mine in zip(frames, owned, strict=True)], ignore_index=True)
     shard.build(design)
-    shard.settle(level, labels)
+    shard.settle(*common)
     return shard
