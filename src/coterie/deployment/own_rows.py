@@ -166,9 +166,10 @@ def usable(
             said.append(f"Clipped: {_said(outside, name, column)}")
         found[name] = np.clip(values, column.low, column.high) if outside.any() else values
     for name in others:
-        values, number = table[name], own.columns[name].type == "number"
-        bad = ~(np.abs(read_numbers(values)) <= LARGEST) if number else values.isna().to_numpy()
-        without(bad, f"column '{name}' has no value (complete)")
+        with np.errstate(invalid="ignore"):
+            number = np.abs(np.array(read_numbers(table[name]), dtype=np.float64)) <= LARGEST
+        has = number if own.columns[name].type == "number" else table[name].notna().to_numpy()
+        without(~has, f"column '{name}' has no value (complete)")
     for name, bad in _unfit(found, parsed.outcome, task["family"], weights):
         without(bad & rows, f"column '{name}' does not fit its role")
     return pd.DataFrame(found), rows, said
