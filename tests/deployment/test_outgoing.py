@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deployment import host, outgoing
+from coterie.deployment import host, outgoing, tasks
 from coterie.deployment.config import SITE, Member
 from coterie.deployment.host import Host
 from coterie.engines import checkpoint, wire
@@ -82,10 +82,10 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
     host = hosts(tmp_path)["bern"]
     say(host, **opened(tmp_path))
     said = say(host, **exchange(name=work_name(looks_for_a_file)))
-    assert "No such file or directory: (a path at the site)" in said["failed"] and no_path(said, tmp_path)
-    assert "/srv/hospital/of bern/private.csv" in logged(home(tmp_path, "bern"))
+    assert "by the rules of its owner it says no more" in said["failed"] and no_path(said, tmp_path)
+    assert "/srv/hospital/of bern/private.csv" in (home(tmp_path, "bern") / tasks.PROBLEM).read_text()
 
-    def full(path, parts):
+    def full(path, parts, **options):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(checkpoint, "write", full)

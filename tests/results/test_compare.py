@@ -243,3 +243,14 @@ def test_bad_strengths_get_a_sentence(table, options, sentence):
 def test_lam_without_clusters_says_so(table):
     with pytest.raises(CoterieError, match="name a cluster column"):
         coterie.fit(table, "y ~ x1", "client", gamma=1.0, lam=1.0)
+
+
+def test_a_run_that_diverged_has_a_row_and_says_so():
+    """Its held-out losses are too large to be squared, so that their standard error is infinite."""
+    rng = np.random.default_rng(5)
+    school, hours = np.repeat(np.arange(6), 10), rng.normal(size=60)
+    table = pd.DataFrame({"school": school, "hours": hours, "score": hours + school + rng.normal(size=60)})
+    result = coterie.fit(table, "score ~ hours", "school", method="async-l2gd", gamma=1, rounds={"eta": 9.0}, splits=1)
+    assert result.comparison.loc["async-l2gd", "se_clients"] == np.inf
+    assert any("The run diverged by step" in note for note in result.notes)
+    assert np.isfinite(result.client_coefficients).all(axis=None)

@@ -169,7 +169,9 @@ class Evidence:
         best, rows = means[self.best()], []
         for name, mean in means.items():
             row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
-            row |= {"loss_clients": mean.mean(), "se_clients": mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5}
+            with np.errstate(over="ignore"):  # a run that diverged has losses whose squares are infinite
+                error = mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5
+            row |= {"loss_clients": mean.mean(), "se_clients": error}
             for other in ("local", "pooled"):
                 gain = self.against(other, name)[tested] - mean
                 low, high = bootstrap(gain, keyed.generator(self.seed, "bootstrap", 0, 0))
