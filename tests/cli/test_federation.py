@@ -115,7 +115,7 @@ def test_a_preview_at_a_site(place):
     ran = coterie("federation", "preview", place / "sites" / "basel", *RUN, "--min-group", 50, "--json")
     assert ran.code == 2
     refused = [item["refused"] for item in json.loads(ran.out)["leaving"] if item["refused"]]
-    assert "does not answer about so few rows" in refused[0][0]
+    assert "would tell of too few rows" in refused[0][0]
 
 
 def test_a_check_that_finds_something_says_so_and_fails(place):

@@ -118,7 +118,7 @@ def test_no_number_tells_of_fewer_held_out_rows_than_min_group(tmp_path):
         hold = {"seed": 0, "repeat": 0, "fraction": fraction}
         task = {"kind": "table", **SCHOOLS, "hold": hold}
         fed = Remote(ends, run=f"few{fraction:.0%}".rstrip("%"), task=task)
-        with pytest.raises(CoterieError, match="does not answer about"):
+        with pytest.raises(CoterieError, match=r"(so|too) few rows"):
             fed.total(describe)
         assert fed.people.counts.max() == 1
     for wrong in ({"seed": 0}, {"seed": 0, "repeat": 0, "fraction": 1}, "half"):

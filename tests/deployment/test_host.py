@@ -201,7 +201,7 @@ def test_a_client_at_two_sites_is_named(tmp_path):
 def test_groups_smaller_than_the_owner_allows_do_not_leave(tmp_path):
     build(tmp_path, min_group=30)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))
-    with pytest.raises(CoterieError, match=r"does not answer about so few rows: .* has 30"):
+    with pytest.raises(CoterieError, match="would tell of too few rows"):
         fed.ask(rows_here)
     assert fed.total(rows_here)["rows"] == 120
 

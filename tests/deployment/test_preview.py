@@ -41,8 +41,8 @@ def test_groups_that_are_too_small_are_refused(tmp_path):
     build(tmp_path)
     found = look(tmp_path, min_group=41)
     refused = [text for item in found.leaving for text in item.refused]
-    assert "does not answer about so few rows" in refused[0]
-    assert "does not answer about so few rows" in found.ended
+    assert "would tell of too few rows" in refused[0]
+    assert "would tell of too few rows" in found.ended
 
 
 def test_numbers_as_labels_are_hidden_by_stand_ins(tmp_path):

@@ -72,6 +72,10 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
             )
         if name in extra and (column.type != "number" or column.levels):
             raise CoterieError(f"Column '{name}' must hold numbers to be an offset or weights.")
+        if name == task["weights"] and not (column.low or 0.0) > 0.0:  # who is here would tell of each row
+            raise CoterieError(
+                f"Weights '{name}' need a smallest value above 0: its owner writes it into schema.toml (low)."
+            )
     if wrong:
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(dict.fromkeys(wrong))}.")
     if any(len(columns) > ORDER for columns in parsed.factors):

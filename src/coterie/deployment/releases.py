@@ -27,8 +27,8 @@ from coterie.federation import Ints
 FILE = "releases"
 """In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
 DECLINES = (
-    "the answer would tell of too few rows by the rules of its owner ([disclosure] in site.toml): 'problem.txt' in the "
-    "site's folder says which of them. Where an earlier formula used a few rows more or fewer, as values are missing, "
+    "the answer would tell of too few rows by the rules of its owner (min_group and [disclosure] in site.toml): "
+    "'problem.txt' in the site's folder says which of them. Where an earlier formula used a few rows more or fewer, as values are missing, "
     "keep its columns; or the owner leaves out so many rows that min_group differ. Rule 'complete' prevents it."
 )
 
@@ -133,7 +133,6 @@ class Releases:
             Of kind "ask" or "total".
         clusters : (m,) int64
         min_group : int
-            Groups with fewer rows are for the node to refuse.
         rules : Disclosure
         width : int
             Columns of the formula.
@@ -152,8 +151,8 @@ class Releases:
                     new.append((part, labels, key))
         for part, labels, _ in new:
             sizes = np.bincount(labels[labels >= 0], part.counts[labels >= 0])
-            if np.any((sizes > 0) & (sizes < min_group)):
-                return
+            if np.any((sizes > 0) & (sizes < min_group)):  # of clients asked twice, too: the second time tells of them
+                raise TooFew(f"A group has fewer than {min_group} rows (min_group).")
         if new and len(parts[0].rows) < rules.rows_per_column * width:
             raise TooFew(f"{len(parts[0].rows):,} rows can be used, and there are {width:,} columns (rows_per_column).")
         for part, labels, key in new:
