@@ -196,7 +196,7 @@ class Host:
         """Write down what does not leave; a full disk keeps it to itself."""
         with suppress(OSError):
             text = "".join(f"{line}\n" for line in lines)
-            files.write(self.folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+            files.write(self._keep / PROBLEM, [text.encode(errors="replace")], mode=0o600)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
