@@ -544,7 +544,7 @@ def test_advice_after_too_few_answers_fits_the_reason(tmp_path):
     build(tmp_path, min_group=30)
     policy = Policy(strict=False, min_clients="all")
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"), policy=policy)
-    with pytest.raises(Refused, match=r"min_group\)\)\. They will answer the same again: ask for something") as problem:
+    with pytest.raises(Refused, match=r"prevents it\)\. They will answer the same again: ask for something") as problem:
         fed.ask(rows_here)
     assert "when they are back" not in str(problem.value)
     everyone = transport(tmp_path)
