@@ -28,7 +28,7 @@ FILE = "releases"
 """In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
 DECLINES = (
     "the answer would tell of too few rows by the rules of its owner (min_group and [disclosure] in site.toml): "
-    "'problem.txt' in the site's folder says which. Where an earlier formula used a few rows more or fewer because values "
+    "'problem.txt' in the site's folder says which. Where an earlier formula used a few rows more or fewer as values "
     "are missing, keep its columns, or let the owner leave out so many rows that min_group differ. The rule 'complete' "
     "prevents it."
 )
