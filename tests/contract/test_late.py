@@ -1,7 +1,5 @@
 """Messages that come twice, or late: whatever copies reach a site, and whenever, the run has the same numbers."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -13,12 +11,6 @@ from tests.contract.cases import quadratic
 from tests.contract.test_faults import add, read
 
 M, SITES = 9, 3
-
-
-@pytest.fixture(autouse=True)
-def no_power_cut(monkeypatch):
-    """Files need not reach the disk: here processes die, machines do not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @work
