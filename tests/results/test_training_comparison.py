@@ -106,7 +106,7 @@ def test_with_one_seed_the_interval_is_of_the_point_itself():
 
 def test_clients_with_names_are_the_same_in_every_seed():
     rng = np.random.default_rng(0)
-    loss, weight = rng.normal(size=(2, 3)), np.full(3, 4.0)
+    loss, weight = 9.0 + rng.normal(size=(2, 3)), np.full(3, 4.0)
     settled = config(data={"partition": "given"}, run={"seeds": 2})
     labels = [("a", "b", "c"), ("b", "c", "a")]
     runs = [
@@ -130,6 +130,35 @@ def scored(greater):
 def far(outputs, targets):
     """An error of one's own, which is far from 0 to 1."""
     return 50.0 + (outputs.argmax(1) - targets).abs().double()
+
+
+def nothing(outputs, targets):
+    """A score that is defined for no row."""
+    return 0.0 * outputs[:, 0] + float("nan")
+
+
+@pytest.mark.parametrize("greater", [True, False])
+def test_a_score_that_is_no_number_judges_nothing_and_is_named(greater):
+    pytest.importorskip("torch")
+    asked = scored(greater)
+    model = asked.model | {"score": f"{__name__}:nothing"}
+    options = {"fedavg": {"eta": [1e-9, 0.1]}}
+    given = replace(asked, model=model, run=asked.run | {"rounds": 4, "patience": 2}, options=options)
+    plain = replace(given, model=model | {"score": None, "greater_is_better": None, "loss": f"{__name__}:cross"})
+    result, by_loss = compare(given, ["fedavg"]), compare(plain, ["fedavg"])
+    assert result.score == "loss" and result.best == by_loss.best == result.table["loss"].idxmin()
+    assert result.table["nothing"].isna().all() and result.table["chosen"].equals(by_loss.table["chosen"])
+    assert (result.table["loss"] == by_loss.table["loss"]).all()
+    text = render_text(page.comparison_table(result), 200)
+    assert "No method has a nothing that is a number for all clients: methods are ordered by their loss." in text
+    assert any("the nothing of fedavg is not a number at client" in note for note in page.notes(result))
+
+
+def cross(outputs, targets):
+    """The cross-entropy as a loss of one's own, of which no accuracy is known."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(outputs, targets, reduction="none")
 
 
 def test_a_score_of_one_s_own_has_its_name_and_no_bounds():
@@ -226,3 +255,15 @@ def test_scores_leave_out_clients_without_sound_rows():
     assert found["accuracy_worst"] == 0.25
     assert found["accuracy_10th"] == pytest.approx(0.275)
     assert found["loss_worst"] == 3.0
+
+
+def test_intervals_of_a_loss_that_cannot_be_negative_end_at_0(result):
+    runs = {
+        "fedavg": [
+            Trained("fedavg", {}, k, None, Scores(np.array([0.1, high]), None, np.ones(2), Rule()), [], "running", 1)
+            for k, high in enumerate((0.2, 4.0))
+        ]
+    }
+    own = replace(result.config, model=result.config.model | {"path": "mlp", "loss": f"{__name__}:cross"})
+    assert comparison.Comparison(result.config, runs, [None, None], {}).interval("fedavg")[1] == 0.0
+    assert comparison.Comparison(own, runs, [None, None], {}).interval("fedavg")[1] < 0.0

@@ -95,6 +95,8 @@ def _order(result: Comparison) -> str:
             f" One class has {words.fixed(100.0 * rule.common, 1)}% of the outcomes, so that always naming it is right "
             "as often: methods are ordered by their loss, and balanced accuracy is the mean over classes."
         )
+    if rule.greater is not None:
+        return f" No method has a {rule.score} that is a number for all clients: methods are ordered by their loss."
     return (
         f" Whether a larger {rule.score} is better is not said (model.greater_is_better): methods are ordered by their "
         "loss."
@@ -168,6 +170,11 @@ def unscored(run: Trained) -> list[str]:
     if len(wild):
         who = listed([words.short(run.labels[i]) for i in wild])
         out.append(f"Seed {run.seed}: the loss of {run.method} is not finite at client {who}.")
+    if scores.score is not None:
+        none = np.flatnonzero((scores.weight > 0.0) & np.isfinite(scores.loss) & ~np.isfinite(scores.score))
+        if len(none):
+            who = listed([words.short(run.labels[i]) for i in none])
+            out.append(f"Seed {run.seed}: the {scores.rule.score} of {run.method} is not a number at client {who}.")
     return out
 
 

@@ -16,6 +16,7 @@ from coterie.objectives import parts
 from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback
 from coterie.results.training.config import Config
+from coterie.results.training.model import not_negative
 from coterie.results.training.run import Trained, train
 from coterie.results.training.scores import BALANCED, Rule, statistic
 
@@ -54,8 +55,9 @@ class Comparison:
     @cached_property
     def rule(self) -> Rule:
         """What methods are judged by, in every seed alike."""
-        rules = [run.scores.rule for runs in self.runs.values() for run in runs]
-        return max(rules, key=lambda rule: rule.common)
+        rules = [[run.scores.rule for run in runs] for runs in self.runs.values()]
+        first = max((rule for one in rules for rule in one), key=lambda rule: rule.common)
+        return replace(first, finite=any(all(rule.finite for rule in one) for one in rules))
 
     @property
     def score(self) -> str:
@@ -83,12 +85,13 @@ class Comparison:
 
     def clients(self, name: str) -> Floats:
         """The score of every client (seeds, m)."""
-        return np.stack([r.scores.loss if self.score == "loss" else r.scores.judged for r in self.runs[name]])
+        return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
 
     def interval(self, name: str, other: str | None = None, what: str = "") -> tuple[float, float, float]:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
 
-        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1.
+        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
+        of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score
         found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
@@ -98,8 +101,11 @@ class Comparison:
             value, moved = value - [v for v, _ in less], [u - v for u, (_, v) in zip(moved, less, strict=True)]
         mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
         low, high = mean - half, mean + half
-        if other is None and what in ("accuracy", BALANCED) and self.rule.score == "accuracy":
-            low, high = max(low, 0.0), min(high, 1.0)
+        share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
+        if other is None and (share or (what == "loss" and not_negative(self.config))):
+            low = max(low, 0.0)
+        if other is None and share:
+            high = min(high, 1.0)
         return mean, low, high
 
     def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
@@ -285,9 +291,7 @@ def pick(inner: Bench, name: str, watch: Watch = quiet, where: str = "") -> dict
 
 def _valued(
     bench: Bench, name: str, candidates: list[dict[str, Any]], watch: Watch, where: str
-) -> Iterator[tuple[float, dict[str, Any]]]:
+) -> Iterator[tuple[tuple[bool, float], dict[str, Any]]]:
     for k, setting in enumerate(candidates):
         done = train(bench, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
-        value = done.scores.best[done.scores.weight > 0.0]
-        good = not done.trouble and len(value) and bool(np.isfinite(value).all())
-        yield float(value.mean()) if good else -np.inf, setting
+        yield (False, -np.inf) if done.trouble else done.scores.standing, setting

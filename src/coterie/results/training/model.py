@@ -202,6 +202,11 @@ def rule(config: Config, y: Array) -> Rule:
     return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
 
 
+def not_negative(config: Config) -> bool:
+    """Whether the loss is one of the package's own, by name, none of which is ever below 0."""
+    return config.model["path"] == "softmax" or ":" not in config.model["loss"]
+
+
 def classes(config: Config, y: Array) -> npt.NDArray[np.int64] | None:
     """Outcomes as classes from 0 (n, ...): those of every row, pixel or label; None where they are none."""
     model = config.model

@@ -157,8 +157,9 @@ class _Run:
             scores = self.judge.scores(theta)
             value = float(np.nanmean(np.where(scores.weight > 0.0, scores.best, np.nan)))
             entry["validation"] = scores.rule.sign * value
-            if not self.best or value > self.best["value"]:
-                self.best = {"value": value, "round": self.state["t"], "theta": theta}
+            judged, value = scores.rule.by != "loss", value if np.isfinite(value) else -np.inf
+            if not self.best or (judged, value) > (self.best["judged"], self.best["value"]):
+                self.best = {"judged": judged, "value": value, "round": self.state["t"], "theta": theta}
         self.curve.append(entry | {"seconds": self.seconds})
 
     def look(self, rounds: int) -> Look:

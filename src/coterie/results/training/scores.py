@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,20 @@ class Rule:
         Whether a larger score is better; None where nobody has said so.
     common : float, default 0
         Share of the most frequent class among held-out outcomes; 0 where there are no classes.
+    finite : bool, default True
+        Whether the score is a number for every client with held-out rows.
     """
 
     score: str = ""
     greater: bool | None = True
     common: float = 0.0
+    finite: bool = True
 
     @property
     def by(self) -> str:
-        """The score, or "loss" where there is no score, its direction is not known, or one class is nearly all."""
-        return self.score if self.score and self.greater is not None and self.common < RARE else "loss"
+        """The score; "loss" where there is none, one class is nearly all, or its direction or its value is unknown."""
+        good = self.score and self.greater is not None and self.common < RARE and self.finite
+        return self.score if good else "loss"
 
     @property
     def sign(self) -> float:
@@ -87,6 +91,8 @@ class Scores:
             found = np.asarray(held.predict(theta))
             found = found if found.dtype.kind == "i" else (found.reshape(outcomes.shape) > 0.0).astype(np.int64)
             hits, counts = by_class(outcomes, found, np.where(weight[owner] > 0.0, owner, -1), len(weight))
+        if score is not None:
+            rule = replace(rule, finite=bool(np.isfinite(score[weight > 0.0]).all()))
         return cls(loss, score, weight, rule, hits, counts)
 
     @property
@@ -94,15 +100,21 @@ class Scores:
         """The share that is classified rightly (m,), where there are classes."""
         return self.score if self.rule.score == "accuracy" else None
 
-    @property
-    def judged(self) -> Floats:
-        """What is judged by (m,)."""
-        return self.loss if self.score is None or self.rule.by == "loss" else self.score
+    def judged(self, rule: Rule) -> Floats:
+        """What a rule judges by (m,)."""
+        return self.loss if self.score is None or rule.by == "loss" else self.score
 
     @property
     def best(self) -> Floats:
         """The same so that larger is better (m,)."""
-        return self.rule.sign * self.judged
+        return self.rule.sign * self.judged(self.rule)
+
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """What models are chosen by, larger is better: whether the score judges, and its mean over clients, or -inf."""
+        best = self.best[self.weight > 0.0]
+        good = len(best) > 0 and bool(np.isfinite(best).all())
+        return self.rule.by != "loss", float(best.mean()) if good else -np.inf
 
     def ratio(self, what: str) -> tuple[Floats, Floats]:
         """Numerators and denominators (m, K), whose ratios of sums over clients have ``what`` as their mean."""
