@@ -166,3 +166,70 @@ def test_a_spline_that_is_told_to_extend_does():
 def test_bounds_that_do_not_hold_the_fitted_table_name_its_rows():
     with pytest.raises(CoterieError, match=r"in \d+ rows \(data rows .*extend beyond the range of 'bs\(x"):
         fit("bs(x, df=4, lower_bound=2, upper_bound=5)")
+
+
+SIGNS = {
+    "1/x": ["'1/x' is 'x'", "I(1 / x)"],
+    "x/z": ["'x/z' is 'x + x:z'", "I(x / z)"],
+    "`a b`/z": ["I(`a b` / z)"],
+    "k/x": [],
+    "x/k": [],
+    "x - z": ["'- z' leaves out a term that the formula does not have", "I(x - z)"],
+    "-x": ["I(-x) would be"],
+    "x + z - z": [],
+    "x - 1": [],
+    "(x + z):x": ["'x:x' is 'x'"],
+    "(x + z)*x": ["'x*x' is 'x'"],
+    "(x + k):k": [],
+}
+
+
+@pytest.mark.parametrize(("right", "words"), SIGNS.items(), ids=SIGNS)
+def test_arithmetic_that_a_formula_takes_for_terms_gets_a_note(right, words):
+    notes = [n for n in fit(right).notes if "arithmetic" in n]
+    assert len(notes) == bool(words)
+    assert all(word in notes[0] for word in words)
+
+
+def test_contrasts_of_ordered_levels_say_that_text_is_taken_by_the_alphabet():
+    df = table().assign(size=np.resize(["low", "mid", "high"], N))
+    own = df.assign(size=pd.Categorical(df["size"], ["low", "mid", "high"], ordered=True))
+    for contrast in ("Poly", "contr.poly", "contr.helmert(reverse=False)", "Diff"):
+        assert any("'high', 'low', 'mid'" in n for n in fit(f"C(size, {contrast})", df).notes)
+        assert not any("alphabet" in n for n in fit(f"C(size, {contrast})", own).notes)
+    for right in ("C(size, Sum)", "C(year, Poly)", "size"):
+        assert not any("alphabet" in n for n in fit(right, df).notes)
+
+
+FAULTS = {
+    "exp(log) + log(exp)": "Rename the column 'exp': the formula calls a function of that name",
+    "exp(`class`)": "Rename the column 'class', which is a word of Python",
+    "x + ``": "names no column between two backticks",
+    "cr(x, df=4)": "Write cr(x, df=4, constraints='center')",
+    "te(cr(x), cr(z))": "bs(x, df=4):bs(z, df=4)",
+    "offset(log(z))": "offset='name'",
+    "log(z)": "Correct these rows, or leave them out of the table",
+}
+
+
+@pytest.mark.parametrize(("right", "words"), FAULTS.items(), ids=FAULTS)
+def test_more_faults_have_their_remedy(right, words):
+    with pytest.raises(CoterieError) as e:
+        fit(right, table().assign(exp=1.0, log=2.0, **{"class": 3.0}))
+    assert words in str(e.value)
+
+
+def test_a_short_name_in_backticks_is_not_found_inside_of_other_words():
+    df = table().assign(o=np.resize(["a", "b", "d"], N))
+    np.testing.assert_array_equal(fit("C(`o`, contr.sum)", df).model.root, fit("C(o, contr.sum)", df).model.root)
+
+
+def test_numbers_that_are_text_are_refused_and_whole_ones_get_a_note():
+    df = table()
+    for column in (df.x.astype(str), [v if i % 2 else str(v) for i, v in enumerate(df.x)]):
+        with pytest.raises(CoterieError, match="numbers that are text, such as .* pandas.to_numeric"):
+            fit("x", df.assign(x=column))
+    assert any("all of it is whole numbers" in n for n in fit("year", df.assign(year=df.year.astype(str))).notes)
+    for right, front in (("C(year)", ""), ("year", "0")):
+        notes = fit(right, df.assign(year=front + df.year.astype(str))).notes
+        assert not any("whole numbers" in n for n in notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -38,6 +37,8 @@ _ORDINALS = frozenset({"st", "nd", "rd", "th"})
 _UNITS = 3
 """Most units that one column may have; with more of them its texts are names, such as 3A and 4B."""
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
+_NUMBERS = (int, float, np.integer, np.floating, Decimal, np.bool_)
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _MISSING = "missing values"
 _NOT_NUMBERS = "values that are not numbers"
 _ARROW_TEXT = frozenset({"string[pyarrow]", "large_string[pyarrow]"})
@@ -88,11 +89,15 @@ def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
         if name not in known:
             several = "," in name and set(map(str.strip, name.split(","))) <= set(known)
             hint = " Name each column by itself." if several else meant(name, known)
+            if name in df.index.names:
+                hint = " It is in the index: reset_index() makes a column of it."
             raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
 
 
 def meant(name: str, known: Sequence[str]) -> str:
     """The end of a message about a column that is not there: the nearest ones, or those there are."""
+    if not known:
+        return " The table has no columns."
     return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
 
 
@@ -110,7 +115,7 @@ def kind_of(series: pd.Series[Any], name: str) -> Kind:
     import pandas as pd
 
     dtype = series.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
+    if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<values=string"):
         return "category"
     if pd.api.types.is_bool_dtype(dtype) or (
         pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
@@ -121,10 +126,12 @@ def kind_of(series: pd.Series[Any], name: str) -> Kind:
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         present = series.dropna()
         kinds = {type(v) for v in present}
-        if all(issubclass(k, (numbers.Real, Decimal, np.bool_)) for k in kinds):
+        if all(issubclass(k, _NUMBERS) for k in kinds):
             return "number"
-        if all(issubclass(k, (str, numbers.Real, Decimal, np.bool_)) for k in kinds):
+        if all(issubclass(k, (str, *_NUMBERS)) for k in kinds):
             return _kind_of_text(series, name)
+        found = next(k.__name__ for k in kinds if not issubclass(k, (str, *_NUMBERS)))
+        dtype = found if found.startswith(("date", "time")) else f"object ({found})"
     raise CoterieError(
         f"Column '{name}' holds {_thing(dtype)}, which a formula cannot use; make a column of numbers or text of it."
     )
@@ -144,13 +151,41 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
             f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it (or if '{name}' "
             f"is a category, write C({name}) in the formula)."
         )
+    if parsed.all():  # digits alone may be codes, such as those of years or ZIP areas
+        written = [t for t in counts.index if not _WHOLE.fullmatch(str(t))]
+        if len(written) > 2:
+            raise CoterieError(
+                f"Column '{name}' has numbers that are text, such as {written[0]!r}: make them numbers, as "
+                f"pandas.to_numeric does (or if '{name}' is a category, write C({name}) in the formula)."
+            )
+        return "category"
     written = _numbers_as_text(counts.index)
-    if 2 * (readable + int(counts[written].sum())) > total and not parsed.all() and len(counts) > 2:
+    if 2 * (readable + int(counts[written].sum())) > total and len(counts) > 2:
+        such = next((t for t in written if _unread(t)), written[0])
         raise CoterieError(
-            f"Column '{name}' has numbers that are written as text, such as {written[0]!r}: write them as in 1234.5, "
+            f"Column '{name}' has numbers that are written as text, such as {such!r}: write them as in 1234.5, "
             f"without signs or units around them (or if '{name}' is a category, write C({name}) in the formula)."
         )
     return "category"
+
+
+def whole_text(series: pd.Series[Any]) -> bool:
+    """Whether a column is text of whole numbers, more than two and none with a zero in front, as codes have."""
+    import pandas as pd
+
+    if isinstance(series.dtype, pd.CategoricalDtype) or pd.api.types.is_numeric_dtype(series.dtype):
+        return False
+    texts = [str(v).strip() for v in series.dropna().unique()[:1001]]
+    return len(texts) > 2 and all(_WHOLE.fullmatch(t) and not t.lstrip("+-")[:-1].startswith("0") for t in texts)
+
+
+def _unread(text: str) -> bool:
+    """Whether a text is not a number as computers write them."""
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
 
 
 def _numbers_as_text(values: Iterable[Any]) -> list[str]:
@@ -230,10 +265,9 @@ def fault_text(column: str, what: str, bad: Mask, df: pd.DataFrame) -> str:
         texts = read_as_missing(df, [column]) if what == _MISSING else []
         return f"column '{column}' has {what} in {at_rows(bad)}{f', where {texts[0]}' if texts else ''}"
     values = list(dict.fromkeys(df[column][bad].astype(str)))
-    return (
-        f"column '{column}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} "
-        f"(if '{column}' is a category, write C({column}) in the formula)"
-    )
+    written = 2 * len(_numbers_as_text(values)) > len(values)
+    hint = "write numbers as in 1234.5" if written else f"if '{column}' is a category, write C({column}) in the formula"
+    return f"column '{column}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} ({hint})"
 
 
 def read_as_missing(df: pd.DataFrame, columns: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import lru_cache
+from keyword import iskeyword
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ COLUMNS = 2000
 """Most columns of a design matrix."""
 WORK = 3_000_000
 """Most factors that are looked at on the way from a formula to its terms; a million take about a second."""
+_NUMBER = re.compile(r"[0-9.]+")
 
 
 def formulaic_terms(side: str, formula: str) -> Any:
@@ -37,33 +39,65 @@ def formulaic_terms(side: str, formula: str) -> Any:
         raise CoterieError(f"The formula '{shortened(formula)}' is nested too deeply.") from e
     except (FormulaicError, SyntaxError, ValueError, IndexError, MemoryError) as e:
         reason = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(e)).strip().split("\n")[0].rstrip(". ")
-        reason = shortened(reason.replace("insuffient", "insufficient"))
+        reason = shortened(re.sub(r" \(<unknown>.*\)", "", reason.replace("insuffient", "insufficient")))
         compared = re.search(r"Unknown operator '[<>=!]", reason)
         hint = " Write a comparison inside I(), as in I(x > 3)." if compared else ""
+        if word := next(filter(iskeyword, re.findall(r"`(\w+)`", side)), None):
+            hint = f" Rename the column '{word}', which is a word of Python, to use it in a function."
         raise CoterieError(f"The formula '{shortened(formula)}' cannot be read: {reason}.{hint}") from e
 
 
-def vanishing(side: str) -> list[tuple[str, str, int]]:
-    """Powers and products that one side of a formula takes for the term itself: what is written, term and power.
+def vanishing(side: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Arithmetic of numbers that one side of a formula takes for something else, since its signs combine terms.
 
-    ``x^2``, ``x**2``, ``x:x`` and ``x*x`` all are ``x``: these signs combine terms and are not arithmetic.
+    ``x^2``, ``x**2``, ``x:x`` and ``x*x`` all are ``x``, ``x / z`` is ``x + x:z``, and ``- z`` leaves out a term that
+    may not be there. Each with what it is taken for (empty: nothing), a form of what may be meant, and its factors.
     """
     from formulaic.parser import DefaultFormulaParser
 
-    found, below = [], [DefaultFormulaParser().parse(side, target="ast")]
+    found, below, leaves, less = [], [DefaultFormulaParser().parse(side, target="ast")], Counter[str](), []
     while below:
         node = below.pop()
         if not hasattr(node, "operator"):
+            leaves[str(node)] += 1
             continue
         symbol = node.operator.symbol
         factors = _product(node.args[0], ":") if symbol in ("**", "^") else _product(node, symbol)
         below += factors if symbol in (":", "*") else node.args
         plain = [str(f) for f in factors if not hasattr(f, "operator")]
         if symbol in ("**", "^") and len(plain) == len(factors) == 1 and str(node.args[1]) != "1":
-            found.append((f"{plain[0]}{symbol}{node.args[1]}", plain[0], int(str(node.args[1]))))
+            n = str(node.args[1])
+            found.append((f"{plain[0]}{symbol}{n}", plain[0], f"I({{0}}**{n})", (plain[0],)))
         elif symbol in (":", "*"):
-            found += [(symbol.join([f] * n), f, n) for f, n in Counter(plain).items() if n > 1]
+            summands = [s for f in factors if hasattr(f, "operator") for s in set(_summands(f)) if s in plain]
+            times = Counter(plain + summands)
+            found += [(symbol.join([f] * n), f, f"I({{0}}**{n})", (f,)) for f, n in times.items() if n > 1]
+        elif symbol == "/" and len(sides := [str(a) for a in node.args if not hasattr(a, "operator")]) == 2:
+            kept = [side for side in sides if not _NUMBER.fullmatch(side)]
+            means = kept[0] if len(kept) == 1 else f"{sides[0]} + {sides[0]}:{sides[1]}"
+            found.append((f"{sides[0]}/{sides[1]}", means, "I({0} / {1})", tuple(sides)))
+        elif symbol == "-" and not hasattr(node.args[-1], "operator"):
+            less.append((_last(node.args[0]) if len(node.args) == 2 else "", str(node.args[-1])))
+    for before, name in less:
+        if leaves[name] == 1 and not _NUMBER.fullmatch(name):
+            alone = not before or _NUMBER.fullmatch(before)
+            form = "I(-{0})" if alone else "I({0} - {1})"
+            found.append((f"- {name}", "", form, (name,) if alone else (before, name)))
     return found[::-1]
+
+
+def _summands(node: Any) -> list[str]:
+    """The names and numbers of a sum."""
+    if not hasattr(node, "operator"):
+        return [str(node)]
+    return [s for part in node.args for s in _summands(part)] if node.operator.symbol == "+" else []
+
+
+def _last(node: Any) -> str:
+    """The last name or number in a syntax tree."""
+    while hasattr(node, "operator"):
+        node = node.args[-1]
+    return str(node)
 
 
 def _product(node: Any, symbol: str) -> list[Any]:

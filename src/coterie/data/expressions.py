@@ -33,7 +33,8 @@ HABITS = {
     **dict.fromkeys(("offset", "weights"), "leave it out, and name the column by {f}='{0}' (--{f} {0})"),
     **dict.fromkeys(("factor", "as.factor", "ordered", "as.ordered"), "write C({0})"),
     **dict.fromkeys(("as.numeric", "as.integer"), "write {0}, and make the column one of numbers"),
-    **dict.fromkeys(("s", "ns", "te", "ti", "t2", "lo", "rcs", "pspline"), _SMOOTH),
+    **dict.fromkeys(("s", "ns", "lo", "rcs", "pspline"), _SMOOTH),
+    **dict.fromkeys(("te", "ti", "t2"), "write bs(x, df=4):bs(z, df=4) for a surface over two columns x and z"),
     **dict.fromkeys(("pow", "power", "np.power"), "write I({0}**2) for a power"),
     **dict.fromkeys(("relevel", "Treatment"), "write C({0}, contr.treatment('level')) to name the level of reference"),
     **dict.fromkeys(("interaction",), "write a:b"),
@@ -65,6 +66,7 @@ class Use:
         self.categories: set[str] = set()
         self.numeric: set[str] = set()
         self.reckoned: set[str] = set()
+        self.functions: set[str] = set()
         self.stateful = False
         self.width = 1
 
@@ -74,6 +76,7 @@ class Use:
         self.categories |= other.categories
         self.numeric |= other.numeric
         self.reckoned |= other.reckoned
+        self.functions |= other.functions
 
     def read(self, expression: str, formula: str) -> None:
         """Walk an expression; raise for whatever is not on the list."""
@@ -126,6 +129,7 @@ class Use:
             yield from ast.iter_child_nodes(node)
             return
         function = ast.unparse(node.func)
+        self.functions.add(function.split(".")[0])
         if function == "C":
             self._category(node, aliases, expression)
             return
@@ -134,6 +138,8 @@ class Use:
             hint = f"{nearest(function, [*known, 'C'])} Compute it as a column of the table instead."
             if function in HABITS:
                 first = ast.unparse(node.args[0]) if node.args else "x"
+                if function in ("offset", "weights") and not isinstance(node.args[0] if node.args else None, ast.Name):
+                    first = "name"
                 hint = f" Instead {HABITS[function].format(aliases.get(first, first), f=function)}."
             raise CoterieError(f"The formula calls '{shortened(function)}', which is not one of its functions.{hint}")
         most = _ARGUMENTS.get(function, 1)

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 
 from coterie.data.columns import meant
 from coterie.data.expansion import COLUMNS, formulaic_terms, vanishing
@@ -42,6 +43,8 @@ class Parsed:
         Columns that stand inside another function or an operator.
     reckoned : frozenset of str
         Columns, of either side, that stand beside an operator such as ``*`` of Python.
+    functions : frozenset of str
+        What the right side calls: ``log``, ``C``, ``np``.
     bare : frozenset of str
         Columns that stand by themselves in a term.
     simple : tuple of str or None
@@ -54,8 +57,8 @@ class Parsed:
         The columns of each term of the right side.
     widths : tuple of int
         How many columns of numbers each term makes, its categories aside; empty where each makes one.
-    vanishing : tuple of (str, str, int)
-        Powers that are the term itself: see :func:`coterie.data.expansion.vanishing`.
+    vanishing : tuple of (str, str, str, tuple of str)
+        Arithmetic that is none: see :func:`coterie.data.expansion.vanishing`.
     """
 
     formula: str
@@ -67,13 +70,20 @@ class Parsed:
     categories: frozenset[str] = frozenset()
     numeric: frozenset[str] = frozenset()
     reckoned: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
     simple: tuple[str, ...] | None = None
     intercept: bool = True
     stateful: tuple[str, ...] = ()
     factors: tuple[tuple[str, ...], ...] = ()
     widths: tuple[int, ...] = ()
-    vanishing: tuple[tuple[str, str, int], ...] = ()
+    vanishing: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()
+
+    @property
+    def ordered(self) -> list[tuple[str, str]]:
+        """Columns whose contrasts depend on the order of their levels, each with the contrast's name."""
+        found = re.findall(r"C\(\s*(?:`([^`]+)`|([\w.]+))\s*,[^()]*?(contr\.(?:poly|helmert|diff))\b", self.right)
+        return list(dict.fromkeys((quoted or plain, contrast) for quoted, plain, contrast in found))
 
     @property
     def plain_outcome(self) -> bool:
@@ -115,7 +125,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     left, right = _sides(formula)
     outcome, use = _left(formula, left)
     outcome_columns = tuple(use.columns)
-    right = as_contrasts(right) if "C(" in right else right
+    right = _unquoted(as_contrasts(right) if "C(" in right else right)
     right = _write_out_dot(formula, right, known, {*outcome_columns, *exclude})
     text = f"{left.strip()} ~ {right.strip()}"
     _need_length(len(text), text)
@@ -135,6 +145,8 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
         raise CoterieError(
             f"Column '{first}' is on both sides of the formula '{shortened(text)}'; it cannot explain itself."
         )
+    if clash := parsed.functions.intersection(parsed.columns):
+        raise CoterieError(f"Rename the column '{min(clash)}': the formula calls a function of that name.")
     if known is not None:
         there = set(known)
         for column in (*outcome_columns, *parsed.columns):
@@ -145,6 +157,15 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     return parsed
 
 
+def _unquoted(side: str) -> str:
+    """A side without the backticks around short names, such as ``o``, that formulaic would also put inside ``contr``."""
+    bare = re.sub(r"`[^`]*`", "``", side)
+    for name in set(re.findall(r"`([^\W\d]\w*)`", side)):
+        if re.search(rf"(?<=\w){name}|{name}(?=\w)", bare) and not iskeyword(name):
+            side = side.replace(f"`{name}`", name)
+    return side
+
+
 def _sides(formula: str) -> tuple[str, str]:
     if not formula.strip():
         raise CoterieError("The formula is empty: write outcome ~ columns, for example 'score ~ hours + age'.")
@@ -152,6 +173,8 @@ def _sides(formula: str) -> tuple[str, str]:
     if dotted := re.search(r"(?<![\w.])(as\.\w+)\(\s*([\w.]*)", bare):
         meant = HABITS.get(dotted[1], "make a column of the table of it").format(dotted[2], f=dotted[1])
         raise CoterieError(f"The formula calls '{dotted[1]}', which is R's. Instead {meant}.")
+    if "``" in formula:
+        raise CoterieError(f"The formula '{shortened(formula)}' names no column between two backticks.")
     if "`" in bare:
         raise CoterieError(f"The formula '{shortened(formula)}' has a backtick without its partner.")
     if "|" in bare:
@@ -258,6 +281,7 @@ def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tu
         categories=frozenset(total.categories),
         numeric=frozenset(total.numeric),
         reckoned=frozenset(total.reckoned),
+        functions=frozenset(total.functions),
         bare=frozenset(bare),
         stateful=tuple(dict.fromkeys(stateful)),
         factors=tuple(factors),

@@ -345,9 +345,17 @@ def _trouble(
         nearly = "" if apart <= _TOLERANCE else f" to {int(-np.log10(apart))} digits"
         return (
             f"Column '{terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}{nearly}: "
-            "its coefficient cannot be told from theirs. Leave one of them out of the formula."
+            f"its coefficient cannot be told from theirs. {_instead(terms[k], parts)}"
         )
     return None
+
+
+def _instead(term: str, parts: Sequence[str]) -> str:
+    """What to do about a column that others give."""
+    basis = re.match(r"(c[crs]\(.*)\)\[\d+\]$", term)
+    if basis and f"'{INTERCEPT}'" in parts and "constraints" not in term:
+        return f"Write {basis[1]}, constraints='center'): this basis holds the intercept."
+    return "Leave one of them out of the formula."
 
 
 def _gram(X: F64) -> F64:

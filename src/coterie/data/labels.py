@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -105,11 +106,10 @@ def _one_kind(uniques: Any) -> Labels:
         return _whole(distinct)
     kinds = {type(u) for u in distinct}
     if kinds and all(issubclass(k, (int, float, np.integer, np.floating)) and k is not bool for k in kinds):
-        return (
-            _whole(distinct.astype(np.float64))
-            if any(issubclass(k, (float, np.floating)) for k in kinds)
-            else (distinct.astype(np.int64))
-        )
+        if any(issubclass(k, (float, np.floating)) for k in kinds):
+            return _whole(distinct.astype(np.float64))
+        with suppress(OverflowError):  # of numbers that are too large for a machine, the texts are as good
+            return distinct.astype(np.int64)
     if kinds and kinds <= {bool, np.bool_}:
         return distinct.astype(bool)
     return _texts(distinct)

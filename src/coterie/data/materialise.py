@@ -60,7 +60,7 @@ def materialise(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[
         reason = _restore(str(e), aliases).strip().split("\n")[0].rstrip(".")
         if absent := re.match(r"Value `(.*)` for `\w+\.base` is not among the provided levels", reason):
             raise CoterieError(
-                f"A contrast in '{side}' names the level {absent[1]}, which the column does not have."
+                f"A contrast in '{side.strip()}' names the level {absent[1]}, which the column does not have."
             ) from e
         raise CoterieError(f"The formula cannot be computed on this table: {reason}.") from e
     state = dict(matrix.model_spec.transform_state)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients, Tree, arrange, relative_weights
 from coterie.data.columns import (
+    BadRows,
     as_name,
     as_names,
     at_rows,
@@ -25,6 +26,7 @@ from coterie.data.columns import (
     need,
     read_numbers,
     rows_text,
+    whole_text,
 )
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
@@ -40,6 +42,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 FAMILIES = ("gaussian", "binomial", "poisson")
+_BY_HAND = "Correct these rows, or leave them out of the table."
 COUNTS = 1e10
 """Largest count: above, a likelihood's digits are lost to rounding."""
 
@@ -102,7 +105,7 @@ def prepare(
     labels = {name: encode(table[name]) for name in (client, *levels)}
     rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
     dropped = tuple(notes)
-    notes += powers(table, parsed) + spellings(table, parsed, design, labels if part else {}, show=not part)
+    notes += signs(table, parsed) + spellings(table, parsed, design, labels if part else {}, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
@@ -125,6 +128,7 @@ def prepare(
         if design is None:
             design = Design.fit(table, parsed.formula, rows=take)
             design.need_variety()
+            notes += orders(parsed, table, design.levels)
         X, _ = design.matrices(table, outcome=False, rows=take)
         y = design.read_outcome(table, take)
         notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
@@ -147,9 +151,10 @@ def _mentioning(dropped: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except CoterieError as e:
-        if not dropped:
+        more = [_BY_HAND] * isinstance(e, BadRows) + list(dropped)
+        if not more:
             raise
-        raise type(e)(" ".join([str(e), *dropped])) from e
+        raise type(e)(" ".join([str(e), *more])) from e
 
 
 def check_choices(family: str, missing: str) -> None:
@@ -240,15 +245,45 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
-def powers(table: pd.DataFrame, parsed: Parsed) -> list[str]:
-    """What to say of powers of numbers that a formula takes for the numbers themselves."""
+def signs(table: pd.DataFrame, parsed: Parsed) -> list[str]:
+    """What to say of arithmetic of numbers that a formula takes for something else."""
     kinds, notes = column_kinds(table, parsed) if parsed.vanishing else {}, []
-    for written, base, power in parsed.vanishing:
-        if kinds.get(base) != "category":
-            name = base if re.fullmatch(r"[\w.]+(\(.*\))?", base) else f"`{base}`" if base in kinds else f"({base})"
+
+    def name(text: str) -> str:
+        if re.fullmatch(r"[\w.]+(\(.*\))?", text):
+            return text
+        return f"`{text}`" if text in table.columns else f"({text})"
+
+    for written, means, form, factors in parsed.vanishing:
+        if "category" in map(kinds.get, factors):
+            continue
+        meant = form.format(*map(name, factors))
+        notes.append(
+            f"'{written}' is '{means}' in a formula, where ^, **, *, / and : combine terms and are not arithmetic: write "
+            f"{meant} for the {'ratio' if '/' in form else 'power'}."
+            if means
+            else f"'{written}' leaves out a term that the formula does not have; a minus is not arithmetic there: "
+            f"{meant} would be."
+        )
+    for column in parsed.bare:
+        if column in table.columns and whole_text(table[column]):
             notes.append(
-                f"'{written}' is '{base}' in a formula, where ^, **, * and : combine terms and are not "
-                f"arithmetic: write I({name}**{power}) for the power."
+                f"Column '{column}' is text, and so a category, although all of it is whole numbers: make it a column of "
+                f"numbers if they are amounts, or write C({column})."
+            )
+    return notes
+
+
+def orders(parsed: Parsed, df: pd.DataFrame, levels: Mapping[str, Sequence[str]]) -> list[str]:
+    """What to say of contrasts that depend on the order of levels, where text has none of its own."""
+    notes = []
+    for column, contrast in parsed.ordered:
+        known = levels[column]
+        own = getattr(df[column].dtype, "ordered", False) or list(known) != sorted(known)
+        if len(known) > 2 and not own and not all(re.fullmatch(r"[+-]?[\d.]+", level) for level in known):
+            notes.append(
+                f"{contrast} takes the levels of '{column}' in the order of the alphabet: {listed(map(repr, known), 6)}. "
+                "For another order, number them, or make the column an ordered category."
             )
     return notes
 
@@ -327,7 +362,7 @@ def check_outcome(
         return rows_text(np.flatnonzero(bad) if rows is None else np.sort(rows[bad]))
 
     if not np.isfinite(y).all():
-        raise CoterieError(f"The outcome '{name}' is not a finite number in {where(~np.isfinite(y))}.")
+        raise CoterieError(f"The outcome '{name}' is not a finite number in {where(~np.isfinite(y))}. {_BY_HAND}")
     if family == "binomial":
         bad = (y != 0) & (y != 1)
         if bad.any():

@@ -156,6 +156,8 @@ def _bare(text: str) -> str:
     """Words in lower case without accents and marks, numbers without zeros in front of them or after their point."""
     text = re.sub(r"[T ]00:00(:00(\.0+)?)?$", "", text)  # a day, written as its first moment
     text = re.sub(r"^([+-]?\d+)(?:\.0+|(\.\d*?[1-9])0+)$", r"\1\2", text)
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d\d?", text):
+        text = f"{float(text):.17g}"
     letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     folded = "".join(letters).casefold().removeprefix("urn:uuid:")
     if re.fullmatch(r"\W*[0-9a-f]{8}(-?)([0-9a-f]{4}\1){3}[0-9a-f]{12}\W*", folded):

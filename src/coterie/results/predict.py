@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Level
 from coterie.data.columns import rows_text
-from coterie.data.labels import Labels, encode, find_labels
+from coterie.data.labels import Labels, encode, find_labels, label_text
 from coterie.data.spelling import numbered, resembling
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, pack
@@ -292,6 +292,8 @@ def slips(name: str, values: Any, known: Labels) -> list[str]:
     """What to say of labels that were never seen, where known ones may be meant."""
     labels = encode(values).labels
     strange = labels[find_labels(known, labels) < 0]
+    if known.dtype.kind == "f":  # 2.0 is written as 2
+        known = np.array([label_text(label) for label in known], dtype=object)
     pairs = resembling(strange, known) or (numbered(strange, known) if 2 * len(strange) > len(labels) else [])
     if not pairs:
         return []
