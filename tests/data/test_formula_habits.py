@@ -227,7 +227,7 @@ def test_a_short_name_in_backticks_is_not_found_inside_of_other_words():
 def test_numbers_that_are_text_are_refused_and_whole_ones_get_a_note():
     df = table()
     for column in (df.x.astype(str), [v if i % 2 else str(v) for i, v in enumerate(df.x)]):
-        with pytest.raises(CoterieError, match="numbers that are text, such as .* pandas.to_numeric"):
+        with pytest.raises(CoterieError, match=r"numbers that are text, such as .* pandas\.to_numeric"):
             fit("x", df.assign(x=column))
     assert any("all of it is whole numbers" in n for n in fit("year", df.assign(year=df.year.astype(str))).notes)
     for right, front in (("C(year)", ""), ("year", "0")):

@@ -158,7 +158,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
 
 
 def _unquoted(side: str) -> str:
-    """A side without the backticks around short names, such as ``o``, that formulaic would also put inside ``contr``."""
+    """A side without the backticks around names such as ``o``, which formulaic would put inside ``contr`` too."""
     bare = re.sub(r"`[^`]*`", "``", side)
     for name in set(re.findall(r"`([^\W\d]\w*)`", side)):
         if re.search(rf"(?<=\w){name}|{name}(?=\w)", bare) and not iskeyword(name):

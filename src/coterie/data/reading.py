@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,11 +25,11 @@ from coterie.data.columns import (
     need,
     read_numbers,
     rows_text,
-    whole_text,
 )
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import Coded, encode
+from coterie.data.remarks import orders, signs, spellings
 from coterie.data.spelling import remarks
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, NoRows, listed, nearest
@@ -243,61 +242,6 @@ def sound_rows(
     if len(rows) == 0:
         raise NoRows(f"No row is left without missing values: {sentence}.{remedy}")
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
-
-
-def signs(table: pd.DataFrame, parsed: Parsed) -> list[str]:
-    """What to say of arithmetic of numbers that a formula takes for something else."""
-    kinds, notes = column_kinds(table, parsed) if parsed.vanishing else {}, []
-
-    def name(text: str) -> str:
-        if re.fullmatch(r"[\w.]+(\(.*\))?", text):
-            return text
-        return f"`{text}`" if text in table.columns else f"({text})"
-
-    for written, means, form, factors in parsed.vanishing:
-        if "category" in map(kinds.get, factors):
-            continue
-        meant = form.format(*map(name, factors))
-        notes.append(
-            f"'{written}' is '{means}' in a formula, where ^, **, *, / and : combine terms and are not arithmetic: write "
-            f"{meant} for the {'ratio' if '/' in form else 'power'}."
-            if means
-            else f"'{written}' leaves out a term that the formula does not have; a minus is not arithmetic there: "
-            f"{meant} would be."
-        )
-    for column in parsed.bare:
-        if column in table.columns and whole_text(table[column]):
-            notes.append(
-                f"Column '{column}' is text, and so a category, although all of it is whole numbers: make it a column of "
-                f"numbers if they are amounts, or write C({column})."
-            )
-    return notes
-
-
-def orders(parsed: Parsed, df: pd.DataFrame, levels: Mapping[str, Sequence[str]]) -> list[str]:
-    """What to say of contrasts that depend on the order of levels, where text has none of its own."""
-    notes = []
-    for column, contrast in parsed.ordered:
-        known = levels[column]
-        own = getattr(df[column].dtype, "ordered", False) or list(known) != sorted(known)
-        if len(known) > 2 and not own and not all(re.fullmatch(r"[+-]?[\d.]+", level) for level in known):
-            notes.append(
-                f"{contrast} takes the levels of '{column}' in the order of the alphabet: {listed(map(repr, known), 6)}. "
-                "For another order, number them, or make the column an ordered category."
-            )
-    return notes
-
-
-def spellings(
-    table: pd.DataFrame, parsed: Parsed, design: Design | None, labels: Mapping[str, Coded], show: bool
-) -> list[str]:
-    """What :func:`coterie.data.spelling.remarks` says of the levels of categories, and of ``labels``."""
-    if design is not None:
-        names = list(design.levels)
-    else:
-        names = [name for name, kind in column_kinds(table, parsed).items() if kind == "category"]
-    columns = {**{name: encode(table[name]) for name in names}, **labels}
-    return [note for name, c in columns.items() for note in remarks(name, c.labels, c.joined, show)]
 
 
 def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[Tree, list[str]]:
