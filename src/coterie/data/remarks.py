@@ -56,7 +56,7 @@ def orders(parsed: Parsed, df: pd.DataFrame, levels: Mapping[str, Sequence[str]]
         if len(known) > 2 and not own and not all(re.fullmatch(r"[+-]?[\d.]+", level) for level in known):
             notes.append(
                 f"{contrast} takes the levels of '{column}' in the order of the alphabet: "
-                f"{listed(map(repr, known), 6)}. For another order, number them, or make the column an ordered category."
+                f"{listed(map(repr, known), 6)}. For another, number them or make an ordered category of them."
             )
     return notes
 
