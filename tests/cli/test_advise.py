@@ -50,7 +50,8 @@ def test_the_tables_in_files_are_those_of_the_library(end):
 def test_a_narrow_terminal_loses_no_client(monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     ran = coterie(*ARGUMENTS)
-    table_lines = ran.out.split("\n\n")[0].splitlines()
+    said, table_lines = ran.out.split("\n\n")[0], ran.out.split("\n\n")[1].splitlines()
+    assert said == "Read 60 rows of 6 schools from table.csv."
     assert max(map(len, table_lines)) <= width
     assert "  school" in table_lines[1] + table_lines[0]
     assert "birch" in ran.out

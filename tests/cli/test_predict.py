@@ -94,6 +94,7 @@ def test_into_a_file(model, out):
     ran = coterie("predict", "model", "new.csv", "--out", out)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines() == [
+        "Read 4 rows of 3 schools in 3 sectors from new.csv.",
         "Predicted 4 rows: 1 by client, 1 by cluster, 2 by global.",
         f"Written to {out}.",
     ]

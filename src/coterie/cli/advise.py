@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli import options as o
 from coterie.cli.common import Force, TablePath, check_table, need_room, our_table, place, say, status, width
+from coterie.cli.fit import told
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def advise(
     from coterie.report.advice import advice_table, collaborators_table
     from coterie.report.tables import render_text
 
+    print()
     if main is not None:
         print(render_text(collaborators_table(advice, main), width()))
     print(render_text(advice_table(advice), width()))
@@ -124,6 +126,7 @@ def _read(context: typer.Context) -> Advice:
         from coterie.data.table import read_table
         from coterie.results.advice import advise as advise_frame
 
-        df = read_table(context.params["table"], [options["client"], *options["cluster"]], na_values)
-    with status("Choosing collaborators ..."):
+        labels = [options["client"], *options["cluster"]]
+        df = read_table(context.params["table"], labels, na_values)
+    with told(df, context.params["table"], labels), status("Choosing collaborators ..."):
         return advise_frame(df, **options)

@@ -115,6 +115,7 @@ def compare(
     result = fit_table(context)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
+    print()
     print_comparison(result)
     if out is not None:
         from coterie.data.table import write_table

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +83,7 @@ def fit(
         check_folder(out)
         need_room(out / "model.json", inputs(table, network), False, our_document("coterie model"), "another folder")
         need_room(out / "report.html", inputs(table, network), force, our_page, "another folder")
-    result = fit_table(context, tell=True)
+    result = fit_table(context)
     if out is not None:
         with status("Writing the report ..."):
             keep(result, out)
@@ -101,11 +102,8 @@ def fit(
         say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {one(client)}.")
 
 
-def fit_table(context: typer.Context, tell: bool = False) -> FitResult:
-    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit.
-
-    ``tell``: say what was read as soon as it is checked, before the first method is fitted.
-    """
+def fit_table(context: typer.Context) -> FitResult:
+    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
     options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out", "force")}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
@@ -117,23 +115,30 @@ def fit_table(context: typer.Context, tell: bool = False) -> FitResult:
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
         from coterie.data.table import read_table
-        from coterie.results.fitting import STARTING
 
         split_by = [options["split_by"]] if options["split_by"] is not None else []
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
+    labels = [options["client"], *options["cluster"]]
+    with told(df, context.params["table"], labels), status("Comparing the methods ..."):
+        return fit_frame(df, **options)
+
+
+@contextmanager
+def told(df: pd.DataFrame, table: Path, labels: list[str]) -> Iterator[None]:
+    """Say what was read as soon as it is checked, before the first method is fitted."""
+    from coterie.results.compare import STARTING
+
     stream = sys.stdout  # before anything that moves on a terminal takes its place
 
     def starting() -> None:
         with redirect_stdout(stream):
-            say(what_was_read(df, context.params["table"], options["client"], list(options["cluster"])))
+            say(what_was_read(df, table, labels))
 
-    token = STARTING.set(starting) if tell else None
+    token = STARTING.set(starting)
     try:
-        with status("Comparing the methods ..."):
-            return fit_frame(df, **options)
+        yield
     finally:
-        if token is not None:
-            STARTING.reset(token)
+        STARTING.reset(token)
 
 
 def inputs(table: Path, network: list[str] | None) -> list[Path]:
@@ -188,14 +193,15 @@ def keep(result: FitResult, out: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def what_was_read(df: pd.DataFrame, table: Path, client: str, cluster: list[str]) -> str:
+def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:
     """Rows, clients and clusters of the table in one sentence."""
     from coterie.data.labels import encode
     from coterie.report.words import one, several
 
-    sizes = {name: len(encode(df[name]).labels) for name in (client, *cluster)}
-    groups = [f"{size:,} {one(name) if size == 1 else several(name)}" for name, size in sizes.items()]
-    return f"Read {len(df):,} rows of {' in '.join(groups)} from {table}."
+    sizes = {name: len(encode(df[name]).labels) for name in labels}
+    groups = [f"{size:,} {one(name) if size == 1 else several(name)}" for name, size in sizes.items() if size]
+    rows = f"{len(df):,} row{'s' * (len(df) != 1)}"
+    return f"Read {rows} of {' in '.join(groups) or 'no ' + several(labels[0])} from {table}."
 
 
 def print_comparison(result: FitResult) -> None:

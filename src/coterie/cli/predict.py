@@ -21,6 +21,7 @@ from coterie.cli.common import (
     say,
     status,
 )
+from coterie.cli.fit import what_was_read
 from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def predict(
     with status("Reading the table ..."):
         df, kept = read(table, result, keep or [], o.na_values(na_value))
     df = of_client(df, result.model, client)
+    labels = [result.model.client_name, *(level.name for level in result.model.levels if level.name in df.columns)]
+    if out is not None or sys.stderr.isatty():
+        say(what_was_read(df, table, labels), error=out is None)
     answers = result.predict(df, interval=interval, missing=missing)  # type: ignore[arg-type]
     frame = beside(df, [result.model.client_name, *kept], answers)
     if out is not None:

@@ -29,7 +29,7 @@ from coterie.data.columns import (
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.labels import Coded, encode
-from coterie.data.remarks import orders, signs, spellings
+from coterie.data.remarks import signs, spellings
 from coterie.data.spelling import remarks
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, NoRows, listed, nearest
@@ -127,7 +127,6 @@ def prepare(
         if design is None:
             design = Design.fit(table, parsed.formula, rows=take)
             design.need_variety()
-            notes += orders(parsed, table, design.levels)
         X, _ = design.matrices(table, outcome=False, rows=take)
         y = design.read_outcome(table, take)
         notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)

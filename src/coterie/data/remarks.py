@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from coterie.data.columns import column_kinds, whole_text
+from coterie.data.columns import column_kinds, read_levels, whole_text
 from coterie.data.labels import Coded, encode
 from coterie.data.spelling import remarks
 from coterie.errors import listed
@@ -44,14 +44,14 @@ def signs(table: pd.DataFrame, parsed: Parsed) -> list[str]:
                 f"Column '{column}' is text, and so a category, although all of it is whole numbers: make it a column "
                 f"of numbers if they are amounts, or write C({column})."
             )
-    return notes
+    return notes + orders(table, parsed)
 
 
-def orders(parsed: Parsed, df: pd.DataFrame, levels: Mapping[str, Sequence[str]]) -> list[str]:
+def orders(df: pd.DataFrame, parsed: Parsed) -> list[str]:
     """What to say of contrasts that depend on the order of levels, where text has none of its own."""
     notes = []
     for column, contrast in parsed.ordered:
-        known = levels[column]
+        known = read_levels(df[column])[1]
         own = getattr(df[column].dtype, "ordered", False) or list(known) != sorted(known)
         if len(known) > 2 and not own and not all(re.fullmatch(r"[+-]?[\d.]+", level) for level in known):
             notes.append(

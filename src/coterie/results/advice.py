@@ -25,7 +25,7 @@ from coterie.methods.collaboration.options import Options
 from coterie.methods.fitted import Fitted, Problem
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
-from coterie.results.compare import ROWS_PER_BLOCK, Evidence, Splits, evaluate, run, run_alone
+from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
 from coterie.results.metrics import LOSSES, objective
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def advise(
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     problem = Problem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
     together = Together(problem, int(collaborators), within == "cluster", asked)
+    STARTING.get()()
     choice, _, held = together.choice(clients)
     found = Measured.of(clients, together, Splits(int(splits), float(test_fraction), int(seed)))
     settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}

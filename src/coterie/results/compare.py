@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ROWS_PER_BLOCK = 16_384
 """Enough work for a thread to be worth its start."""
+
+STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
+"""Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
 
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""

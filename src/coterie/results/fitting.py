@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -23,16 +21,13 @@ from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import Tree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
-from coterie.results.compare import Evidence, evaluate, run, run_alone
+from coterie.results.compare import STARTING, Evidence, evaluate, run, run_alone
 from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
 from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import plain_strength, select
-
-STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
-"""Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
 
 
 @dataclass(frozen=True)
