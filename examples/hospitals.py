@@ -40,22 +40,26 @@ def main() -> int:
     parser.add_argument("--folder", default="build/hospitals")
     parser.add_argument("--steps", type=int, default=STEPS, help="of Async-L2GD; 0 leaves it out")
     parser.add_argument("--looks", type=int, default=50, help="how often Async-L2GD stops to measure its gap")
-    parser.add_argument("--splits", type=int, help="for the evidence of the exact fit; by default 1 over NVFlare")
+    parser.add_argument("--splits", type=int, help="for the evidence of the exact fit; 1 by default over NVFlare")
+    parser.add_argument("--secure", action="store_true", help="sums that are seen over all hospitals only")
     given = parser.parse_args()
     try:
         given.folder = local(given.folder)
     except CoterieError as problem:
         parser.error(str(problem))
-    splits = given.splits if given.splits is not None else int(given.engine == "nvflare")
-    folder = given.folder / given.engine
+    splits = given.splits if given.splits is not None else int(given.engine == "nvflare" and not given.secure)
+    folder = given.folder / (f"{given.engine}-secure" if given.secure else given.engine)
     table = hospitals()
     tables = write(table, given.folder / "tables")
     sites = list(tables)
     if not (folder / "federation.toml").exists():
         command("federation", "schema", given.folder / "tables" / "all.csv", "--out", given.folder / "schema.toml")
         command("federation", "init", folder, "--engine", given.engine, "--name", "heart", "--port", free_port(),
-                "--schema", given.folder / "schema.toml", "--disclosure", "min_level=1",  # these rows are public
+                "--schema", given.folder / "schema.toml", *["--secure"] * given.secure,
+                "--disclosure", "min_level=1", "--disclosure", "works=coterie.*",  # these rows are public
                 *(part for name in sites for part in ("--site", name, "--data", f"{name}={tables[name]}")))  # fmt: skip
+        if given.secure:
+            command("federation", "identity", folder)
     started = time.perf_counter()
     try:
         command("federation", "start-coordinator", folder)

@@ -34,7 +34,7 @@ def folders(root: Path, table, site="hospital", labels=(), policy=None, min_grou
         schema.write(home / SCHEMA)
     for name, home in zip(names, homes, strict=True):
         table[table[site] == name].to_csv(home / "data.csv", index=False)
-        Member(name, "data.csv", min_group, disclosure={"min_level": 1}).write(home)
+        Member(name, "data.csv", min_group, disclosure={"min_level": 1, "works": ["coterie.*"]}).write(home)
     return coordinator, homes
 
 

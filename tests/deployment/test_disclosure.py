@@ -21,11 +21,15 @@ from coterie.engines import wire
 from coterie.engines.privacy.at_home import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
+from coterie.methods import fedavg
+from coterie.methods.grouping.updates import halved
+from coterie.methods.network.spaces.data import embed, radii
+from coterie.methods.rounds.curvature import constants_at_home
 from coterie.methods.tree.setup import describe
 from tests.deployment import hostile
 from tests.deployment.sites import say
 
-MANY = {"formulas_per_day": 10**6}
+MANY = {"formulas_per_day": 10**6, "refusals_per_day": 10**6, "works": ["*"]}
 
 
 def patients(n=80):
@@ -231,6 +235,56 @@ def test_who_takes_part_does_not_tell_which_rows_have_a_weight(tmp_path):
     assert "need a smallest value above 0" in said["refused"]
     said = say(host, **opening(schema, "los ~ age", run="b", client="ward", weights="chol"))
     assert len(said["labels"]) == 80
+
+
+@pytest.mark.parametrize("wards", [80, 8], ids=["patients", "wards"])
+def test_who_takes_part_does_not_tell_which_rows_can_be_used(wards, tmp_path):
+    """A label of one patient, and one of ten of whom six have no value: both stay, without rows."""
+    frame, said = patients().assign(ward=[f"w{i % wards}" for i in range(80)]), []
+    for lost in ([], [7, 15, 23, 31, 39, 47], [*range(80)]):
+        other = frame.astype({"chol": object})
+        other.loc[lost, "chol"] = None
+        host = place(tmp_path / f"{len(lost)}" / "davos", other, ranged(frame))
+        said.append(host.receive(wire.encode(opening(ranged(frame), "los ~ age + chol", client="ward"))))
+        if len(lost) == 6:
+            counts = dict(zip(wire.decode(said[-1])["labels"], host._held["r"].objective.counts, strict=True))
+            assert total(host) == "" and counts["w7"] == 0
+    assert said[0] == said[1] == said[2] and len(wire.decode(said[0])["labels"]) == wards
+    assert total(host).endswith(releases.DECLINES)
+
+
+def test_only_sums_of_exact_fits_read_a_table_unless_its_owner_names_others(tmp_path):
+    host, schema = place(tmp_path / "davos", patients(), disclosure={}), ranged(patients())
+    say(host, **opening(schema))
+    asked = {"kind": "ask", "run": "r", "message": {}, "rows": None, "by": None, "exchange": [1, 1], "counted": [0, 0]}
+    for strange in (radii, embed, halved, constants_at_home, fedavg.update, clipped):
+        words = f"does not let {work_name(strange)} read a table"
+        assert words in say(host, **asked | {"work": work_name(strange)})["refused"]
+    hidden = {"inner": work_name(radii), "message": {}}
+    assert "refused" in say(host, **asked | {"work": work_name(clipped), "message": hidden})
+    assert "values" in say(host, **asked | {"work": work_name(describe)})
+    Member("davos", "data.csv", 5, disclosure={"works": "coterie.methods.rounds.*"}).write(host.folder)
+    say(host, kind="about", run="r")
+    assert "values" in say(host, **asked | {"work": work_name(constants_at_home), "message": {"at": ""}})
+    assert "read a table" in say(host, **asked | {"work": work_name(describe)})["refused"]
+
+
+def test_works_that_fail_leave_no_trace_but_a_bit_that_is_counted(tmp_path):
+    rules = MANY | {"refusals_per_day": 3}
+    host, schema = place(tmp_path / "davos", patients(), disclosure=rules), ranged(patients())
+    frame = patients().assign(ward=np.repeat([f"w{i}" for i in range(8)], [20, 20, 20, 10, 4, 2, 2, 2]))
+    frame.to_csv(host.folder / "data.csv", index=False)
+    say(host, **opening(schema, "los ~ age", client="ward"))
+    request = {"kind": "total", "run": "r", "work": work_name(slips), "by": None, "counted": [0, 0], "exchange": [1, 1]}
+    for _ in range(5):  # the same again tells nothing new
+        said = say(host, **request, rows=np.array([0, 4, 5]), message={})
+        assert said == {"failed": f"CoterieError: {FAILS}"}
+    assert total(host, rows=np.arange(4)) == ""  # differs by few rows from what failed, of which nothing left
+    assert total(host, rows=np.arange(5)).endswith(releases.DECLINES)
+    assert total(host, rows=np.arange(6)).endswith(releases.DECLINES)
+    host = Host(host.folder)
+    for rows in (np.arange(4), np.arange(6), None):
+        assert "3 sums were refused today for what rows hold" in total(host, rows=rows, n=3)
 
 
 def test_few_clients_are_not_left_out_of_a_sum_one_by_one(tmp_path):

@@ -183,11 +183,21 @@ def test_notes_of_rows_left_out_have_no_places_and_no_values(tmp_path):
 def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
     frames = tables()
     frames["bern"] = frames["bern"].assign(score=np.nan)
-    build(tmp_path, frames)
+    build(tmp_path, frames, min_group=1)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, missing="drop"))
     assert len(fed.people.roster) == 2
     assert fed.away["bern"].startswith("no row of its table can be used")
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
+
+
+def test_where_rules_hold_a_site_without_rows_says_so_when_a_sum_is_to_leave_not_before(tmp_path):
+    frames = tables()
+    frames["bern"] = frames["bern"].assign(score=np.nan)
+    build(tmp_path, frames)
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
+    assert len(fed.people.roster) == 3 and not fed.away
+    assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
+    assert "0 rows can be used" in (home(tmp_path, "bern") / PROBLEM).read_text()
 
 
 def test_a_client_at_two_sites_is_named(tmp_path):

@@ -50,6 +50,27 @@ def test_the_exact_fit_is_that_of_one_table(place, table):
     assert np.isfinite(there.predict(asked)["prediction"]).all()
 
 
+@pytest.mark.parametrize("family", ["binomial", "gaussian"])
+def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
+    """A constant factor is none, and the fit is that of one table, held-out losses too."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=240), "site": np.repeat(["basel", "bern", "chur"], 80)})
+    frame["y"] = (frame.x + rng.normal(size=240) > 0).astype(int)
+    frame["w"] = 1000.0 * rng.gamma(2.0, 1.0, 240) * (1.0 + (frame.site == "bern"))
+    coordinator, homes = folders(tmp_path, frame, site="site", min_group=1)
+    task = {"formula": "y ~ x", "family": family, "weights": "w"}
+    home = begin(coordinator, "w", {"program": "given-strengths", "task": task, "options": {"gamma": 3.0, "splits": 1}})
+    run(transport(homes), coordinator, "w")
+    there = fitted(home)
+    here = coterie.fit(
+        frame, "y ~ x", client="site", family=family, weights="w", method="given-strengths", gamma=3.0, splits=1
+    )
+    np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
+    losses = there.comparison["loss_clients"]
+    np.testing.assert_allclose(losses, here.comparison["loss_clients"][losses.index], rtol=1e-10)
+    assert read_status(home)["state"] == "finished" and there.ledger["exchanges"] > 2
+
+
 def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     coordinator, homes = place
     options = {"gamma": 1.0, "steps": 300}
@@ -108,6 +129,7 @@ WRONG = {
     "a column that is not there": (EXACT | {"task": TASK | {"formula": "disease ~ weight"}}, "weight"),
     "twice the same column": (EXACT | {"task": TASK | {"formula": f"{FORMULA} + center(age)"}}, "combination of"),
     "a method without clusters": (EXACT | {"program": "clusterwise", "options": {}}, "needs clusters"),
+    "no strengths": (EXACT | {"program": "given-strengths", "options": {}}, "needs strengths: give gamma"),
     "a grid of strengths": (
         {"program": "given-strengths", "task": TASK, "options": {"gamma": [1.0, 2.0]}},
         "must be one strength",

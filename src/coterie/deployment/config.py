@@ -191,6 +191,15 @@ class Member:
         if not any(fnmatchcase(str(work), pattern) for pattern in patterns):
             raise CoterieError(f"The owner does not let answers to {work} leave by {kind}: see {kind} in {SITE}.")
 
+    def need_sum(self, work: str) -> None:
+        """A CoterieError unless the owner's rules let ``work`` read a table."""
+        mine = {entry.partition(":")[0] for entry in self.allow}
+        if work.partition(":")[0] not in mine and not any(fnmatchcase(work, p) for p in self.rules.works):
+            raise CoterieError(
+                f"The owner does not let {work} read a table, which may tell of single rows: see works under "
+                f"[disclosure] in {SITE}."
+            )
+
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""
         if not self.data:

@@ -14,7 +14,19 @@ from coterie.errors import CoterieError, listed
 
 RULES = "the rules of its owner ([disclosure] in site.toml)"
 TRANSFORMS = ("center", "exp", "log", "log10", "log2", "scale", "sqrt", "standardize")
+SUMS = (
+    "coterie.deployment.held_out:*",
+    "coterie.deployment.identified:*",
+    "coterie.methods.clusterwise:*",
+    "coterie.methods.local:*",
+    "coterie.methods.tree.*",
+)
+"""Works of the exact fits and of their comparison: what they answer is added up over all rows of clients.
+
+Those of other methods also say what a single row decides: a largest norm, a median, a step on some rows.
+"""
 MAY = {"transforms": (STATELESS | STATEFUL) - BASES - {"I"}, "bases": BASES}
+LISTS = {"works": "patterns such as 'coterie.methods.tree.*'", "complete": "columns"}
 REMARKS = {
     "min_level": "rows of every level, class and cell of levels that a sum covers, unless none",
     "rows_per_column": "rows that a site must have for each column of a formula",
@@ -22,7 +34,9 @@ REMARKS = {
     "transforms": "functions of one column that a formula may hold",
     "bases": "splines and polynomials of one column, over the range in schema.toml",
     "formulas_per_day": "different formulas that are answered in a day (UTC)",
+    "refusals_per_day": "sums refused for what rows hold, after which nothing leaves until the next day (UTC)",
     "min_sites": "sites over which a secure sum may be opened",
+    "works": "works that a table is answered to; others say what single rows decide, such as the longest",
     "complete": "columns without whose values a row is left out of all formulas, so that all are over the same rows",
     "plain": "whether sums and answers leave that are neither secure nor noisy",
 }
@@ -47,8 +61,14 @@ class Disclosure:
         from the site's schema.
     formulas_per_day : int, default 50
         Different formulas that are answered in a day.
+    refusals_per_day : int, default 20
+        Sums that are refused, or fail, for what rows hold, each of which tells one bit of them; after so many nothing
+        leaves until the next day.
     min_sites : int, default 3
         Sites over which secure sums may be opened.
+    works : tuple of str
+        Patterns of works that may read a table; by default those of exact fits (:data:`SUMS`). Works of modules that
+        ``allow`` names may, too.
     complete : tuple of str, default ()
         Columns without whose values a row is left out whatever the formula is. Formulas of these columns are then over
         the same rows, and no two of them differ by the few whose values are missing.
@@ -66,7 +86,9 @@ class Disclosure:
     transforms: tuple[str, ...] = TRANSFORMS
     bases: tuple[str, ...] = tuple(sorted(BASES))
     formulas_per_day: int = 50
+    refusals_per_day: int = 20
     min_sites: int = 3
+    works: tuple[str, ...] = SUMS
     complete: tuple[str, ...] = ()
     plain: bool = True
 
@@ -78,10 +100,10 @@ class Disclosure:
                 if isinstance(value, str) or not all(v in known for v in value):
                     raise CoterieError(f"{rule.name} must be a list of some of {listed(sorted(known), 20)}.")
                 object.__setattr__(self, rule.name, tuple(value))
-            elif rule.name == "complete":
+            elif rule.name in LISTS:
                 value = (value,) if isinstance(value, str) else value
                 if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-                    raise CoterieError(f"complete must be a list of columns, not {value!r}.")
+                    raise CoterieError(f"{rule.name} must be a list of {LISTS[rule.name]}, not {value!r}.")
                 object.__setattr__(self, rule.name, tuple(value))
             elif rule.name == "plain":
                 if not isinstance(value, bool):

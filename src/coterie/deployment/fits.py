@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.deployment import identified
-from coterie.deployment.held_out import Hold, compared
+from coterie.deployment.held_out import compared
 from coterie.deployment.prepared import design_of
 from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
@@ -44,7 +45,7 @@ def fit(
     program: Program,
     schema: Schema,
     save: Callable[[FitResult], object],
-    hold: Hold,
+    opened: Callable[..., Remote],
     secure: bool = False,
 ) -> None:
     """Fit the program's method, and put what came of it into the form that ``coterie fit`` writes.
@@ -53,8 +54,8 @@ def fit(
     ----------
     save : callable
         Given the result; where rows are held out twice, with the model and then with the evidence for it.
-    hold : callable
-        Opens the run of a split: see :func:`coterie.deployment.held_out.compared`.
+    opened : callable
+        ``opened(part, **task)`` opens a part of the run, whose task says more: the rows of a split, or the mean weight.
     secure : bool
         Whether sums are masked.
 
@@ -68,7 +69,11 @@ def fit(
     start, task, name = perf_counter(), program.task, program.program
     given, options, design = settled(program, schema, fed.seed)
     family = options.family
-    found, shared = identified.problem(fed, design.terms, family, options.shared)
+    found, shared, mean = identified.problem(fed, design.terms, family, options.shared)
+    feds = [fed]
+    if task.get("weights"):  # relative to their mean, which no site knows
+        fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
+        feds.append(fed)
     clients = _known(fed, design.terms, task)
     _need(name, found, clients)
     method = METHODS[name]
@@ -81,7 +86,8 @@ def fit(
     notes = list(dict.fromkeys(n for told in fed.people.info.values() for n in told.get("notes", ())))
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
-    ledger = fed.ledger.as_dict() | {"seconds": perf_counter() - start}
+    ledger = {entry: sum(f.ledger.as_dict()[entry] for f in feds) for entry in fed.ledger.as_dict()}
+    ledger |= {"seconds": perf_counter() - start}
     settings = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
     settings |= {"family": family, "method": name, "fitted": name, "seed": fed.seed, "sites": list(fed.names)}
     settings |= {"covariance": options.covariance, "reml": options.reml, "quarantined": dict(fed.quarantined)}
@@ -108,6 +114,10 @@ def fit(
     save(result)
     if options.splits.count:
         each = method.over is not None or name == "own-intercept" or options.residual == "by-client"
+
+        def hold(split: Mapping[str, Any]) -> Remote:
+            return opened(f"split{split['repeat']}", hold=split)
+
         save(compared(result, clients, fits, fed, hold, found, options.splits, secure, each))
 
 
@@ -135,6 +145,8 @@ def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any]
     )
     if METHODS[name].flat:
         raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
+    if name == "given-strengths" and given.get("gamma") is None:
+        raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
     if METHODS[name].clustered and not task.get("cluster"):
         raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
     if METHODS[name].corrected is not None and options.splits.count:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from functools import wraps
+from functools import partial, wraps
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -144,8 +144,27 @@ class Host:
             for name in names:
                 self.member.need(request["kind"], name)
             tasks.learn(self.folder, self.member, names)
-            self._need_few_rows_hidden(request)
+            if self.member.guarded and not self.member.privacy:
+                return self._ruled(request, key)
         return self._guard(request, key)
+
+    def _ruled(self, request: dict[str, Any], key: bytes) -> bytes:
+        """Answer by the rules of the owner, which remember what leaves and count what is refused for what rows hold."""
+        rules = self.member.rules
+        self._releases.need_bits(rules.refusals_per_day)
+        bit = {name: request.get(name) for name in ("run", "kind", "work", "message", "rows", "by")}
+        try:
+            self._need_few_rows_hidden(request)
+        except releases.TooFew as problem:
+            self._tell_owner([f"Run '{request['run']}': {problem}"])
+            self._releases.decline(bit, rules.refusals_per_day)
+            raise CoterieError(releases.DECLINES) from problem
+        reply = self._guard(request, key)
+        if outgoing.values(reply):
+            self._releases.remember()
+        elif FAILS.encode() in reply:
+            self._releases.decline(bit, rules.refusals_per_day)
+        return reply
 
     def _read(self) -> None:
         """Take what the owner has written into ``site.toml`` since."""
@@ -156,28 +175,24 @@ class Host:
 
     def _need_few_rows_hidden(self, request: Mapping[str, Any]) -> None:
         """Refuse an answer that the owner's rules do not let leave. Sums with noise are the guard's to judge."""
-        if not self.member.guarded or self.member.privacy:
-            return
         rules, node = self.member.rules, self._node_of(request.get("run"))
         if not rules.plain and (request["kind"] == "ask" or "secure" not in request) and request["work"] not in PUBLIC:
             raise CoterieError("Its owner lets nothing leave that is neither a secure sum nor has noise (plain).")
         need_form(request)
         run, held = request["run"], self._held[request["run"]]
-        try:
-            counts = node.about()["counts"]
-            few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
-            parts = held.parts or ((releases.nameless(run, counts),) if few else ())
-            self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
-        except releases.TooFew as problem:
-            self._tell_owner([f"Run '{run}': {problem}"])
-            raise CoterieError(releases.DECLINES) from problem
+        for name in tasks.works(request) if held.parts else ():
+            self.member.need_sum(name)
+        counts = node.about()["counts"]
+        few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
+        parts = held.parts or ((releases.nameless(run, counts),) if few else ())
+        self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
 
-    def _quiet(self, work: Work) -> Work:
+    def _quiet(self, work: Work, table: bool) -> Work:
         """A work whose errors say nothing of rows: their words stay here, unless they are coterie's own.
 
-        Where sums have noise, that a private sum fails tells no more than that it does, whatever it fails of.
+        That a sum over a table, or a private one, fails tells no more than that it does, whatever it fails of.
         """
-        ours = work.__module__.split(".")[0] == "coterie" and not self.member.privacy
+        ours = work.__module__.split(".")[0] == "coterie" and not table and not self.member.privacy
 
         @wraps(work)
         def quiet(site: Site, **message: Any) -> Mapping[str, Any]:
@@ -315,9 +330,11 @@ class Host:
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
-            levels=list(held.levels.values()), info=info, min_group=self.member.min_group,
+            levels=list(held.levels.values()), info=info,
+            min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
+            counts=held.counts if self.member.privacy else None,
             party=secrecy.party(self.folder, self.config, self.member.name, run),
-            around=self._quiet if self.member.guarded else None,
+            around=partial(self._quiet, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip
 
     def _stamp(self, run: str) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ def view(site: Site, p: int) -> dict[str, Any]:
     some = moments["rows"] > 1
     return {
         "rows": moments["rows"],
+        "weight": moments["w"],
         "several": some.astype(np.int64),
         "varies": varies.astype(np.int64),
         "apart": apart.astype(np.int64),
@@ -43,8 +44,8 @@ def view(site: Site, p: int) -> dict[str, Any]:
     }
 
 
-def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str]) -> tuple[Problem, list[str]]:
-    """Which terms are personal, and which are shared because no client varies in them (one exchange).
+def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str]) -> tuple[Problem, list[str], float]:
+    """Which terms are personal, which are shared because no client varies in them, and the mean weight (one exchange).
 
     Raises
     ------
@@ -68,7 +69,11 @@ def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str
     nothing = len(fed.clients) == 1 or int(sums["several"]) == 0
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
     tree = Tree(tuple(level.parent for level in fed.people.levels))
-    return Problem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0), names
+    return (
+        Problem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0),
+        names,
+        (float(sums["weight"]) / float(sums["rows"])),
+    )
 
 
 def _need(terms: Sequence[str], rows: float, gram: Any) -> None:

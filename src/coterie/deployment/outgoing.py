@@ -39,6 +39,12 @@ def cleaned(reply: bytes, folder: Path) -> bytes:
     return reply if after == before else after
 
 
+def values(reply: bytes) -> bool:
+    """Whether a reply of a node holds numbers: not where it refuses, failed, or was asked something late."""
+    words = (*_WORDS, "late")
+    return not any(word.encode() in reply[:64] for word in words) or "values" in wire.decode(reply)
+
+
 def without_paths(text: str, folder: Path) -> str:
     """A text that names the site's own settings without where they are, and other files not at all."""
 

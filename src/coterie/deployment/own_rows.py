@@ -129,7 +129,7 @@ def usable(
     Returns
     -------
     columns : DataFrame
-        Numbers in the range of the schema, and levels.
+        Numbers in the range of the schema, and levels, of the rows that cannot be used too.
     rows : (n,) bool
     said : list of str
         What was left out or clipped, for the owner.
@@ -172,6 +172,10 @@ def usable(
         without(~has, f"column '{name}' has no value (complete)")
     for name, bad in _unfit(found, parsed.outcome, task["family"], weights):
         without(bad & rows, f"column '{name}' does not fit its role")
+    for name, values in found.items():
+        if values.dtype.kind == "f":  # what is left out is no reason to refuse either
+            column, plain = own.columns[name], name == parsed.outcome
+            found[name] = np.where(rows, values, 0.0 if plain else np.clip(0.0, column.low, column.high))
     return pd.DataFrame(found), rows, said
 
 

@@ -26,7 +26,8 @@ PROBLEM = "problem.txt"
 
 LEFT_OUT = (
     "Sites whose owners set rules of disclosure leave out rows that cannot be used, and clip values to the ranges of "
-    "the schema; which, they tell their owners alone."
+    "the schema; which, they tell their owners alone. A client without a row that can be used is in the model all the "
+    "same."
 )
 """Said of every run over such sites, whatever rows they have."""
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")
@@ -130,7 +131,7 @@ def _rows(
     path: Path, member: Member, task: Mapping[str, Any], own: Schema, design: Design, named: list[str]
 ) -> tuple[dict[str, Any], list[str], int]:
     """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
-    from coterie.data.labels import encode, label_ids
+    from coterie.data.labels import encode
     from coterie.data.reading import prepare as read_clients
     from coterie.data.table import read_table
     from coterie.deployment import own_rows
@@ -142,29 +143,31 @@ def _rows(
     )
     coded = {name: encode(table[name]) for name in (client, *clusters_of(task))}
     labelled = np.logical_and.reduce([c.codes >= 0 for c in coded.values()])
-    who, m = coded[client].codes, len(coded[client].labels)
-    has = np.bincount(who[labelled], minlength=m)
-    used = np.bincount(who[labelled & sound], minlength=m)
-    least, n = max(member.min_group, member.rules.min_level if member.privacy else 1), int(labelled.sum())
-    rows = np.flatnonzero(labelled & sound & ((used > 0) & ~((used < least) & (has >= least)))[who])
-    if not len(rows) or len(rows) < least <= n:
-        return {}, told, n
+    rows = np.flatnonzero(labelled)
+    if not len(rows):
+        return {}, told, 0
+    who, m = coded[client].codes[rows], len(coded[client].labels)
+    has, used = np.bincount(who, minlength=m), np.bincount(who[sound[rows]], minlength=m)
+    least = max(member.min_group, rules.min_level if member.privacy else 1)
+    kept = sound[rows] & ~((used < least) & (has >= least))[who]
+    if kept.sum() < least <= len(rows):
+        kept[:] = False
     columns = columns.assign(**{name: table[name].to_numpy() for name in coded}).iloc[rows]
-    clients, _ = read_clients(
+    everybody, _ = read_clients(
         columns, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
         "error", design, part=True,
     )  # fmt: skip
+    clients = everybody.subset(kept[everybody.order])  # one without a row stays: who takes part tells of labels alone
     values = [clients.X, clients.y[:, None], clients.offset[:, None], clients.weights[:, None]]
-    at, ids = np.argsort(label_ids(coded[client].labels)), label_ids(coded[client].labels)
-    counts = has[at[np.searchsorted(ids, clients.ids, sorter=at)]]
     found = _plain(clients, task) | {
         "width": len(design.terms),
-        "counts": told_counts(counts, clients.clusters, member.min_group),
+        "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
+        "row_ids": own_rows.row_ids(table, own)[rows[clients.order]],
+        "values": np.hstack(values),
+        "cells": own_rows.cells(columns.iloc[clients.order], design),
     }
-    found |= {"row_ids": own_rows.row_ids(table, own)[rows[clients.order]], "values": np.hstack(values)}
-    found |= {"cells": own_rows.cells(columns.iloc[clients.order], design)}
     told += [note for note in clients.notes if not note.startswith("In '")]
-    return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, n
+    return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, len(rows)
 
 
 def told_counts(counts: Any, clusters: Any, min_group: int) -> Any:

@@ -99,21 +99,42 @@ class Releases:
         self._stat: tuple[int, ...] = ()
         self._seen: set[bytes] = set()
         self._kept: dict[str, Any] = {"day": "", "asked": [], "ids": np.empty(0, np.uint64), "bases": {}}
+        self._draft, self._drafted = self._kept, set[bytes]()
 
     def ask(self, task: Mapping[str, Any], limit: int) -> None:
         """Count a formula, unless it was asked before today; a CoterieError where the owner's limit is reached."""
-        self._read()
-        today = datetime.now(UTC).date().isoformat()
-        asked = self._kept["asked"] if self._kept["day"] == today else []
-        digest = blake2b(wire.encode(dict(task)), digest_size=12).digest()
-        if digest in asked:
-            return
-        if len(asked) >= limit:
+        if not self._count("asked", dict(task), limit):
             raise CoterieError(
                 f"{limit} different formulas were asked today, and its owner allows no more (formulas_per_day): ask "
                 "again tomorrow, after midnight UTC."
             )
-        self._write(self._kept | {"day": today, "asked": [*asked, digest]})
+
+    def decline(self, what: Any, limit: int) -> None:
+        """Count a refusal that rows decided, unless the same was refused today: it tells one bit of them."""
+        self._count("declined", what, limit)
+
+    def need_bits(self, limit: int) -> None:
+        """Raise where as many refusals have told of rows today as the owner allows."""
+        if len(self._today("declined")) >= limit:
+            raise CoterieError(
+                f"{limit} sums were refused today for what rows hold, and its owner lets nothing leave after so many "
+                "(refusals_per_day): ask again tomorrow, after midnight UTC."
+            )
+
+    def _count(self, name: str, what: Any, limit: int) -> bool:
+        """Keep what was asked today; False where the limit is reached."""
+        counted, digest = self._today(name), blake2b(wire.encode(what), digest_size=12).digest()
+        if digest not in counted and len(counted) >= limit:
+            return False
+        if digest not in counted:
+            today = {key: self._today(key) for key in ("asked", "declined")} | {name: [*counted, digest]}
+            self._write(self._kept | today | {"day": _day()})
+        return True
+
+    def _today(self, name: str) -> list[bytes]:
+        """What was kept today."""
+        self._read()
+        return list(self._kept.get(name, ())) if self._kept["day"] == _day() else []
 
     def need(
         self,
@@ -124,7 +145,7 @@ class Releases:
         rules: Disclosure,
         width: int = 0,
     ) -> None:
-        """Raise where an answer would tell of too few rows; else remember of which it tells.
+        """Raise where an answer would tell of too few rows; else :meth:`remember` keeps of which it tells.
 
         Parameters
         ----------
@@ -143,6 +164,7 @@ class Releases:
         TooFew
         """
         self._read()
+        self._draft, self._drafted = self._kept, set()
         groupings, new = _groupings(request, clusters), []
         for part in parts:
             for labels in groupings:
@@ -159,20 +181,26 @@ class Releases:
         for part, labels, key in new:
             _need_levels(part, labels, rules.min_level)
             self._need_apart(part, labels, min_group)
-            self._seen.add(key)
+            self._drafted.add(key)
+
+    def remember(self) -> None:
+        """Write down the sums of the last :meth:`need`, before they leave; those of a work that failed do not."""
+        if self._draft is not self._kept:
+            self._write(self._draft)
+        self._seen |= self._drafted
 
     def _need_apart(self, part: Behind, labels: Ints, least: int) -> None:
         """Cut the rows of a formula by a further grouping of its clients."""
-        kept = self._kept
+        kept = self._draft
         before = kept["bases"].get(part.name)
         atoms = np.full(len(labels), -1) if before is None else np.asarray(before["atoms"])
         after = _cut(atoms, labels)
         if np.array_equal(after, atoms):
             return
         sizes = np.bincount(after[after >= 0], part.counts[after >= 0])
-        if sizes.size and sizes.min() < least:
+        if np.any(few := (sizes > 0) & (sizes < least)):
             raise TooFew(
-                f"Sums that have left and the one that is asked for would together tell of {int(sizes.min())} rows."
+                f"Sums that have left and the one that is asked for would together tell of {int(sizes[few][0])} rows."
             )
         ids, at = _places(np.asarray(kept["ids"]), part.rows)
         mine = np.full(len(ids), -1)
@@ -184,7 +212,7 @@ class Releases:
                 if (near := closest(mine, theirs)) < least:
                     raise TooFew(f"A sum over {near} rows more or fewer has left before.")
         entry = {"atoms": after, "counts": part.counts, "at": at}
-        self._write(kept | {"ids": ids, "bases": kept["bases"] | {part.name: entry}})
+        self._draft = kept | {"ids": ids, "bases": kept["bases"] | {part.name: entry}}
 
     def _read(self) -> None:
         """Take what the file says: another process of the site may have written it since."""
@@ -201,6 +229,10 @@ class Releases:
         checkpoint.write(self._path, wire.pieces(kept))
         stat = self._path.stat()
         self._kept, self._stat = kept, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def _day() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:

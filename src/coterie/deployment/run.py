@@ -128,8 +128,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
             from coterie.deployment.fits import fit
 
             schema = beforehand.schema_of(folder)
-            fit(fed, program, schema, lambda result: result.save(home / RESULT),
-                lambda hold: opened(f"split{hold['repeat']}", hold=hold), secure=bool(config.secure))  # fmt: skip
+            fit(fed, program, schema, lambda result: result.save(home / RESULT), opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
 

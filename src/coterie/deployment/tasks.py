@@ -27,7 +27,7 @@ from coterie.federation import find_work
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
     "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
-    "missing": "error", "schema": None, "hold": None,
+    "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
 _FORM = 2
 """Of prepared arrays in the cache."""
@@ -80,11 +80,11 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         Its ``site.toml``.
     task : dict
         ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
-        "hold"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site is
-        the client. The schema is what the coordinator holds; without it the site's own. ``hold`` names a split: see
-        :func:`coterie.deployment.parted.parted`. A factory is called as ``function(path of
-        the data, site=name, **options)`` and returns an objective, labels of its clients and, if there are any, of
-        their clusters.
+        "hold", "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client
+        column the site is the client. The schema is what the coordinator holds; without it the site's own. ``hold``
+        names a split: see :func:`coterie.deployment.parted.parted`. ``mean_weight`` is that of all sites, by which
+        weights are divided. A factory is called as ``function(path of the data, site=name, **options)`` and returns an
+        objective, labels of its clients and, if there are any, of their clusters.
     data : str
         Fingerprint of the data file; prepared arrays are kept under it.
 
@@ -101,7 +101,15 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - _TABLE.keys():
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
-    if (hold := task.pop("hold")) is not None:
+    hold, mean = task.pop("hold"), task.pop("mean_weight")
+    if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
+        raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
+    if mean is not None:
+        found = prepare(folder, member, task | {"kind": kind, "hold": hold}, data)
+        objective = found.objective
+        held = {"held": replace(objective.held, weights=objective.held.weights / mean)} if hold else {}
+        return replace(found, objective=replace(objective, weights=objective.weights / mean, **held))
+    if hold is not None:
         from coterie.data.split import share
         from coterie.deployment.parted import parted
 
