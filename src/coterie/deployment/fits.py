@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -83,11 +83,8 @@ def fit(
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
 
     fitted = fits(fed)
-    notes = list(dict.fromkeys(n for told in fed.people.info.values() for n in told.get("notes", ())))
-    if shared:
-        notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
-    ledger = {entry: sum(f.ledger.as_dict()[entry] for f in feds) for entry in fed.ledger.as_dict()}
-    ledger |= {"seconds": perf_counter() - start}
+    notes = _notes(fed, shared)
+    ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
     settings = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
     settings |= {"family": family, "method": name, "fitted": name, "seed": fed.seed, "sites": list(fed.names)}
     settings |= {"covariance": options.covariance, "reml": options.reml, "quarantined": dict(fed.quarantined)}
@@ -104,7 +101,7 @@ def fit(
         reason="",
         loss=LOSSES[family],
         notes=notes,
-        ledger=ledger,
+        ledger=ledger | {"seconds": perf_counter() - start},
         settings=settings,
         versions=dict(versions()),
         offset=task.get("offset"),
@@ -119,6 +116,12 @@ def fit(
             return opened(f"split{split['repeat']}", hold=split)
 
         save(compared(result, clients, fits, fed, hold, found, options.splits, secure, each))
+
+
+def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
+    """What sites said of how they read their tables, and which terms are shared."""
+    notes = list(dict.fromkeys(n for told in fed.people.info.values() for n in told.get("notes", ())))
+    return notes + [f"Shared, because no client varies in them: {', '.join(shared)}."] * bool(shared)
 
 
 def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
