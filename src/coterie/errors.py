@@ -9,6 +9,8 @@ from typing import Any
 
 LONGEST = 2000
 """Most characters of a message."""
+RAISED = (Exception, SystemExit)
+"""What code of a caller's own may raise: ``exit()`` in it is a mistake of that code and no wish of the person's."""
 _COMPARED = 200  # characters of names that are looked at for resemblance, which takes the square of that
 
 

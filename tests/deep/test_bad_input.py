@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 import scipy.sparse
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.fedavg import FedAvg
 from coterie.objectives import parts
 from coterie.objectives.deep import Deep
 from coterie.objectives.steps import Draws
@@ -84,6 +88,10 @@ def fails(*_: Any) -> Any:
     raise KeyError("lost")
 
 
+def leaves(*_: Any) -> Any:
+    sys.exit("bye")
+
+
 def odd(change: Callable[[Any, Any, Any], Any], **how: Any) -> Callable[[], Any]:
     return lambda: deep(lambda: Odd(change), **how)
 
@@ -127,6 +135,10 @@ def walked(objective: Deep) -> Any:
     theta = np.tile(objective.start(0), (m, 1))
     draws = Draws(np.arange(m, dtype=np.uint64), np.zeros(m, dtype=np.int64), 0)
     return objective.walk(theta, theta, np.full(m, 0.1), 0.0, np.full(m, 2), draws, True)
+
+
+def begun(w: Any) -> Any:
+    return FedAvg(eta=0.1).init(InProcess(deep()), w)
 
 
 tensors = torch.tensor(X), torch.tensor(y)
@@ -263,6 +275,26 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "scripted": (lambda: deep(scripted), "Scripted layers"),
     "hook of an instance": (lambda: deep(hooked("register_hook")), "'weight' has a hook"),
     "late hook": (lambda: deep(lambda: hooked("register_post_accumulate_grad_hook")), "use register_hook"),
+    "exits when made": (lambda: deep(leaves), "The model leaves cannot be made: it raises SystemExit: bye"),
+    "exits": (odd(leaves), "cannot take rows of shape .*SystemExit: bye"),
+    "exits later": (
+        lambda: walked(deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else leaves()), batched=False)),
+        "A step of client 0 fails: the model or its loss raises SystemExit: bye",
+    ),
+    "exits at once": (lambda: walked(deep(lambda: Odd(lambda s, o, x: o if len(x) < 3 else leaves()))), "SystemExit"),
+    "loss exits": (lambda: deep(loss=leaves), "The loss cannot compare .*SystemExit: bye"),
+    "score exits": (lambda: deep(score=leaves), "The score cannot compare .*SystemExit: bye"),
+    "items exit": (items(leaves), "does not give row 0 of client 0: it raises SystemExit: bye"),
+    "collate exits": (clients(DataLoader(TensorDataset(*tensors), collate_fn=leaves)), "SystemExit: bye"),
+    "a table of a client": (clients(pd.DataFrame(X)), "a DataLoader or a pair .X, y., not a DataFrame"),
+    "nothing of a client": (clients((X, y), None), "The data of client 1 must be .* not None"),
+    "a list of losses": (lambda: deep(loss=["mse"]), "There is no loss"),
+    "a list of types": (lambda: deep(dtype=["float32"]), "dtype must be one of"),
+    "a row of text": (lambda: deep().flat("mlp"), "made of a torch.nn.Module, not of a str"),
+    "a row of a state": (lambda: deep().flat(mlp().state_dict()), "not of a OrderedDict: load a state_dict"),
+    "models of text": (lambda: deep().predict("mlp"), "Models must be one row of 43 numbers"),
+    "a start of text": (lambda: begun("mlp"), "The first model must be a row of numbers, not a str"),
+    "a start of a module": (lambda: begun(mlp()), r"objective.flat\(module\) is that of a torch module"),
     "pattern": (lambda: parts.where(deep(), ["conv*"]), "0.weight, 0.bias, 1.weight, 1.bias"),
 }
 
@@ -285,6 +317,47 @@ def test_pairs_beside_datasets() -> None:
     beside = Deep.of_clients(mlp, [TensorDataset(torch.tensor(X[:5]), torch.tensor(y[:5])), (X[5:], y[5:])])
     theta = beside.start(0)
     np.testing.assert_allclose(beside.value(theta), deep().value(theta), rtol=1e-6)
+
+
+def test_targets_of_a_dataset_may_be_numbers() -> None:
+    data = [TensorDataset(torch.tensor(X[:5]), torch.tensor(X[:5, 0])), (X[5:], X[5:, 0])]
+    beside = Deep.of_clients(lambda: nn.Linear(6, 1), data, loss="mse")
+    theta = beside.start(0)
+    assert beside.sound().all()
+    np.testing.assert_allclose(
+        beside.value(theta), deep(lambda: nn.Linear(6, 1), y=X[:, 0], loss="mse").value(theta), rtol=1e-6
+    )
+
+
+def test_what_torch_does_not_batch_is_no_warning_to_users() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        objective = deep(lambda: weight_norm(nn.Linear(6, 3)))
+        walked(objective)
+    assert objective.batched
+    assert [str(w.message) for w in said] == []
+
+
+class Compiled(nn.Module):
+    """A module as ``torch.compile`` hands it back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+
+    def forward(self, x: Any) -> Any:
+        raise AssertionError("every copy would be compiled")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_compiled_module_is_taken_as_it_is_written(given: bool) -> None:
+    layer = nn.Linear(6, 3)
+    layer._compiled_call_impl = fails  # as layer.compile() sets it
+    objective = deep(Compiled(layer) if given else lambda: Compiled(nn.Linear(6, 3)))
+    walked(objective)
+    assert objective.names == {"weight": 18, "bias": 3}
+    assert layer._compiled_call_impl is fails
+    assert objective.flat(Compiled(objective.module(np.arange(21.0)))).tolist() == list(range(21))
 
 
 def test_small_clients_and_absent_classes_are_no_error() -> None:

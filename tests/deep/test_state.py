@@ -276,11 +276,31 @@ def contrast(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="none") - 0.1 * far
 
 
-@pytest.mark.parametrize("what", ["loss", "centred"])
+def untracked() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+
+
+def test_a_row_alone_is_normalised_to_the_layer_s_bias() -> None:
+    objective = Deep.of(untracked, X[:5], Y[:5], [0, 4], [4, 5])
+    module, x = objective.module(objective.start(0)), torch.tensor(X[:4], dtype=torch.float32)
+    normed = F.batch_norm(module[0](x), None, None, module[1].weight, module[1].bias, training=True)
+    outputs = torch.cat([module[2](normed), module[2](module[1].bias[None])])  # a row alone has no variance
+    losses = F.cross_entropy(outputs, torch.tensor(Y[:5]), reduction="none")
+    theta = objective.start(0)
+    assert not objective.batched
+    np.testing.assert_allclose(objective.row_losses(theta), losses.detach(), rtol=1e-5)
+    whole, alone = objective.gradient(theta)
+    assert np.abs(whole[:24]).max() > 1e-3
+    assert np.abs(alone[:32]).max() < 1e-5  # nothing reaches what is before the bias, nor the scale
+    assert np.abs(alone[32:]).min() > 0.0
+
+
+@pytest.mark.parametrize("what", ["loss", "centred", "untracked"])
 def test_rows_that_depend_on_their_batch_are_kept_by_client(what: str) -> None:
     make = {
         "loss": lambda: nn.Linear(6, 3),
         "centred": lambda: Net(lambda s, x: x - x.mean(0) if s.training else x),
+        "untracked": untracked,
     }[what]
     lo, hi = np.array([0, 4, N]), np.array([4, N, 3 * N])  # of unequal sizes: batches are padded
     loss = contrast if what == "loss" else lambda o, t: F.cross_entropy(o, t, reduction="none")

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError, nearest
+from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.trainer import Trainer
 
 PARTS = {
@@ -112,7 +112,7 @@ def imported(path: str, what: str, folder: Path | None = None, copies: bool = Tr
         found = import_module(module)
     except ImportError as e:
         raise CoterieError(f"{what} '{path}' cannot be imported: {e}.") from e
-    except Exception as e:
+    except RAISED as e:
         raise CoterieError(f"{what} '{path}' cannot be imported: {module} raises {type(e).__name__}: {e}.") from e
     _alone(module, path, what, folder, copies)
     for part in name.split("."):

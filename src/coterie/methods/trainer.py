@@ -10,7 +10,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, get_origin
 
-from coterie.errors import CoterieError, nearest
+from coterie.errors import RAISED, CoterieError, nearest
 
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
@@ -113,7 +113,7 @@ class Trainer:
             return self.made_of(**values)
         except CoterieError as e:
             raise CoterieError(f"The method {self.name}: {e}") from e
-        except Exception as e:
+        except RAISED as e:
             raise CoterieError(f"The method {self.name} cannot be made: it raises {type(e).__name__}: {e}.") from e
 
 

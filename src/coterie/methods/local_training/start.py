@@ -75,7 +75,7 @@ def _told(values: npt.NDArray[Any], tells: Bools) -> Ragged:
 
 def started(fed: Federation, link: Link, seeds: Sequence[int], w: npt.ArrayLike | None) -> Start:
     """Ask all clients how they start; a CoterieError where they differ, or where nobody says."""
-    w = None if w is None else np.asarray(w)
+    w = None if w is None else _numbers(w)
     about, asked = fed.ask(begin, link=link, seeds=seeds, asked=fed.clients.ids[:1], w=w), 0
     if about and about.to[about.rows[0]] != asked:
         asked = int(about.to[about.rows[0]])
@@ -89,6 +89,20 @@ def started(fed: Federation, link: Link, seeds: Sequence[int], w: npt.ArrayLike 
     models, mask = (told[name][0] for name in ("models", "mask"))
     shape, dtype = (len(seeds), d), np.dtype(f"f{width}")
     return Start(mask, models.reshape(shape) if len(models) else np.zeros(shape, dtype=dtype), len(models) > 0)
+
+
+def _numbers(w: Any) -> npt.NDArray[Any]:
+    """First models that are numbers; a CoterieError for whatever else."""
+    try:
+        given = np.asarray(w)
+    except Exception:
+        given = np.empty(0, dtype=object)
+    if given.dtype.kind not in "biuf":
+        raise CoterieError(
+            f"The first model must be a row of numbers, not a {type(w).__name__}: objective.flat(module) is "
+            "that of a torch module."
+        )
+    return given
 
 
 def _same(about: Replies, name: str, what: str) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError
+from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, put
 from coterie.objectives.deep.generators import Generators, Seed
@@ -78,10 +78,17 @@ class Bench:
             if isinstance(layer, MOVING):
                 layer.eval()
 
-    def forward(self, x: Any) -> Tensor:
-        """What the module makes of inputs."""
+    def call(self, x: Any) -> Any:
+        """What the module makes of inputs; a row that BatchNorm is to normalise by itself stands there twice."""
         with self.of.autocast():
-            outputs: Tensor = self.module(x)
+            if not self.of.untracked or len(x) != 1:
+                return self.module(x)
+            outputs = self.module(torch.cat([x, x]))
+            return outputs[:1] if isinstance(outputs, Tensor) and outputs.shape[:1] == (2,) else outputs
+
+    def forward(self, x: Any) -> Tensor:
+        """The same in the type of parameters."""
+        outputs: Tensor = self.call(x)
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
     def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> list[Tensor]:
@@ -136,7 +143,7 @@ class Alone:
                 run(i, seed)
             except CoterieError:
                 raise
-            except Exception as problem:
+            except RAISED as problem:
                 raise Failed(i) from problem
 
         if not self.of.random and self.of.common.quiet(lambda: self._spread(work, partial(named, _unset))):

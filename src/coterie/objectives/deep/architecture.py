@@ -11,52 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from coterie.errors import CoterieError, nearest
+from coterie.errors import RAISED, CoterieError, nearest
 from coterie.objectives.deep.generators import Generators
+from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 Make = Callable[[], nn.Module]
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Losses (rows,) of class scores (rows, K), or (rows, K, ...) with their mean over what is left."""
-    each = F.cross_entropy(outputs, targets.long(), reduction="none")
-    return each.flatten(1).mean(1) if each.ndim > 1 else each
-
-
-def _as_targets(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs in the shape of the targets: axes of one are of no account, all others must be alike."""
-    if outputs.squeeze().shape != targets.squeeze().shape:
-        raise ValueError(f"outputs of shape {tuple(outputs.shape)} are not of the targets' {tuple(targets.shape)}")
-    return outputs.reshape(targets.shape)
-
-
-def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared errors (rows,)."""
-    return (_as_targets(outputs, targets) - targets).square().reshape(len(targets), -1).mean(1)
-
-
-def bce(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean losses (rows,) of the log odds of two classes."""
-    targets = targets.to(outputs.dtype)
-    each = F.binary_cross_entropy_with_logits(_as_targets(outputs, targets), targets, reduction="none")
-    return each.reshape(len(targets), -1).mean(1)
-
-
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    hit = outputs.argmax(1) == targets
-    return hit.double().reshape(len(targets), -1).mean(1)
-
-
-def _side(outputs: Tensor, targets: Tensor) -> Tensor:
-    hit = (_as_targets(outputs, targets) > 0.0) == (targets > 0.5)
-    return hit.double().reshape(len(targets), -1).mean(1)
-
-
-LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "bce": bce}
-SCORES: dict[str, Loss] = {"cross_entropy": _right, "bce": _side}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 BUFFERS = ("personal", "averaged", "refused")
 MOVING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -102,6 +64,8 @@ class Architecture:
         Whether buffers move while it trains. This and the next are as far as is known: see ``trial``.
     random, random_in_evaluation : bool
         Whether anything draws random numbers while clients train, and where they are evaluated.
+    untracked : bool
+        Whether a BatchNorm keeps no statistics: rows are normalised by those beside them, in evaluation too.
     mixes : bool
         Whether the output or the loss of a row depends on the other rows.
     normalising : tuple of str
@@ -155,7 +119,8 @@ class Architecture:
         self.train(module)
         statistics = [m for m in module.modules() if isinstance(m, MOVING) and m.training]
         self.moving = any(bool(m.track_running_stats) for m in statistics)
-        self.mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None for m in statistics)
+        norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        self.untracked = self.mixes = any(m.running_mean is None for m in norms)
         self.random = self.random_in_evaluation = False
         self.normalising = _normalising(module, [place.name for place in self.places])
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules()) and self.dtype is torch.float32
@@ -208,7 +173,12 @@ class Architecture:
 
     def flat(self, module: nn.Module) -> np.ndarray[Any, np.dtype[Any]]:
         """A module's parameters and floating buffers as one row (d,); a CoterieError where its layers are others."""
-        layers, row = tensors(module), torch.empty(self.d, dtype=self.dtype)
+        if not isinstance(module, nn.Module):
+            raise CoterieError(
+                f"A row of numbers is made of a torch.nn.Module, not of a {type(module).__name__}: load a state_dict "
+                "or a file into a module first (module.load_state_dict)."
+            )
+        layers, row = tensors(_plain(module)), torch.empty(self.d, dtype=self.dtype)
         for place in self.places:
             layer = layers.get(place.name)
             if layer is None or tuple(layer.shape) != place.shape:
@@ -246,6 +216,7 @@ class Architecture:
 def _maker(model: Any) -> Make:
     """What makes a new module whenever it is called; a CoterieError says what cannot make one."""
     given = isinstance(model, nn.Module)
+    model = _plain(model) if given else model
     what = "The model" if given else f"The model {getattr(model, '__name__', type(model).__name__)}"
     if not given and not callable(model):
         raise CoterieError(f"The model must be a torch.nn.Module, or a function that makes one, not {model!r:.80}.")
@@ -255,7 +226,7 @@ def _maker(model: Any) -> Make:
             module = copy.deepcopy(model) if given else model()
         except CoterieError:
             raise
-        except Exception as problem:
+        except RAISED as problem:
             more = "give a function without arguments that makes it"
             if isinstance(model, type):
                 more = f"give an instance, as {model.__name__}(...), or a function without arguments that makes one"
@@ -265,6 +236,9 @@ def _maker(model: Any) -> Make:
             raise CoterieError(
                 f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
             )
+        module = _plain(module)
+        for layer in module.modules():
+            layer._compiled_call_impl = None
         return module
 
     if given and (lost := [name for name, layer in model.named_parameters() if _hooks(layer)]):
@@ -293,6 +267,12 @@ def _maker(model: Any) -> Make:
     if second is None or not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
         return made
     return lambda: copy.deepcopy(made())  # modules of several threads must share nothing
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """The module that was compiled, as it is written: a copy for every thread would be compiled anew."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def _hooks(layer: Tensor) -> bool:
@@ -351,7 +331,7 @@ def _places(named: Any, at: int) -> list[Place]:
 def _named(given: str | Loss, known: dict[str, Loss], what: str) -> Loss:
     if callable(given):
         return given
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise CoterieError(
             f"There is no {what} {given!r}.{nearest(str(given), list(known))} There are "
             f"{', '.join(known)}, or give a function of outputs and targets."
@@ -360,7 +340,7 @@ def _named(given: str | Loss, known: dict[str, Loss], what: str) -> Loss:
 
 
 def _chosen(given: str, known: dict[str, Any], what: str) -> Any:
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise CoterieError(f"{what} must be one of {', '.join(known)}, not {given!r}.")
     return known[given]
 

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError
+from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.alone import Alone, Bench, Failed
-from coterie.objectives.deep.architecture import Architecture, Loss, named, short
+from coterie.objectives.deep.architecture import Architecture, named, short
+from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
 
 
@@ -56,7 +57,7 @@ def explained(rows: Rows, doing: str, starts: Ints) -> Iterator[None]:
         yield
     except CoterieError:
         raise
-    except Exception as problem:
+    except RAISED as problem:
         failed = isinstance(problem, Failed)
         cause = problem.__cause__ if isinstance(problem, Failed) and problem.__cause__ else problem
         at = problem.client if isinstance(problem, Failed) else 0
@@ -74,9 +75,9 @@ def _outputs(of: Architecture, bench: Bench, x: Tensor, training: bool) -> Tenso
     else:
         bench.module.eval()
     try:
-        with torch.set_grad_enabled(training), of.autocast():
-            outputs = bench.module(x)
-    except Exception as problem:
+        with torch.set_grad_enabled(training):
+            outputs = bench.call(x)
+    except RAISED as problem:
         raise CoterieError(
             f"The model cannot take rows of shape {tuple(x.shape[1:])} ({x.dtype}){while_}: "
             f"{short(problem)}.{_input_remedy(of, bench, x)}"
@@ -101,7 +102,7 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
     """Losses of rows, once it is sure that there is one for each, with a gradient."""
     try:
         losses = of.loss(outputs, y)
-    except Exception as problem:
+    except RAISED as problem:
         raise CoterieError(
             f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
             f"{tuple(y.shape[1:])} ({y.dtype}): {short(problem)}.{_target_remedy(of, outputs, y)}"
@@ -131,7 +132,7 @@ def _trains(of: Architecture, bench: Bench, x: Tensor, y: Tensor) -> None:
     losses = _losses(of, outputs, y)
     try:
         grads = torch.autograd.grad(losses.sum(), bench.trained, allow_unused=True)
-    except Exception as problem:
+    except RAISED as problem:
         more = " Let operations of the forward give new tensors (x + 1, not x.add_(1) or x += 1)."
         raise CoterieError(
             f"The loss of the model has no gradient that torch can compute: {short(problem)}."
@@ -146,7 +147,7 @@ def _trains(of: Architecture, bench: Bench, x: Tensor, y: Tensor) -> None:
 def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
     try:
         found = score(outputs, y)
-    except Exception as problem:
+    except RAISED as problem:
         raise CoterieError(
             f"The score cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
             f"{tuple(y.shape[1:])}: {short(problem)}."
@@ -218,11 +219,14 @@ def _kind(value: Any) -> str:
 def _input_remedy(of: Architecture, bench: Bench, x: Tensor) -> str:
     """The likely remedy where a model does not take its inputs."""
     if len(x) == 1:
-        with suppress(Exception), torch.no_grad(), of.autocast():
+        with suppress(*RAISED), torch.no_grad(), of.autocast():
             bench.module(torch.cat([x, x]))
             return " It takes two rows and not one alone, as a client may have: let no layer compute over rows."
     if not x.is_floating_point():
-        return " Whole numbers are handed on as they are: give images and other measurements as float32."
+        return (
+            " Whole numbers are handed on as they are: give images and other measurements as float32, and what an "
+            "embedding looks up as int64, from 0 and below its size."
+        )
     if of.convolves and x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         return " Images have their channels first: give X.transpose(0, 3, 1, 2)."
     if of.convolves and x.ndim == 3:

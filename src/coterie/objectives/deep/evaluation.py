@@ -32,12 +32,12 @@ def per_row(objective: Deep, theta: npt.ArrayLike, what: What) -> Any:
     Where something draws random numbers in evaluation, or rows depend on the others of their batch, every client is
     evaluated by itself; what is drawn then depends on its own rows alone, and is the same whenever it is asked for.
     """
-    counts, models, of = objective.counts, np.asarray(theta), objective.architecture
+    at, models, of, counts = objective._theta(theta), np.asarray(theta), objective.architecture, objective.counts
     stops = np.cumsum(counts)
     if not stops[-1:].sum():
         return np.zeros(0)
     one = len(objective) == 1 or ((models.ndim == 1 or models.strides[0] == 0) and not of.mixes)
-    rows, at = np.arange(stops[-1]) - np.repeat(stops - counts - objective.starts, counts), objective._theta(theta)
+    rows = np.arange(stops[-1]) - np.repeat(stops - counts - objective.starts, counts)
     found: list[tuple[Any, Any]] = []
 
     def together() -> None:

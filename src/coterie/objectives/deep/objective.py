@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.deep.alone import Alone
-from coterie.objectives.deep.architecture import Architecture, Loss, Make
+from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.checks import explained, tried
 from coterie.objectives.deep.draws import batch
 from coterie.objectives.deep.evaluation import per_row
+from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.stepper import Going, Training
 from coterie.objectives.deep.together import Together, blocks
@@ -258,10 +259,10 @@ class Deep:
     def _theta(self, theta: npt.ArrayLike) -> Tensor:
         """Models (m, d) as a tensor that may be written."""
         models = np.asarray(theta)
-        if models.shape not in ((self.dim,), (1, self.dim), (len(self), self.dim)):
+        if models.dtype.kind not in "biuf" or models.shape not in ((self.dim,), (1, self.dim), (len(self), self.dim)):
             raise CoterieError(
                 f"Models must be one row of {self.dim} numbers, or one for each of {len(self)} clients, not an array "
-                f"of shape {models.shape}."
+                f"of shape {models.shape} ({models.dtype})."
             )
         return self.architecture.tensor(np.broadcast_to(models, (len(self), self.dim)))
 

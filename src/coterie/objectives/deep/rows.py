@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from coterie.errors import CoterieError
+from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
 from coterie.objectives.deep.generators import Generators
@@ -166,7 +166,7 @@ class Sets(Owners):
         items = [self._item(int(o), int(r)) for o, r in zip(owner, flat, strict=True)]
         try:
             found = self.collate(items)
-        except Exception as problem:
+        except RAISED as problem:
             raise CoterieError(
                 f"Items of Datasets must be pairs of inputs and targets, of the same shapes, which those of "
                 f"{self._misfit(items, flat)} are not: {short(problem)}."
@@ -186,7 +186,7 @@ class Sets(Owners):
             return self.sets[owner][row - int(self.starts[owner])]
         except CoterieError:
             raise
-        except Exception as problem:
+        except RAISED as problem:
             raise CoterieError(f"The Dataset does not give {self.place(row)}: it raises {named(problem)}.") from problem
 
     def _misfit(self, items: list[Any], rows: Ints) -> str:
@@ -233,7 +233,7 @@ class Sets(Owners):
                 X, y = self.gather(np.arange(at, min(at + 1024, len(self))))
                 for values in (X, y):
                     if values.is_floating_point():
-                        good[at : at + len(values)] &= torch.isfinite(values).flatten(1).all(1).cpu().numpy()
+                        good[at : at + len(values)] &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
         return good
 
 
@@ -280,14 +280,14 @@ def _items(who: str, data: Any, dtype: torch.dtype) -> Any:
     if isinstance(data, tuple):
         return Pairs(_pair(who, data, dtype, torch.device("cpu")))
     data = data.dataset if isinstance(data, DataLoader) else data
+    if data is None or isinstance(data, str | bytes | Mapping) or hasattr(data, "__array__"):
+        raise CoterieError(
+            f"The data of client {who} must be a Dataset, a DataLoader or a pair (X, y), not {_what(data)}."
+        )
     if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise CoterieError(
             f"The data of client {who} can only be read in order ({type(data).__name__}): give a Dataset "
             "with a length and items by number, so that rows can be drawn."
-        )
-    if isinstance(data, str | bytes | Mapping | Tensor | np.ndarray):
-        raise CoterieError(
-            f"The data of client {who} must be a Dataset, a DataLoader or a pair (X, y), not {_what(data)}."
         )
     return data
 
@@ -295,7 +295,7 @@ def _items(who: str, data: Any, dtype: torch.dtype) -> Any:
 def _length(who: str, data: Any) -> int:
     try:
         return len(data)
-    except Exception as problem:
+    except RAISED as problem:
         raise CoterieError(f"The Dataset of client {who} has no length: len raises {named(problem)}.") from problem
 
 

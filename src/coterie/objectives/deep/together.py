@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from coterie.errors import RAISED
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.snapshot import Snapshot
@@ -31,6 +34,10 @@ def blocks(size: Ints, d: int) -> Iterator[Ints]:
         many = max(NUMBERS // (d + 64 * int(size[order[at]]) + 1), 1)
         yield order[at : at + many]
         at += many
+
+
+SLOW = "There is a performance drop"
+"""How torch begins to warn of an operation that it does not batch."""
 
 
 class Moved(RuntimeError):
@@ -67,10 +74,12 @@ class Together:
     works : bool
         Whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
         others' generators are looked at), buffers that move, steps that depend on numbers.
+    slow : bool
+        Whether torch has no batching rule for some operation, and loops over clients, which it would warn of each time.
     """
 
     def __init__(self, of: Architecture, ridge: float) -> None:
-        self.of, self.ridge, self.works = of, ridge, True
+        self.of, self.ridge, self.works, self.slow = of, ridge, True, False
         self._local = threading.local()
         self.layers = [place.name for place in of.parameters]
         self.fixed = [place.name for place in of.buffers]
@@ -80,10 +89,20 @@ class Together:
         if not self.works:
             return False
         try:
-            self.works = self.of.common.quiet(run)
-        except Exception:  # torch.func has no rule for it; where it is the model's fault, the other way says so
+            with self._unwarned():
+                self.works = self.of.common.quiet(run)
+        except RAISED:  # torch.func has no rule for it; where it is the model's fault, the other way says so
             self.works = False
         return self.works
+
+    @contextmanager
+    def _unwarned(self) -> Iterator[None]:
+        if not self.slow:
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", SLOW)
+            yield
 
     def _forward(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any) -> Tensor:
         named = {f"inner.{name}": values for part in (layers, fixed) for name, values in part.items()}

@@ -7,6 +7,7 @@ doing a round twice, and finds what no run can repeat.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError, listed
+from coterie.errors import RAISED, CoterieError, listed
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.alone import Alone, Bench
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.generators import Seed
 from coterie.objectives.deep.rows import Rows
-from coterie.objectives.deep.together import Together
+from coterie.objectives.deep.together import SLOW, Together
 
 ROWS = 8
 """Rows of a trial at most."""
@@ -161,7 +162,7 @@ def trial(alone: Alone, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...
         return tuple(Trial(alone, rows, index).notes())
     except CoterieError:
         raise
-    except Exception:  # a model that fails on so many rows says so in a run, with the client
+    except RAISED:  # a model that fails on so many rows says so in a run, with the client
         return ()
 
 
@@ -176,7 +177,11 @@ def batches(together: Together, rows: Rows, index: Ints) -> bool:
         together.gradient(theta, (x, y, scale))
         together.outputs(theta, x)
 
-    return together.done(run)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        done = together.done(run)
+    together.slow = any(str(w.message).startswith(SLOW) for w in said)
+    return done
 
 
 def _refuse_unheld(of: Architecture, buffers: dict[str, Tensor], moved: list[str]) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from coterie import files
-from coterie.errors import CoterieError
+from coterie.errors import RAISED, CoterieError
 from coterie.results.training.config import Config, called
 
 
@@ -91,7 +91,7 @@ class Named(Callback):
             return getattr(self.inner, name)(*arguments) if hasattr(self.inner, name) else None
         except CoterieError:
             raise
-        except Exception as e:
+        except RAISED as e:
             raise CoterieError(f"The callback '{self.path}' raises {type(e).__name__} in {name}: {e}.") from e
 
     def start(self, settings: Mapping[str, Any]) -> None:

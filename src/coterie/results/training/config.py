@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.errors import CoterieError, nearest
+from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.own_method import Permitted, imported
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import TRAINERS, trainer
@@ -202,7 +202,7 @@ def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:
         raise
     except TypeError as e:
         raise CoterieError(f"{what} does not take these args: {e}.") from e
-    except Exception as e:
+    except RAISED as e:
         raise CoterieError(f"{what} cannot be made: it raises {type(e).__name__}: {e}.") from e
 
 

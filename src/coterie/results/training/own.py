@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.errors import RAISED, CoterieError
 from coterie.federation import Federation, Ragged
 from coterie.numerics.kernels import Ints
 
@@ -40,7 +40,7 @@ class Own:
             yield
         except CoterieError:
             raise
-        except Exception as e:
+        except RAISED as e:
             at = extract_tb(e.__traceback__)[-1]
             where = f"'{at.filename}', line {at.lineno}"
             raise CoterieError(f"The method '{self.path}' raises {type(e).__name__} in {name} ({where}): {e}.") from e
