@@ -6,11 +6,18 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch is loaded, by commands that tests start, too
 
+import pytest
 from hypothesis import settings
 
 # The first call of a kernel compiles it, so time says nothing; the same examples every time, so a failure repeats.
 settings.register_profile("coterie", deadline=None, derandomize=True)
 settings.load_profile("coterie")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state(tmp_path_factory):
+    """What commands remember of the files they wrote lies beside the tests' files, not in the user's home."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 def pytest_xdist_auto_num_workers(config):

@@ -86,6 +86,38 @@ def test_only_what_coterie_wrote_is_replaced_without_force(folder, name):
     assert b"mine,too" not in file.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["compare", "pairs", "predict", "fetch"])
+def test_a_table_that_only_looks_like_coteries_is_kept(folder, name):
+    coterie(*WRITERS[name])
+    file = folder / WRITERS[name][-1]
+    changed = file.read_text().replace("\n", ",\n", 1).replace(",\n", ",remark\n", 1)  # a column of the user's own
+    file.write_text(changed)
+    assert "or it was changed since" in coterie(*WRITERS[name]).message
+    assert file.read_text() == changed
+
+
+def test_a_command_replaces_its_own_tables_alone(folder):
+    coterie(*WRITERS["compare"])
+    assert "coterie did not write it" in coterie(*WRITERS["predict"]).message
+    assert coterie(*WRITERS["compare"]).code == 0
+
+
+def test_without_a_place_to_remember_force_is_asked_for(folder, monkeypatch):
+    Path("busy").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "busy"))
+    assert coterie(*WRITERS["predict"]).code == 0
+    assert "--force" in coterie(*WRITERS["predict"]).message
+
+
+def test_another_model_json_is_replaced_if_forced_to(folder):
+    Path("mine").mkdir()
+    Path("mine/model.json").write_text("[]")
+    assert "coterie did not write it" in coterie(*WRITERS["fit"]).message
+    assert Path("mine/model.json").read_text() == "[]"
+    assert coterie(*WRITERS["fit"], "--force").code == 0
+    assert coterie("predict", "mine", "table.csv", "--out", "b.csv").code == 0
+
+
 @pytest.mark.parametrize("name", ["compare", "advise", "pairs", "predict"])
 @pytest.mark.parametrize("out", ["./table.csv", "link.csv", "hard.csv"])
 def test_no_command_writes_over_its_own_input_even_if_forced_to(folder, name, out):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import Force, TablePath, check_table, need_room, our_table, place, say, status, width
+from coterie.cli.common import Force, TablePath, check_table, need_room, ours, place, say, status, width, wrote
 from coterie.cli.fit import told
 from coterie.errors import CoterieError
 
@@ -93,8 +93,7 @@ def advise(
     for file in (out, pairs):
         if file is not None:
             check_table(file)
-            columns = ("collaborators", "speedup") if file is out else ("collaborator", "tau", "weight")
-            need_room(file, [table], force, our_table(*columns))
+            need_room(file, [table], force, ours("advise"))
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
     advice = _read(context)
@@ -112,7 +111,7 @@ def advise(
     for file, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
         if file is not None:
             write_table(frame, file)
-            say(f"Written to {file}.")
+            wrote("advise", file)
 
 
 def _read(context: typer.Context) -> Advice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from coterie import files
-from coterie.errors import CoterieError, NoRows, listed
+from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -129,7 +130,8 @@ def need_room(
         raise CoterieError(f"'{out}' is the table itself or another input; name {other}.")
     if not force and not ours(out):
         raise CoterieError(
-            f"'{out}' is there already, and coterie did not write it: name {other}, or replace it with --force."
+            f"'{out}' is there already, and coterie did not write it, or it was changed since: name {other}, or "
+            "replace it with --force."
         )
 
 
@@ -151,20 +153,48 @@ def interrupted() -> None:
     say(f"Interrupted: {listed(written) if written else 'nothing'} was written.", error=True)
 
 
-def our_table(*columns: str) -> Callable[[Path], bool]:
-    """Whether a file is a table of coterie's, which has these columns."""
+def ours(kind: str) -> Callable[[Path], bool]:
+    """Whether a file is what a command (``kind``) wrote before, byte by byte: a table bears no mark of who wrote it."""
 
-    def ours(path: Path) -> bool:
-        from coterie.data.table import read_table
+    def same(path: Path) -> bool:
+        return path.stat().st_size == 0 or _mark(kind, path) in _marks()
 
-        try:
-            return set(columns) <= set(read_table(path).columns)
-        except NoRows:  # its header alone says nothing that could be lost
-            return path.stat().st_size == 0
-        except CoterieError:
-            return False
+    return same
 
-    return ours
+
+def wrote(kind: str, path: Path, sentence: str = "") -> None:
+    """Say that a file was written, and remember its digest, by which the same command may replace it without force.
+
+    Digests are kept in the user's folder for the state of programs. Where that cannot be written to, ``--force`` is
+    asked for next time, and nothing else happens.
+    """
+    with suppress(OSError, RuntimeError):
+        new = _mark(kind, path)
+        marks = [mark for mark in _marks() if mark != new][-_MARKS:]
+        _book().parent.mkdir(parents=True, exist_ok=True)
+        files.write(_book(), ["\n".join([*marks, new, ""]).encode()], mode=0o600, durable=False)
+    say(sentence or f"Written to {path}.")
+
+
+_MARKS = 10_000
+"""Files that are remembered at most."""
+
+
+def _book() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "coterie" / "written"
+
+
+def _marks() -> list[str]:
+    try:
+        return files.content(_book()).decode(errors="replace").splitlines()
+    except (OSError, RuntimeError):  # there is none, or no home
+        return []
+
+
+def _mark(kind: str, path: Path) -> str:
+    with path.open("rb") as file:
+        return f"{kind} {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def our_page(path: Path) -> bool:

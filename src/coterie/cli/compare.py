@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import Force, check_table, need_room, our_page, our_table, place, say
+from coterie.cli.common import Force, check_table, need_room, our_page, ours, place, say, wrote
 from coterie.cli.fit import fit_table, inputs, print_comparison
 from coterie.errors import CoterieError
 
@@ -95,7 +95,7 @@ def compare(
     training = table.suffix.lower() == ".toml"
     if out is not None:
         check_table(out)
-        need_room(out, inputs(table, network), force, our_table("method", "to_best" if training else "loss_rows"))
+        need_room(out, inputs(table, network), force, ours("compare"))
     if report is not None:
         need_room(report, [table], force, our_page)
     of_training = {"methods": methods, "report": report}
@@ -121,7 +121,7 @@ def compare(
         from coterie.data.table import write_table
 
         write_table(result.comparison.reset_index(), out)
-        say(f"Written to {out}.")
+        wrote("compare", out)
 
 
 def _refuse(context: typer.Context, allowed: set[str], why: str) -> None:
@@ -151,7 +151,7 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     show(result)
     if out is not None:
         write_table(result.table.reset_index(), out)
-        say(f"Written to {out}.")
+        wrote("compare", out)
     if report is not None:
         write_report(result, report)
         say(f"Report: {report}")

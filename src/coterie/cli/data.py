@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import Force, check_table, need_room, place, say, width
+from coterie.cli.common import Force, check_table, need_room, ours, place, say, width, wrote
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from coterie.data.catalog import Entry
 
 _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
@@ -90,19 +88,9 @@ def fetch(
         raise CoterieError(f"'{file}' is there already; name another file with --out.")
     check_table(file)
     df = fetch(entry.name)
-    need_room(file, [], force, lambda path: _same(df, path))
+    need_room(file, [], force, ours("data"))
     write_table(df, file)
-    say(f"Wrote {len(df):,} rows to {file}.")
-
-
-def _same(df: pd.DataFrame, file: Path) -> bool:
-    """Whether a file holds this table already."""
-    from coterie.data.table import read_table
-
-    try:
-        return [*read_table(file).columns] == [*df.columns] and len(read_table(file)) == len(df)
-    except CoterieError:
-        return False
+    wrote("data", file, f"Wrote {len(df):,} rows to {file}.")
 
 
 def commands(entry: Entry) -> list[str]:

@@ -81,12 +81,12 @@ def fit(
 
     if out is not None:
         check_folder(out)
-        need_room(out / "model.json", inputs(table, network), False, our_document("coterie model"), "another folder")
+        need_room(out / "model.json", inputs(table, network), force, our_document("coterie model"), "another folder")
         need_room(out / "report.html", inputs(table, network), force, our_page, "another folder")
     result = fit_table(context)
     if out is not None:
         with status("Writing the report ..."):
-            keep(result, out)
+            keep(result, out, force)
     print()
     print_comparison(result)
     print()
@@ -169,7 +169,7 @@ def described(texts: list[str] | None) -> dict[str, Any] | None:
     return network
 
 
-def keep(result: FitResult, out: Path) -> None:
+def keep(result: FitResult, out: Path, force: bool) -> None:
     """Write model and report into a folder: both or, on any error, neither."""
     from coterie.report.html import write_report
 
@@ -178,7 +178,7 @@ def keep(result: FitResult, out: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_report(result, draft)
-        result.save(folder)
+        result.save(folder, force=force)
         draft.replace(folder / "report.html")
         if folder != out:
             folder.rename(out)

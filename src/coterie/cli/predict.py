@@ -16,10 +16,11 @@ from coterie.cli.common import (
     check_table,
     load_model,
     need_room,
-    our_table,
+    ours,
     place,
     say,
     status,
+    wrote,
 )
 from coterie.cli.fit import what_was_read
 from coterie.errors import CoterieError, listed, nearest
@@ -90,7 +91,7 @@ def predict(
     """
     if out is not None:
         check_table(out)
-        need_room(out, [table], force, our_table("prediction", "source"))
+        need_room(out, [table], force, ours("predict"))
     result = load_model(model)
     from coterie.data.table import write_table
 
@@ -109,7 +110,7 @@ def predict(
     for sentence in sentences(answers):
         say(sentence, error=out is None)
     if out is not None:
-        say(f"Written to {out}.")
+        wrote("predict", out)
 
 
 def read(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import check_folder, place, say, width
+from coterie.cli.common import Force, check_folder, need_room, ours, place, say, width, wrote
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -40,14 +40,15 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller experiment in seconds: fewer runs, steps or clients.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Make a table or figure of a paper again, and print the paper's numbers beside those found."""
     if name is None:
-        if quick or seeds is not None or numbers is not None:
+        if quick or force or seeds is not None or numbers is not None:
             raise CoterieError("Options are for one experiment: name it. 'coterie reproduce' alone lists them.")
         list_experiments()
         return
-    from coterie.reproduce.outcome import Settings, write
+    from coterie.reproduce.outcome import Settings, figure_file, write
     from coterie.reproduce.pictures import need_matplotlib
     from coterie.reproduce.registry import find
 
@@ -59,6 +60,8 @@ def reproduce(
         check_file(numbers)
         if numbers.absolute() == out.absolute():
             raise CoterieError(f"--json and --out both name '{out}': one is a file, the other a folder.")
+        need_room(numbers, [], force, ours("reproduce"))
+    need_room(figure_file(experiment.name, out), [], force, ours("reproduce"))
     need_matplotlib()
     start = perf_counter()
     with progress(f"{experiment.name} (about {experiment.time}) ...") as tell:
@@ -66,7 +69,7 @@ def reproduce(
     outcome = replace(outcome, settings={**outcome.settings, "quick": quick})
     print_tables(experiment.what, outcome)
     for file in write(experiment.name, outcome, perf_counter() - start, out, numbers):
-        say(f"Written to {file}.")
+        wrote("reproduce", file)
 
 
 def list_experiments() -> None:

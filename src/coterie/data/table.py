@@ -83,6 +83,8 @@ def read_table(
 def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     """Write a table to ``.csv``, ``.csv.gz``, ``.parquet`` or ``.feather``; a file is there whole or not at all.
 
+    A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so.
+
     Parameters
     ----------
     df : DataFrame

@@ -265,7 +265,7 @@ class FitResult:
         out.attrs["notes"] = notes
         return out
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Write the result into a directory, as ``model.json`` and a safetensors file.
 
         A crash at any moment leaves the model that was there before, or the new one.
@@ -275,17 +275,20 @@ class FitResult:
         path : path
             A new directory, or one that may hold other files; a coterie model in it is replaced, and a ``report.html``
             that coterie wrote of that one is removed (``coterie report`` writes the new one's).
+        force : bool, default False
+            Whether a ``model.json`` of something else is replaced too.
 
         Raises
         ------
         CoterieError
-            If the path is a file, holds a ``model.json`` of something else, or cannot be written.
+            If the path is a file, holds a ``model.json`` of something else that is not to be replaced, or cannot be
+            written.
         """
         from coterie.results.store import save
 
         folder = files.local(path)
         before = _content(folder / "model.json")
-        save(self, folder)
+        save(self, folder, force)
         if before not in (None, _content(folder / "model.json")):
             _drop_report(folder / "report.html")
 

@@ -55,10 +55,10 @@ _WIDE = 100
 """How many times as long as its texts an array of equal lengths may be."""
 
 
-def save(result: FitResult, path: Path) -> None:
+def save(result: FitResult, path: Path, force: bool = False) -> None:
     """Write a result into the directory `path`; see :meth:`FitResult.save`."""
     try:
-        _refuse_others(path)
+        _refuse_others(path, force)
         shelf = Shelf()
         document = _document(result, shelf)
         path.mkdir(parents=True, exist_ok=True)
@@ -119,12 +119,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _refuse_others(path: Path) -> None:
+def _refuse_others(path: Path, force: bool) -> None:
     """Raise rather than overwrite something that is not a coterie model."""
     if path.exists() and not path.is_dir():
         raise CoterieError(f"'{path}' is a file; a model is saved into a directory.")
     target = path / "model.json"
-    if not target.exists():
+    if force or not target.exists():
         return
     try:
         document = json.loads(target.read_bytes())
