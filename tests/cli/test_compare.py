@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import coterie as package
-from tests.cli.harness import coterie, files, table
+from tests.cli.harness import changed, coterie, files, table
 
 ARGUMENTS = ["compare", "table.csv", "--formula", "score ~ hours", "--client", "school"]
 
@@ -52,12 +52,18 @@ def test_given_strengths_are_compared_too():
     assert " given-strengths " in ran.out
 
 
+def test_what_was_left_out_is_said():
+    table(**changed("hours", [3, 8], None)).to_csv("gaps.csv", index=False)
+    ran = coterie(*ARGUMENTS[:1], "gaps.csv", *ARGUMENTS[2:], "--missing", "drop", "--splits", "1")
+    assert "Note: 2 of 60 rows were left out: column 'hours' has missing values" in ran.out
+
+
 def test_a_narrow_terminal_loses_no_method(monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     ran = coterie(*ARGUMENTS, "--cluster", "sector")
     said, _, shown = ran.out.partition("\n\n")
     assert said == "Read 60 rows of 6 schools in 2 sectors from table.csv."
-    assert max(map(len, shown.splitlines())) <= 50
+    assert max(map(len, shown.split("Note: ")[0].splitlines())) <= 50
     assert "single-cluster" in ran.out
 
 

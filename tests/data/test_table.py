@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from coterie.data import fingerprint, read_table, to_pandas, write_table
+from coterie.data.formula import parse
 from coterie.errors import CoterieError
 
 
@@ -259,3 +260,28 @@ def test_texts_that_mean_missing_must_be_texts(tmp_path):
     (tmp_path / "t.csv").write_text(NONE)
     with pytest.raises(CoterieError, match="na_values must be texts"):
         read_table(tmp_path / "t.csv", na_values=[-99])
+
+
+def test_a_quotation_mark_that_swallows_rows_is_found(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text('name,x\n"ash,1\nbirch,2\n"cedar,3\ndawn,4\n')  # two marks: pandas sees two rows
+    with pytest.raises(CoterieError, match=r"line 2 of .* ends in line 4"):
+        read_table(file)
+    file.write_text('name,x\n"ash, the\n""old"" one",1\nbirch,2\n')
+    assert list(read_table(file).name) == ['ash, the\n"old" one', "birch"]
+
+
+def test_other_files_under_the_names_of_tables_are_refused_in_a_sentence(tmp_path):
+    (tmp_path / "a.npz").write_text("x\n1\n")
+    with pytest.raises(CoterieError, match="no NPZ file"):
+        read_table(tmp_path / "a.npz")
+    (tmp_path / "a.csv").write_bytes("name,x\nash,1\n".encode("utf-16-le"))
+    with pytest.raises(CoterieError, match="UTF-16"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_a_dot_leaves_out_the_row_numbers_of_a_csv(tmp_path):
+    pd.DataFrame({"g": [1, 1, 2, 2], "y": [1.0, 2, 3, 5], "x": [0.0, 1, 0, 1]}).to_csv(tmp_path / "a.csv")
+    df = read_table(tmp_path / "a.csv")
+    assert "Unnamed: 0" in df.columns
+    assert parse("y ~ .", df.columns, exclude=["g"]).columns == ("x",)

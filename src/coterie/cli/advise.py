@@ -100,10 +100,10 @@ def advise(
     from coterie.report.advice import advice_table, collaborators_table
     from coterie.report.tables import render_text
 
+    tables = [collaborators_table(advice, main)] if main is not None else []
     print()
-    if main is not None:
-        print(render_text(collaborators_table(advice, main), width()))
-    print(render_text(advice_table(advice), width()))
+    for each in (*tables, advice_table(advice)):
+        print(render_text(each, width()))
     for sentence in advice.sentences:
         say(sentence)
     from coterie.data.table import write_table

@@ -117,6 +117,8 @@ def compare(
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
     print()
     print_comparison(result)
+    for note in result.notes:
+        say(f"Note: {note}")
     if out is not None:
         from coterie.data.table import write_table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -59,6 +60,7 @@ def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collecti
         df = pd.read_csv(file, low_memory=False, keep_default_na=False, na_values=empty, **form)
     except UnicodeDecodeError as e:
         raise CoterieError(_convert(file, "WINDOWS-1252", "Latin-1 or Windows-1252")) from e
+    _check_quotes(file, df, sep)
     df, absent = _as_text(df, file, form, labels)
     if absent or na_values is not None:
         given = None if na_values is None else list(na_values)
@@ -75,11 +77,11 @@ def distinct(names: Iterable[str]) -> None:
 
 def _check_start(file: Path) -> None:
     with file.open("rb") as f:
-        start = f.read(8)
+        start = f.read(1 << 12)
     kind = next((kind for mark, kind in _STARTS.items() if start.startswith(mark)), None)
     if kind is not None and not file.name.lower().endswith(".gz"):
         raise CoterieError(f"'{file}' is {kind} file by its content; give it the extension of what it is.")
-    if start.startswith(_UTF16):
+    if start.startswith(_UTF16) or (kind is None and b"\0" in start):
         raise CoterieError(_convert(file, "UTF-16", "UTF-16 (Excel's 'Unicode text')"))
 
 
@@ -107,6 +109,31 @@ def _check_head(file: Path, form: dict[str, Any]) -> None:
     distinct(n for n in names if n)
     if width > len(names):  # pandas would take what has no name for row labels
         raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
+
+
+def _check_quotes(file: Path, df: pd.DataFrame, sep: str) -> None:
+    """Raise CoterieError for a quote that opens a cell and is closed in another row, which pandas reads as one cell."""
+    import pandas as pd
+
+    texts = [df.iloc[:, j] for j, dtype in enumerate(df.dtypes) if not pd.api.types.is_numeric_dtype(dtype)]
+    if not any(text.astype(str).str.contains("\n", regex=False).any() for text in texts):
+        return
+    packed = file.name.lower().endswith(".gz")
+    with (
+        gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+        if packed
+        else file.open(encoding="utf-8-sig", newline="") as f
+    ):
+        rows = csv.reader(f, delimiter=sep, strict=True)
+        start = 1
+        try:
+            for _ in rows:
+                start = rows.line_num + 1
+        except csv.Error as e:
+            raise CoterieError(
+                f"A quotation mark in line {start:,} of '{file}' opens a cell that ends in line {rows.line_num:,}, in "
+                'the midst of another: write it twice ("") in a cell between quotation marks, or take it away.'
+            ) from e
 
 
 def _other_mark(file: Path, mark: str) -> str:

@@ -214,6 +214,7 @@ def _plain_sum(right: str) -> tuple[tuple[str, ...], bool] | None:
 
 def _write_out_dot(formula: str, right: str, names: list[str] | None, without: set[str]) -> str:
     parts = re.split(r"(`[^`]*`)", right)
+    names = names and [n for n in names if not re.fullmatch(r"Unnamed: \d+", n)]  # by pandas: row numbers of a CSV
     dot = re.compile(r"(?<![\w.)\]])\.(?![\w.])")
     if not any(dot.search(p) for p in parts[::2]):
         return right
@@ -312,7 +313,7 @@ def _need_backticks(formula: str, names: Iterable[str]) -> None:
         parts = re.findall(r"(?<![\w.])[^\W\d][\w.]*(?![\w.(])", name)
         outcome = "~" not in quoted[: at.start()] and "(" not in name  # whoever has a column y-1 means it there
         if words or (parts and (outcome or not known.issuperset(parts))):
-            what = "a space" if words else "signs"
+            what = "a space" if words or name != name.strip() else "signs"
             raise CoterieError(
                 f"Column '{name}' has {what} in its name: write it between backticks, `{name}` (in a shell, put the "
                 "formula between single quotes then)."

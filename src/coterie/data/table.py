@@ -275,6 +275,8 @@ def _feather(file: Path) -> pd.DataFrame:
 def _npz(file: Path) -> pd.DataFrame:
     import pandas as pd
 
+    if not zipfile.is_zipfile(file):
+        raise CoterieError(f"'{file}' is damaged or not what its extension says: it is no NPZ file.")
     with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     given = arrays.pop("columns", None)

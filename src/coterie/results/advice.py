@@ -14,6 +14,7 @@ from coterie.data.columns import as_names
 from coterie.data.identify import collinear
 from coterie.data.labels import find_labels
 from coterie.data.reading import prepare
+from coterie.data.spelling import resembling
 from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
@@ -78,7 +79,8 @@ class Advice:
         labels = self.clients.index
         at = find_labels(labels.to_numpy(), np.array([client], dtype=object))[0]
         if at < 0:
-            hint = nearest(str(client), [str(label) for label in labels])
+            pairs = resembling(np.array([client], dtype=object), labels.to_numpy())
+            hint = f" Did you mean {pairs[0][1]!r}?" if pairs else nearest(str(client), [str(x) for x in labels])
             raise CoterieError(f"There is no {labels.name} '{client}' in the table.{hint}")
         mine: pd.DataFrame = self.weights[self.weights["client"] == labels[at]]
         return mine.drop(columns="client").reset_index(drop=True)
