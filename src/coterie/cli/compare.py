@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli import options as o
 from coterie.cli.common import Force, check_table, need_room, our_page, ours, place, say, wrote
-from coterie.cli.fit import fit_table, inputs, print_comparison
+from coterie.cli.fit import fit_table, inputs, print_comparison, say_notes
 from coterie.errors import CoterieError
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
@@ -115,10 +115,8 @@ def compare(
     result = fit_table(context)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
-    print()
     print_comparison(result)
-    for note in result.notes:
-        say(f"Note: {note}")
+    say_notes(result)
     if out is not None:
         from coterie.data.table import write_table
 

@@ -87,7 +87,6 @@ def fit(
     if out is not None:
         with status("Writing the report ..."):
             keep(result, out, force)
-    print()
     print_comparison(result)
     print()
     explain(result)
@@ -205,7 +204,8 @@ def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:
 
 
 def print_comparison(result: FitResult) -> None:
-    """The comparison as wide as the terminal."""
+    """The comparison as wide as the terminal, below an empty line."""
+    print()
     if result.comparison.empty:
         say("No methods were compared.")
         return
@@ -229,5 +229,10 @@ def explain(result: FitResult) -> None:
         say(sentence)
     for sentence in (*rounds.sentences(result), *collaboration.sentences(result), *similarity.sentences(result)):
         say(sentence)
+    say_notes(result)
+
+
+def say_notes(result: FitResult) -> None:
+    """What else a user should know: of the table, and of what was fitted."""
     for note in result.notes:
         say(f"Note: {note}")
