@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
 from coterie.results.training import store
@@ -191,6 +192,12 @@ def test_models_come_back_from_the_disk(bench, tmp_path):
         saved.predict(np.full((3, 1, 8, 8), np.nan), "7")
     with pytest.raises(CoterieError, match=r"shape \(1, 8, 8\) each, not \(5,\)"):
         saved.predict(np.zeros((3, 5)), "7")
+    with pytest.raises(CoterieError, match="Rows to predict must be one array, with rows of one shape"):
+        saved.predict([[1.0], [1.0, 2.0]], "7")
+    with pytest.raises(CoterieError, match="allow must be a list of import paths"):
+        store.load(tmp_path, allow=3)
+    with pytest.raises(CoterieError, match=r"rows are arrays and no tables.*store.load\('.*'\).predict\(X, client\)"):
+        load(tmp_path)
     assert not list(tmp_path.glob("*.pkl"))
 
 
@@ -208,6 +215,14 @@ def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, 
         saved.adapt(part.X[:0], part.y[:0])
     with pytest.raises(CoterieError, match="Rows to adapt to have values that are not finite in 1 row"):
         saved.adapt(part.X[:1] * np.nan, part.y[:1])
+    with pytest.raises(CoterieError, match="Outcomes to adapt to must be numbers in an array, not None"):
+        saved.adapt(part.X[rows], None)
+    with pytest.raises(CoterieError, match="Outcomes to adapt to have values that are not finite in 1 row"):
+        saved.adapt(part.X[:1], [np.nan])
+    with pytest.raises(CoterieError, match="no option 'step'"):
+        saved.adapt(part.X[rows], part.y[rows], step=3)
+    with pytest.warns(UserWarning, match="diverge or move nothing: the model is its group's"):
+        saved.adapt(part.X[rows], part.y[rows], eta=1e308, steps=2)
     further = saved.adapt(part.X[rows], part.y[rows], eta=0.5, steps=20)
     assert here.value(further.models)[0] < min(losses)
 

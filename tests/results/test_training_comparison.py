@@ -44,6 +44,18 @@ def test_intervals_are_of_the_point_over_clients_and_seeds(result):
     assert (low, high) == pytest.approx((value - half, min(value + half, 1.0)))
 
 
+def test_where_no_loss_is_finite_the_answer_says_what_to_do(result):
+    wild = {
+        name: [replace(run, scores=replace(run.scores, loss=np.full(12, np.inf), rule=Rule())) for run in runs]
+        for name, runs in result.runs.items()
+    }
+    diverged = replace(result, runs=wild)
+    says = "finite loss on held-out rows: take smaller steps (eta), or scale the inputs."
+    assert page.headline(diverged) == f"No method has a {says}"
+    assert page.headline(replace(diverged, runs={"ditto": wild["ditto"]})) == f"ditto has no {says}"
+    assert np.isinf(diverged.table["loss"]).all() and diverged.table["to_best_low"].isna().all()
+
+
 def crossed(m, seeds, ratio, rng):
     """Scores of clients with effects of theirs, of seeds and of both; seeds' s.d. as a share of what clients add."""
     apart = ratio * np.sqrt(2.0 / m)

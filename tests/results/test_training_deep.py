@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,17 @@ import pytest
 
 pytest.importorskip("torch")
 
+from torch import nn
+
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.group_sgd import GroupSGD
+from coterie.objectives.deep import Deep
 from coterie.results.training import store
 from coterie.results.training.bench import Bench
 from coterie.results.training.comparison import chosen, compare
 from coterie.results.training.config import Config
+from coterie.results.training.model import layers
 from coterie.results.training.run import train
 from tests.cli.harness import coterie
 
@@ -30,8 +37,6 @@ def config(**sections):
 
 def norm():
     """A user's own model, with statistics."""
-    from torch import nn
-
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
@@ -167,7 +172,6 @@ def outcomes(kind):
 
 def outputs(kind):
     """A model for each of these."""
-    from torch import nn
 
     class Steps(nn.Linear):
         def forward(self, x):
@@ -235,7 +239,6 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
 
 def restless():
     """A user's own model, that draws what no seed reaches."""
-    from torch import nn
 
     class Restless(nn.Module):
         def __init__(self):
@@ -253,3 +256,15 @@ def test_a_run_says_what_cannot_be_repeated():
     settled = config(model={"path": f"{__name__}:restless", "args": {}}, run={"rounds": 1})
     run = train(Bench.of(settled, 0), "fedavg", {})
     assert any("Two runs will not be alike" in note for note in run.notes)
+
+
+def test_a_layout_shares_no_statistics_and_no_frozen_layers():
+    def net():
+        net = nn.Sequential(OrderedDict(body=nn.Linear(4, 3), norm=nn.BatchNorm1d(3), head=nn.Linear(3, 2)))
+        net.body.bias.requires_grad_(False)
+        return net
+
+    objective = Deep.of(net, np.ones((4, 4)), np.arange(4) % 2, [0], [4])
+    found = layers(config(layout={"personal": ["head*"]}), objective)
+    assert found == {"shared": ("body.weight", "norm.weight", "norm.bias"), "personal": ("head*",)}
+    GroupSGD(eta=0.1, shared=found["shared"]).init(InProcess(objective, np.zeros(1, dtype=np.int64)))

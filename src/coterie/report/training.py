@@ -118,6 +118,9 @@ def settings_table(result: Comparison) -> Table:
 def headline(result: Comparison) -> str:
     """The answer in one sentence."""
     best, value = result.best, result.interval(result.best)[0]
+    if not np.isfinite(value):
+        who = "No method has a" if len(result.runs) > 1 else f"{best} has no"
+        return f"{who} finite {result.score} on held-out rows: take smaller steps (eta), or scale the inputs."
     shown, share = _shown(result), percent(result, result.score)
     size = f"{shown(value)}%" if share else shown(value)
     what = f"{'an' if result.score[0] in 'aeiou' else 'a'} {result.score}"

@@ -100,7 +100,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not (path / "model.json").is_file():
         what = "has no model.json" if path.is_dir() else "is not a directory" if path.exists() else "does not exist"
         if (path / "training.json").is_file():
-            what = "was made by coterie train: read it with coterie.results.training.store.load"
+            what = "was made by coterie train, whose rows are arrays and no tables. In Python, coterie.results.training"
+            what += f".store.load({str(path)!r}).predict(X, client) answers them"
         raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
     try:
         document = from_json(files.content(path / "model.json"))

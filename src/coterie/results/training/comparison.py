@@ -94,6 +94,10 @@ class Comparison:
         of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score
+        with np.errstate(invalid="ignore"):  # infinite losses of models that diverged
+            return self._interval(name, other, what)
+
+    def _interval(self, name: str, other: str | None, what: str) -> tuple[float, float, float]:
         found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
         value, moved = np.array([v for v, _ in found]), [u for _, u in found]
         if other is not None:

@@ -170,7 +170,8 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     one, other = (matching(patterns or [], known) for patterns in (shared, personal))
     if both := [name for name in known if name in one and name in other]:
         raise CoterieError(f"The layout has '{both[0]}' shared and personal: name it in one of both.")
-    left = [name for name in known if name not in one and name not in other]
+    kept = set(getattr(objective, "kept", ()))  # frozen layers and statistics stay at home, whatever is said of others
+    left = [name for name in known if name not in one and name not in other and name not in kept]
     if left and shared is not None and personal is not None:
         raise CoterieError(
             f"The layout says nothing of '{left[0]}': leave out shared or personal, which then has the rest."

@@ -169,5 +169,6 @@ def statistic(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> tup
     if not seen.any():
         return float("nan"), np.full(len(denominator), np.nan)
     n, d = numerator[:, seen], denominator[:, seen]
-    ratio = n.sum(axis=0) / d.sum(axis=0)
-    return float(ratio.mean()), np.asarray(((n - ratio * d) / d.sum(axis=0)).mean(axis=1))
+    with np.errstate(invalid="ignore"):  # infinite losses of models that diverged
+        ratio = n.sum(axis=0) / d.sum(axis=0)
+        return float(ratio.mean()), np.asarray(((n - ratio * d) / d.sum(axis=0)).mean(axis=1))

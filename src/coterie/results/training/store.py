@@ -7,8 +7,10 @@ What is read chooses no code: a model of the package is found by its name, and a
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,7 +25,7 @@ from coterie.data.columns import at_rows
 from coterie.data.dealing import Part
 from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, fitting, nearest
+from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.federation import Ragged
 from coterie.methods.grouping.adapt import Adapted, adapt
 from coterie.methods.own_method import Permitted, digest
@@ -125,12 +127,20 @@ class Saved:
         rows = self._rows(X, "adapt to")
         if not len(rows):
             raise CoterieError("A new client needs one row at least to adapt a model to.")
-        here = self.objective(rows, y)
+        known = [name for name in inspect.signature(adapt).parameters if name not in ("fed", "w")]
+        for name in options:
+            if name not in known:
+                raise CoterieError(
+                    f"adapt() has no option '{name}'.{nearest(name, known) or f' It has {listed(known)}.'}"
+                )
+        here = self.objective(rows, _finite(y, "Outcomes to adapt to"))
         if "personal" not in options and any(self.config.layout.values()):
             options["personal"] = model.layers(self.config, here)["personal"]
         with fitting("What was read of these trained models", _REMEDY):
             groups, means = self._groups()
         found = adapt(InProcess(here), means, **options)
+        if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
+            warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=2)
         return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
 
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
@@ -149,13 +159,9 @@ class Saved:
 
     def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
-        rows = np.asarray(X)
-        if rows.dtype.kind not in "biuf":
-            raise CoterieError(f"Rows to {what} must be numbers, not {rows.dtype}.")
+        rows = _finite(X, f"Rows to {what}")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
-        if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
-            raise CoterieError(f"Rows to {what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
         return rows
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
@@ -166,6 +172,19 @@ class Saved:
         model.need_size(self.config, len(each), (1 + prod(self.shape)) * self.classes)
         part = Part(rows, outcome, np.array([0]), np.array([len(rows)]))
         return model.objective(self.config, part, self.classes, targets=y is not None)
+
+
+def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """Rows of finite numbers, or a CoterieError."""
+    try:
+        rows = np.asarray(values)
+    except ValueError as e:
+        raise CoterieError(f"{what} must be one array, with rows of one shape: pad them, or cut them.") from e
+    if rows.dtype.kind not in "biuf" or not rows.ndim:
+        raise CoterieError(f"{what} must be numbers in an array, not {'None' if values is None else rows.dtype}.")
+    if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
+        raise CoterieError(f"{what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
+    return rows
 
 
 def save(out: Path, bench: Bench, run: Trained) -> None:
@@ -277,7 +296,7 @@ def load(
     """
     path, home = files.local(path), files.local(folder)
     what = f"The trained models in '{path}'"
-    if isinstance(allow, str) or not all(isinstance(name, str) for name in allow):
+    if isinstance(allow, str) or not isinstance(allow, Iterable) or not all(isinstance(name, str) for name in allow):
         raise CoterieError("allow must be a list of import paths, such as ['mine:net'].")
     try:
         with fitting(what, _REMEDY):
