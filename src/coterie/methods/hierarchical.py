@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,8 @@ from coterie.relations.covariance import STRUCTURES, Structure
 log = logging.getLogger(__name__)
 LONG = 10.0
 """Seconds after which a search says where it is."""
+STARTS = (0.5, 0.1)
+"""Deviations, as they move a row's predictor, from which searches begin: the first, or both of several optima."""
 
 
 def fit(
@@ -60,12 +63,16 @@ def fit(
     )  # of the finest level that is learned
     for name in candidates(covariance, problem, members):
         search = Variances(setup, structures(name, problem, setup, covariance == "auto"), own, reml)
-        begin = None
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
-            begin = search.follow(fed, other, last.x, last.u)
+            begins = [partial(search.follow, fed, other, last.x, last.u)]
+        else:
+            starts = STARTS if may_have_two_optima(covariance, problem, setup) else STARTS[:1]
+            begins = [partial(search.init, fed, sd) for sd in starts]
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        state = watched(search.run(fed, begin), name, seconds(parameters, setup, members))
+        expected = len(begins) * seconds(parameters, setup, members)
+        ends = [watched(search.run(fed, begin()), name, expected) for begin in begins]
+        state = min(ends, key=lambda end: end.deviance)
         state = snap(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
         runs[name] = search, state
@@ -94,6 +101,17 @@ def fit(
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
+
+
+def may_have_two_optima(covariance: str, problem: Problem, setup: Setup) -> bool:
+    """Whether a named structure is one of columns far from zero, as they are.
+
+    What clients differ at the means may then be told by intercepts or by slopes, each an optimum of its own.
+    """
+    if covariance in ("auto", "full") or problem.intercept not in problem.personal:
+        return False
+    others = problem.personal[problem.personal != problem.intercept]
+    return bool((np.abs(setup.mean[others]) > 1.0).any())
 
 
 def seconds(parameters: int, setup: Setup, clients: int) -> float:

@@ -112,6 +112,19 @@ class Setup:
         scale = np.diag(1.0 / self.unit[self.z])
         return scale if self.basis is None else scale @ np.linalg.inv(self.basis.matrix[np.ix_(self.z, self.z)])
 
+    def moved(self, L: Floats) -> Floats:
+        """Root mean square (a,), over rows and columns, of what deviations ``L u`` of L (a, q, q) add to a predictor.
+
+        It is large for a column far from zero, whose smallest deviation moves all rows. Columns count as uncorrelated.
+        """
+        if self.basis is not None:
+            L = np.linalg.solve(self.deviation * self.units[self.z], L)
+        varies = self.z != self.intercept
+        square = np.square(L[:, varies]).sum(axis=1) + np.square(self.mean[self.z] @ L)  # (a, q)
+        count = np.maximum(np.count_nonzero(square, axis=1), 1)
+        size = np.sqrt(square.sum(axis=1) / count)
+        return np.asarray(np.where(size > 0.0, size, 1.0))
+
     def raw(self, theta: Floats) -> Floats:
         """Coefficients (..., p) in the units of the table."""
         out = theta * self.unit

@@ -66,8 +66,9 @@ class Variances(Deviance):
     most: int = 300
 
     def init(self, fed: Federation, sd: float = 0.5) -> State:
-        """Start from equal standard deviations and, for GLMs, the w of the joint mode."""
-        x = np.concatenate([np.tile(s.start(sd), g) for s, g in zip(self.structures, self.groups, strict=True)])
+        """Start from deviations that move a row's predictor alike and, for GLMs, the w of the joint mode."""
+        starts = [s.start(sd) / self.setup.moved(s.basis) for s in self.structures]
+        x = np.concatenate([np.tile(start, g) for start, g in zip(starts, self.groups, strict=True)])
         u = self.setup.tree.still(len(self.setup.z))
         if self.setup.family != "gaussian":
             joint = solve(fed, self.setup, self.factors(x)[0])
