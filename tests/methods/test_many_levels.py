@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.methods import hierarchical
+from coterie.methods.tree import variances
 
 
 def table(levels):
@@ -28,7 +28,7 @@ def test_few_clients_learn_no_variance_of_each_level():
 
 
 def test_a_long_search_is_announced_and_says_where_it_is(monkeypatch, caplog):
-    monkeypatch.setattr(hierarchical, "LONG", 0.0)
+    monkeypatch.setattr(variances, "LONG", 0.0)
     with caplog.at_level(logging.WARNING, logger="coterie"):
         coterie.fit(table(4), "y ~ x", "g", covariance="full", splits=0)
     said = [record.getMessage() for record in caplog.records]
@@ -39,4 +39,4 @@ def test_a_long_search_is_announced_and_says_where_it_is(monkeypatch, caplog):
 @pytest.mark.parametrize(("parameters", "q", "long"), [(1, 60, False), (30, 30, False), (1830, 60, True)])
 def test_how_long_a_search_takes_is_estimated(parameters, q, long):
     setup = SimpleNamespace(z=np.arange(q), p=q)
-    assert (hierarchical.seconds(parameters, setup, 20) > hierarchical.LONG) == long
+    assert (variances.seconds(parameters, setup, 20) > variances.LONG) == long

@@ -6,11 +6,8 @@ Henderson's BLUP for any design, which is also the marginalised estimator of Pro
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -20,14 +17,8 @@ from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
-from coterie.methods.tree.variances import State, Variances
+from coterie.methods.tree.variances import STARTS, State, Variances, may_have_two_optima, seconds, watched
 from coterie.relations.covariance import STRUCTURES, Structure
-
-log = logging.getLogger(__name__)
-LONG = 10.0
-"""Seconds after which a search says where it is."""
-STARTS = (0.5, 0.1)
-"""Deviations, as they move a row's predictor, from which searches begin: the first, or both of several optima."""
 
 
 def fit(
@@ -67,11 +58,11 @@ def fit(
             other, last = runs[next(reversed(runs))]
             begins = [partial(search.follow, fed, other, last.x, last.u)]
         else:
-            starts = STARTS if may_have_two_optima(covariance, problem, setup) else STARTS[:1]
+            starts = STARTS if may_have_two_optima(covariance, setup, problem.intercept) else STARTS[:1]
             begins = [partial(search.init, fed, sd) for sd in starts]
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
         expected = len(begins) * seconds(parameters, setup, members)
-        ends = [watched(search.run(fed, begin()), name, expected) for begin in begins]
+        ends = [watched(search.run(fed, f()), name, expected * (k == 0)) for k, f in enumerate(begins)]
         state = min(ends, key=lambda end: end.deviance)
         state = snap(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
@@ -101,36 +92,6 @@ def fit(
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
-
-
-def may_have_two_optima(covariance: str, problem: Problem, setup: Setup) -> bool:
-    """Whether a named structure is one of columns far from zero, as they are.
-
-    What clients differ at the means may then be told by intercepts or by slopes, each an optimum of its own.
-    """
-    if covariance in ("auto", "full") or problem.intercept not in problem.personal:
-        return False
-    others = problem.personal[problem.personal != problem.intercept]
-    return bool((np.abs(setup.mean[others]) > 1.0).any())
-
-
-def seconds(parameters: int, setup: Setup, clients: int) -> float:
-    """About how long a search takes: up to a hundred steps of what is cubic in parameters and columns."""
-    steps = min(10 + 2 * parameters, 100)
-    return 1e-9 * steps * (3.0 * (parameters * len(setup.z)) ** 2 + 10.0 * parameters**3 + 6.0 * clients * setup.p**3)
-
-
-def watched(states: Iterable[State], name: str, expected: float) -> State:
-    """The last of the states of a search; one that takes long is announced, and says now and then where it is."""
-    start = said = monotonic()
-    if expected > LONG:
-        remedy = "" if name in ("isotropic", "two") else ", or ask for covariance 'two' or 'auto'"
-        log.warning("Learning the covariance '%s' may take minutes: share categories of many levels%s.", name, remedy)
-    for state in states:
-        if monotonic() - said > LONG:
-            said = monotonic()
-            log.warning("  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, said - start)
-    return state
 
 
 def counted(setup: Setup, intercept: int) -> list[float]:

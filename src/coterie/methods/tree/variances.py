@@ -6,16 +6,25 @@ comes from sums (``marginal_likelihood``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from time import monotonic
 
 import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.tree.deviance import Deviance
 from coterie.methods.tree.penalised_tree import solve
+from coterie.methods.tree.setup import Setup
 from coterie.numerics import quasi_newton
 from coterie.numerics.kernels import Floats
+
+log = logging.getLogger(__name__)
+LONG = 10.0
+"""Seconds after which a search says where it is."""
+STARTS = (0.5, 0.1)
+"""Deviations, as they move a row's predictor, from which searches begin: the first, or both of several optima."""
 
 
 @dataclass(frozen=True)
@@ -132,3 +141,33 @@ class Variances(Deviance):
         while state.status == "running":
             state = self.step(fed, state)
             yield state
+
+
+def may_have_two_optima(covariance: str, setup: Setup, intercept: int | None) -> bool:
+    """Whether a named structure is one of columns far from zero, as they are.
+
+    What clients differ at the means may then be told by intercepts or by slopes, each an optimum of its own.
+    """
+    if covariance in ("auto", "full") or intercept not in setup.z:
+        return False
+    others = setup.z[setup.z != intercept]
+    return bool((np.abs(setup.mean[others]) > 1.0).any())
+
+
+def seconds(parameters: int, setup: Setup, clients: int) -> float:
+    """About how long a search takes: up to a hundred steps of what is cubic in parameters and columns."""
+    steps = min(10 + 2 * parameters, 100)
+    return 1e-9 * steps * (3.0 * (parameters * len(setup.z)) ** 2 + 10.0 * parameters**3 + 6.0 * clients * setup.p**3)
+
+
+def watched(states: Iterable[State], name: str, expected: float) -> State:
+    """The last of the states of a search; one that takes long is announced, and says now and then where it is."""
+    start = said = monotonic()
+    if expected > LONG:
+        remedy = "" if name in ("isotropic", "two") else ", or ask for covariance 'two' or 'auto'"
+        log.warning("Learning the covariance '%s' may take minutes: share categories of many levels%s.", name, remedy)
+    for state in states:
+        if monotonic() - said > LONG:
+            said = monotonic()
+            log.warning("  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, said - start)
+    return state
