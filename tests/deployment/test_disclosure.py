@@ -398,6 +398,31 @@ def test_splits_that_differ_by_a_row_do_not_both_leave(tmp_path):
         assert total(host, f"r{n}").endswith(words) and (words or not total(host, f"r{n}", 2))
 
 
+def test_many_splits_are_not_a_system_of_equations_for_rows(tmp_path):
+    """Sums over as many random splits as there are rows would give every row: each needs min_group rows of its own."""
+    host, schema = place(tmp_path / "davos", patients()), ranged(patients())
+    said = []
+    for n in range(30):
+        hold = {"seed": n, "repeat": 0, "fraction": 0.5}
+        say(host, **opening(schema, run=f"r{n}", hold=hold))
+        said.append(total(host, f"r{n}"))
+    assert sum(not words for words in said) == 80 // 5 and set(said[16:]) == {f"Site 'davos': {releases.DECLINES}"}
+    assert "17 different sums would have left over 80 rows" in (host.folder / PROBLEM).read_text()
+    assert total(host, "r3", 2) == ""
+
+
+def test_a_client_of_few_rows_is_not_answered_about_whether_it_has_any_or_not(tmp_path):
+    frame = patients().assign(ward=[f"w{i}" for i in range(80)]).astype({"chol": object})
+    frame.loc[7, "chol"] = None
+    host, schema = place(tmp_path / "davos", frame), ranged(patients())
+    said = say(host, **opening(schema, "los ~ chol", client="ward"))["labels"].tolist()
+    none, some = (said.index(ward) for ward in ("w7", "w8"))
+    for kind in ("ask", "total"):
+        words = [total(host, rows=np.array([who]), kind=kind) for who in (none, some)]
+        assert words[0] == words[1] and words[0].endswith(releases.DECLINES)
+    assert not host._releases._kept["declined"]  # labels alone decide
+
+
 def test_levels_classes_and_cells_have_rows_enough_in_every_sum(tmp_path):
     frame = patients()
     frame["sex"] = np.where(np.arange(80) < 4, "x", frame["sex"])

@@ -162,6 +162,7 @@ def _rows(
     found = _plain(clients, task) | {
         "width": len(design.terms),
         "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
+        "labelled": everybody.counts,
         "row_ids": own_rows.row_ids(table, own)[rows[clients.order]],
         "values": np.hstack(values),
         "cells": own_rows.cells(columns.iloc[clients.order], design),

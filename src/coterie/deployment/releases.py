@@ -8,7 +8,7 @@ formula, or split, that were asked here at any time (two X'X that are one row ap
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -46,8 +46,8 @@ class Behind:
     ----------
     rows : (n,) uint64
         What each is known by, over all formulas and runs.
-    counts : (m,) int64
-        Rows of every client, one client after the other.
+    counts, labelled : (m,) int64
+        Rows of every client, one client after the other; and how many have its label, whatever else they hold.
     values : (n, q) float64
         The columns and the outcome.
     cells : (n, t) int64
@@ -56,6 +56,7 @@ class Behind:
 
     rows: npt.NDArray[np.uint64]
     counts: Ints
+    labelled: Ints
     values: npt.NDArray[np.float64]
     cells: Ints
 
@@ -74,7 +75,9 @@ class Behind:
         """Some of the rows, of the same clients."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         counts = np.bincount(owner[chosen], minlength=len(self.counts)).astype(np.int64)
-        return Behind(self.rows[chosen], counts, self.values[chosen], self.cells[chosen])
+        return replace(
+            self, rows=self.rows[chosen], counts=counts, values=self.values[chosen], cells=self.cells[chosen]
+        )
 
 
 def nameless(run: str, counts: Ints) -> Behind:
@@ -82,7 +85,7 @@ def nameless(run: str, counts: Ints) -> Behind:
     total = int(counts.sum())
     start = int.from_bytes(blake2b(run.encode(), digest_size=7).digest())
     rows = np.arange(start, start + total, dtype=np.uint64)
-    return Behind(rows, counts, np.empty((total, 0)), np.empty((total, 0), np.int64))
+    return Behind(rows, counts, counts, np.empty((total, 0)), np.empty((total, 0), np.int64))
 
 
 class Releases:
@@ -173,6 +176,9 @@ class Releases:
                 if key not in self._seen:
                     new.append((part, labels, key))
         for part, labels, _ in new:
+            few = np.bincount(labels[labels >= 0], part.labelled[labels >= 0])
+            if np.any((few > 0) & (few < min_group)):  # whatever rows hold, so that nothing is told of them
+                raise CoterieError(DECLINES)
             sizes = np.bincount(labels[labels >= 0], part.counts[labels >= 0])
             if np.any((sizes > 0) & (sizes < min_group)):  # of clients asked twice, too: the second time tells of them
                 raise TooFew(f"A group has fewer than {min_group} rows (min_group).")
@@ -180,7 +186,7 @@ class Releases:
             raise TooFew(f"{len(parts[0].rows):,} rows can be used, and there are {width:,} columns (rows_per_column).")
         for part, labels, key in new:
             _need_levels(part, labels, rules.min_level)
-            self._need_apart(part, labels, min_group)
+            self._need_apart(part, labels, min_group, rest=part is not parts[0])
             self._drafted.add(key)
 
     def remember(self) -> None:
@@ -189,8 +195,8 @@ class Releases:
             self._write(self._draft)
         self._seen |= self._drafted
 
-    def _need_apart(self, part: Behind, labels: Ints, least: int) -> None:
-        """Cut the rows of a formula by a further grouping of its clients."""
+    def _need_apart(self, part: Behind, labels: Ints, least: int, rest: bool) -> None:
+        """Cut the rows of a formula by a further grouping of its clients; the ``rest`` of a split says nothing new."""
         kept = self._draft
         before = kept["bases"].get(part.name)
         atoms = np.full(len(labels), -1) if before is None else np.asarray(before["atoms"])
@@ -205,13 +211,23 @@ class Releases:
         ids, at = _places(np.asarray(kept["ids"]), part.rows)
         mine = np.full(len(ids), -1)
         mine[at] = np.repeat(after, part.counts)
+        sums, over = 0 if rest else np.count_nonzero(sizes), mine >= 0
         for other in kept["bases"].values():
-            if other is not before:
-                theirs = np.full(len(ids), -1)
-                theirs[other["at"]] = np.repeat(other["atoms"], other["counts"])
-                if (near := closest(mine, theirs)) < least:
-                    raise TooFew(f"A sum over {near} rows more or fewer has left before.")
-        entry = {"atoms": after, "counts": part.counts, "at": at}
+            if other is before:
+                continue
+            theirs = np.full(len(ids), -1)
+            theirs[other["at"]] = np.repeat(other["atoms"], other["counts"])
+            if (near := closest(mine, theirs)) < least:
+                raise TooFew(f"A sum over {near} rows more or fewer has left before.")
+            if np.any((mine >= 0) & (theirs >= 0)):
+                over |= theirs >= 0
+                sums += 0 if other.get("rest") else np.count_nonzero(np.bincount(theirs[theirs >= 0]))
+        if sums * least > over.sum():
+            raise TooFew(
+                f"With this, {sums:,} different sums would have left over {over.sum():,} rows, and each needs {least} "
+                "(min_group): many sums over other rows each time tell of single ones."
+            )
+        entry = {"atoms": after, "counts": part.counts, "at": at, "rest": rest}
         self._draft = kept | {"ids": ids, "bases": kept["bases"] | {part.name: entry}}
 
     def _read(self) -> None:

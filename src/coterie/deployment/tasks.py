@@ -29,7 +29,7 @@ _TABLE: dict[str, Any] = {
     "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
-_FORM = 2
+_FORM = 3
 """Of prepared arrays in the cache."""
 
 
@@ -153,7 +153,7 @@ def _holding(a: Mapping[str, Any]) -> Holding:
     held = Holding(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
     if "row_ids" not in a:
         return held
-    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["values"], a["cells"])
+    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
     return replace(held, counts=a["counts"], parts=(part,), width=a["width"])
 
 
