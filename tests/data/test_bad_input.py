@@ -77,6 +77,8 @@ CASES = [
     ("dates", table(hours=pd.date_range("2020", periods=N)), {}, ["'hours' holds dates"]),
     ("durations", table(hours=pd.to_timedelta(range(N), "h")), {}, ["'hours' holds durations"]),
     ("lists", table(hours=[[1, 2]] * N), {}, ["'hours' holds values of type object"]),
+    ("labels are lists", table(school=[[1]] * N), {}, ["'school' holds values of type list, which cannot be labels"]),
+    ("offset as text", table(off=["1.5", "2.5", "3.5"] * (N // 3)), {"offset": "off"}, ["'off' must hold numbers"]),
     ("all left out", table(hours=[np.nan] * N), {"missing": "drop"}, ["No row is left"]),
     ("missing argument", table(), {"missing": "ignore"}, ["missing must be 'error' or 'drop'"]),
     ("constant", table(score=3.0), {}, ["'score' is constant: 3"]),

@@ -208,6 +208,10 @@ FAULTS = {
     "cr(x, df=4)": "Write cr(x, df=4, constraints='center')",
     "te(cr(x), cr(z))": "bs(x, df=4):bs(z, df=4)",
     "offset(log(z))": "offset='name'",
+    "log(k)": "on this table: 'log(k)': 'k' is a category",
+    "scale(k)": "on this table: 'scale(k)': 'k' is a category",
+    "x + poly(z, 0)": "'poly(z, 0)' makes no columns",
+    "bs(x, df=2)": "on this table: 'bs(x, df=2)': Invalid value for `df`",
     "log(z)": "Correct these rows, or leave them out of the table",
 }
 

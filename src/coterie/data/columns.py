@@ -101,7 +101,7 @@ def meant(name: str, known: Sequence[str]) -> str:
     return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
 
 
-def kind_of(series: pd.Series[Any], name: str) -> Kind:
+def kind_of(series: pd.Series[Any], name: str, outcome: bool = False) -> Kind:
     """How a formula takes a column when the formula does not say.
 
     Booleans and numbers are numbers; categories and text are categories, except text of which most rows are numbers,
@@ -122,14 +122,14 @@ def kind_of(series: pd.Series[Any], name: str) -> Kind:
     ):
         return "number"
     if isinstance(dtype, pd.StringDtype) or str(dtype) in _ARROW_TEXT:
-        return _kind_of_text(series, name)
+        return _kind_of_text(series, name, outcome)
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         present = series.dropna()
         kinds = {type(v) for v in present}
         if all(issubclass(k, _NUMBERS) for k in kinds):
             return "number"
         if all(issubclass(k, (str, *_NUMBERS)) for k in kinds):
-            return _kind_of_text(series, name)
+            return _kind_of_text(series, name, outcome)
         found = next(k.__name__ for k in kinds if not issubclass(k, (str, *_NUMBERS)))
         dtype = found if found.startswith(("date", "time")) else f"object ({found})"
     raise CoterieError(
@@ -137,8 +137,10 @@ def kind_of(series: pd.Series[Any], name: str) -> Kind:
     )
 
 
-def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
+def _kind_of_text(series: pd.Series[Any], name: str, outcome: bool) -> Kind:
     import pandas as pd
+
+    otherwise = "" if outcome else f" (or if '{name}' is a category, write C({name}) in the formula)"
 
     counts = series.value_counts(sort=False)
     parsed = pd.to_numeric(pd.Series(counts.index, dtype=object), errors="coerce").notna().to_numpy()
@@ -148,15 +150,14 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
     dates = [text for text in counts.index if isinstance(text, str) and _DATE.match(text.strip())]
     if 2 * int(counts[dates].sum()) > total:
         raise CoterieError(
-            f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it (or if '{name}' "
-            f"is a category, write C({name}) in the formula)."
+            f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it{otherwise}."
         )
     if parsed.all():  # digits alone may be codes, such as those of years or ZIP areas
         written = [t for t in counts.index if not _WHOLE.fullmatch(str(t))]
         if len(written) > 2:
             raise CoterieError(
                 f"Column '{name}' has numbers that are text, such as {written[0]!r}: make them numbers, as "
-                f"pandas.to_numeric does (or if '{name}' is a category, write C({name}) in the formula)."
+                f"pandas.to_numeric does{otherwise}."
             )
         return "category"
     written = _numbers_as_text(counts.index)
@@ -164,7 +165,7 @@ def _kind_of_text(series: pd.Series[Any], name: str) -> Kind:
         such = next((t for t in written if _unread(t)), written[0])
         raise CoterieError(
             f"Column '{name}' has numbers that are written as text, such as {such!r}: write them as in 1234.5, "
-            f"without signs or units around them (or if '{name}' is a category, write C({name}) in the formula)."
+            f"without signs or units around them{otherwise}."
         )
     return "category"
 
@@ -310,7 +311,8 @@ def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
     """
     kinds: dict[str, Kind] = {}
     for column in (*parsed.outcome_columns, *parsed.columns):
-        kinds[column] = "category" if column in parsed.categories else kind_of(df[column], column)
+        outcome = column in parsed.outcome_columns
+        kinds[column] = "category" if column in parsed.categories else kind_of(df[column], column, outcome)
         twice = column in parsed.numeric or (column in parsed.bare and kind_of(df[column], column) == "number")
         if column in parsed.categories and twice:
             raise CoterieError(

@@ -114,6 +114,8 @@ class Design:
         else:
             few = np.arange(min(8, len(df))) if rows is None else rows[:8]
             terms = _named(materialise(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
+        if bare := next((f for f in parsed.stateful if not any(f in term for term in terms)), None):
+            raise CoterieError(f"'{bare}' makes no columns: leave it out of the formula, or give it a degree.")
         if not terms:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
         return replace(draft, terms=terms, state=state)

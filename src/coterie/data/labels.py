@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.spelling import joined, tidy
+from coterie.errors import CoterieError
 
 I64 = npt.NDArray[np.int64]
 Labels = npt.NDArray[Any]
@@ -71,7 +72,13 @@ def encode(values: Any) -> Coded:
         return _integers(series.to_numpy())
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-    codes, uniques = pd.factorize(series)
+    try:
+        codes, uniques = pd.factorize(series)
+    except (TypeError, NotImplementedError) as e:  # lists and the like, which cannot be told apart quickly
+        kind = type(next(iter(series.dropna()), None)).__name__
+        raise CoterieError(
+            f"Column '{series.name}' holds values of type {kind}, which cannot be labels: make text or numbers of them."
+        ) from e
     labels = _one_kind(uniques)
     several = joined(np.asarray(uniques), labels) if labels.dtype.kind == "O" else ()
     return _sorted(codes.astype(np.int64, copy=False), labels, several)

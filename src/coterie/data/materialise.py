@@ -62,6 +62,11 @@ def materialise(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[
             raise CoterieError(
                 f"A contrast in '{side.strip()}' names the level {absent[1]}, which the column does not have."
             ) from e
+        if told := re.match(r"Unable to evaluate factor `(.*)`\. \[\w+: (.*)\]$", reason):
+            names = [
+                c for c in frame.columns if frame[c].dtype == "category" and re.search(rf"\b{re.escape(c)}\b", told[1])
+            ]
+            reason = f"'{told[1]}': " + (f"'{names[0]}' is a category" if names else told[2].rstrip("."))
         raise CoterieError(f"The formula cannot be computed on this table: {reason}.") from e
     state = dict(matrix.model_spec.transform_state)
     columns = matrix.__wrapped__

@@ -220,7 +220,11 @@ def sound_rows(
     if design is not None:
         kinds |= {c: design.kind(c) for c in design.columns}
     for role, name in roles.items():
-        if kind_of(table[name], name) != "number":
+        try:
+            kind = kind_of(table[name], name)
+        except CoterieError:  # which speaks of formulas
+            kind = "category"
+        if kind != "number":
             raise CoterieError(f"The {role} column '{name}' must hold numbers.")
         kinds[name] = "number"
     for name, kind in kinds.items():
