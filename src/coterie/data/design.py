@@ -132,11 +132,7 @@ class Design:
         return partial(replace(self, state=self.learned(df, rows))._formulaic, df, on_unseen="error", on_missing="nan")
 
     def need_variety(self) -> None:
-        """Raise CoterieError for a category of one level that makes no column, as for a number that never varies.
-
-        Without a word the model would say nothing of the column, and yet demand it of every table that it predicts,
-        and refuse any other level there.
-        """
+        """Raise CoterieError for a category of one level that makes no column, as for a number that never varies."""
         made = {re.sub(r"\[[^\]]*\]$", "", term) for term in self.terms}
         for column, known in self.levels.items():
             alone = any(t == column or t.startswith(f"C({column}") for t in made)
