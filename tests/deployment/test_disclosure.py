@@ -21,11 +21,12 @@ from coterie.engines import wire
 from coterie.engines.privacy.at_home import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
-from coterie.methods import fedavg
+from coterie.methods import dp_sgd, fedavg
 from coterie.methods.grouping.updates import halved
 from coterie.methods.network.spaces.data import embed, radii
 from coterie.methods.rounds.curvature import constants_at_home
 from coterie.methods.tree.setup import describe
+from coterie.objectives.clipped_rows import clipped_gradients
 from tests.deployment import hostile
 from tests.deployment.sites import say
 
@@ -528,3 +529,25 @@ def test_the_nearest_sums_are_found_as_by_trying_all_of_them():
         got = releases.closest(a, b)
         # an equal choice is not the nearest that differs: the nearest of a part is 0 then, and it is passed over
         assert got >= min(closest, default=13) and (0 in found or got == min(closest, default=13))
+
+
+def test_rows_of_clients_that_may_be_told_are_those_of_labels(tmp_path):
+    """Behind a guard of rows their number is public, and which can be used is not."""
+    pytest.importorskip("dp_accounting")
+    privacy, said = {"clip": 0.5, "noise": 3.3, "epsilon": 50.0, "unit": "row"}, []
+    request = {"kind": "ask", "run": "r", "work": work_name(dp_sgd.about), "message": {}, "rows": None, "by": None}
+    for lost in (0, 1, 6):
+        frame = patients().astype({"chol": object})
+        frame.loc[range(lost), "chol"] = None
+        host = place(tmp_path / f"{lost}" / "davos", frame, min_group=5, privacy=privacy)
+        host.receive(wire.encode(opening(ranged(patients()), "los ~ chol", client="ward")))
+        said.append(say(host, **request, exchange=[1, 1], counted=[0, 0])["values"]["rows"].tolist())
+        objective = host._held["r"].objective
+        used = objective.weights > 0.0
+        assert np.count_nonzero(used) == 80 - lost and np.isfinite(objective.X).all()
+        alone = replace(objective, weights=np.ones(80))
+        for theta in np.eye(2):  # what cannot be used adds nothing, with noise or without
+            np.testing.assert_array_equal(
+                clipped_gradients(objective, theta, 1.0), clipped_gradients(alone, theta, 1.0, used)
+            )
+    assert said == [[40, 40]] * 3

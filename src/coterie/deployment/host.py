@@ -332,7 +332,6 @@ class Host:
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
             levels=list(held.levels.values()), info=info,
             min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
-            counts=held.counts if self.member.privacy else None,
             party=secrecy.party(self.folder, self.config, self.member.name, run),
             around=partial(self._quiet, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,11 @@ def _rows(
         columns, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
         "error", design, part=True,
     )  # fmt: skip
-    clients = everybody.subset(kept[everybody.order])  # one without a row stays: who takes part tells of labels alone
+    at = kept[everybody.order]
+    if member.privacy:  # how many rows a client has may be told, so those that cannot be used stay, without weight
+        clients = replace(everybody, weights=np.where(at, everybody.weights, 0.0))
+    else:
+        clients = everybody.subset(at)  # one without a row stays: who takes part tells of labels alone
     values = [clients.X, clients.y[:, None], clients.offset[:, None], clients.weights[:, None]]
     found = _plain(clients, task) | {
         "width": len(design.terms),

@@ -60,8 +60,6 @@ class Node:
         What else the coordinator is told when it asks what is here.
     min_group : int, default 0
         A reply about a client, or a group of a sum, that covers fewer rows is refused.
-    counts : (m,) int64, optional
-        Rows of every client by which that is judged, where not those of the objective.
     party : Party, optional
         Masks every sum; sums that are asked for in the clear are refused.
     around : callable, optional
@@ -86,15 +84,13 @@ class Node:
         levels: Sequence[Array] = (),
         info: Mapping[str, Any] | None = None,
         min_group: int = 0,
-        counts: Ints | None = None,
         party: Party | None = None,
         around: Callable[[Work], Work] | None = None,
         at: Callable[[str], None] = _quiet,
     ) -> None:
         self._name, self._at, self._party, self._around = name, at, party, around
         m = len(ids)
-        if counts is None:
-            counts = getattr(objective, "covers", getattr(objective, "counts", None))
+        counts = getattr(objective, "covers", getattr(objective, "counts", None))
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
         self._about = {"labels": ids if labels is None else labels, "levels": list(levels), "info": dict(info or {})}
         self._min_group = min_group

@@ -1,7 +1,7 @@
 """Sums of clipped gradients of rows: what a single row adds is bounded, whatever it holds (Abadi et al. 2016).
 
 Gradients are of a row's loss alone, with the ridge that belongs to it and without its weight: rows count alike. A row
-whose gradient is not finite adds nothing.
+of weight 0, or whose gradient is not finite, adds nothing.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def _add_clipped(g: Floats, clip: float, out: Floats) -> None:
 
 @kernel
 def _glm(data: GLMData, theta: Floats, clip: float, chosen: Bools) -> Floats:
-    family, X, y, offset, _, starts, stops = data
+    family, X, y, offset, weights, starts, stops = data
     out, g, at, one = np.zeros(theta.shape), np.empty(theta.shape[1]), 0, np.ones(X.shape[0])
     for i in range(theta.shape[0]):
         for r in range(starts[i], stops[i]):
-            if chosen[at]:
+            if chosen[at] and weights[r] > 0.0:
                 g[:] = 0.0
                 add_row(family, X, y, offset, one, r, theta[i], 1.0, g)
                 _add_clipped(g, clip, out[i])
