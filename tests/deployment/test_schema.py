@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from coterie.data.design import Design
+from coterie.data.table import read_table
 from coterie.deployment.schema import Column, Schema, disagreements, propose, unite
 from coterie.errors import CoterieError
 from tests.deployment.sites import FORMULA, table, tables
@@ -149,3 +150,11 @@ def test_levels_are_united_and_differences_named():
     without = Schema({"x": replace(first.columns["x"], type="label", levels=())})
     assert disagreements(first, without) == ["'x' is a label and not a category", "there is no column 'chol'"]
     assert disagreements(first, other, ["x"]) == []
+
+
+def test_a_level_of_the_schema_is_no_missing_value(tmp_path):
+    (tmp_path / "a.csv").write_text("arm,x\n" + "None,1\nNA,2\nb,3\n" * 6)
+    schema = Schema({"arm": Column("category", levels=("None", "b")), "x": Column("number")})
+    arm = read_table(tmp_path / "a.csv", (), schema.na_values).arm
+    assert (arm.value_counts()["None"], arm.isna().sum()) == (6, 6)
+    assert AGREED.na_values is None

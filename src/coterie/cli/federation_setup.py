@@ -169,14 +169,20 @@ def proposed(
     """A schema from a table, with the units that were named."""
     from dataclasses import replace
 
-    from coterie.data.columns import need
+    from coterie.data.columns import need, read_as_missing
     from coterie.data.table import read_table
     from coterie.deployment.schema import Schema, propose
 
-    df: Any = read_table(table, labels)
+    df: Any = read_table(table, labels, None if known is None else known.na_values)
     need(df, labels, "label")
     need(df, categories, "category")
     found, notes = propose(df, labels, categories, least, known)
+    for name, column in found.columns.items():
+        notes += [
+            f"In '{name}' {text}, which was read as missing: if it is a level, write it into the levels of '{name}'."
+            for text in read_as_missing(df, [name])
+            if column.type == "category"
+        ]
     columns = dict(found.columns)
     for text in units:
         name, sign, unit = text.partition("=")

@@ -264,7 +264,7 @@ class Host:
         labels = [name for name, column in own.columns.items() if column.type == "label"]
         least = max(self.member.min_group, self.member.rules.min_level) if self.member.guarded else 1
         try:
-            own, problems, rows = compared(read_table(path, labels), own, least)
+            own, problems, rows = compared(read_table(path, labels, own.na_values), own, least)
         except CoterieError as problem:
             if not self.member.guarded:
                 raise

@@ -59,7 +59,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
     if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
-    table, client = _with_client(read_table(member.table(folder), named), task, member)
+    table, client = _with_client(read_table(member.table(folder), named, own.na_values), task, member)
     try:
         allowed(table, agreed, columns)
         clients, _ = read_clients(
@@ -137,7 +137,7 @@ def _rows(
     from coterie.data.table import read_table
     from coterie.deployment import own_rows
 
-    table, client = _with_client(read_table(path, named), task, member)
+    table, client = _with_client(read_table(path, named, own.na_values), task, member)
     rules = member.rules
     columns, sound, told = own_rows.usable(
         table, own, design, task, max(member.min_group, rules.min_level), rules.complete

@@ -103,6 +103,14 @@ class Schema:
 
     columns: dict[str, Column] = field(default_factory=dict)
 
+    @property
+    def na_values(self) -> list[str] | None:
+        """Texts of a site's file that mean a missing value: those of any table, but for what is a level here."""
+        from coterie.data.delimited import NA_VALUES
+
+        levels = {level for column in self.columns.values() for level in column.levels}
+        return None if levels.isdisjoint(NA_VALUES) else [text for text in NA_VALUES if text not in levels]
+
     @classmethod
     def of(cls, tables: Mapping[str, Any], where: str = "The schema") -> Schema:
         """From plain values, as :meth:`plain` gives them; a CoterieError names the column that is wrong."""
