@@ -9,6 +9,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
+from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config, read
 from coterie.results.training.data import federated
 
@@ -154,6 +155,19 @@ def ragged():
 def sparse():
     import scipy.sparse
     return scipy.sparse.eye(3, format="csr"), np.arange(3)
+def text():
+    return np.full((6, 2), "a"), np.arange(6) % 2
+def unreal():
+    return np.ones((6, 2)) + 1j, np.arange(6) % 2
+def words():
+    return np.ones((6, 2)), ["cat", "dog"] * 3
+def objects():
+    return np.array([[1, None]] * 6, dtype=object), np.array([0, True] * 3, dtype=object)
+def gaps():
+    return np.ones((6, 2)), np.arange(6) * 10**9
+def leaves():
+    import sys
+    sys.exit(1)
 value = 3
 """
 
@@ -189,6 +203,10 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
         ({"source": "source_of_tests:empty"}, "has no rows"),
         ({"source": "source_of_tests:ragged"}, "X as what is not one array, with rows of one shape"),
         ({"source": "source_of_tests:sparse"}, r"X as a sparse matrix: give X.toarray\(\)"),
+        ({"source": "source_of_tests:text"}, "gives X of type <U1: give real numbers"),
+        ({"source": "source_of_tests:unreal"}, "gives X of type complex128: give real numbers"),
+        ({"source": "source_of_tests:words"}, "gives y of type <U3: give real numbers, with classes"),
+        ({"source": "source_of_tests:leaves"}, "cannot be made: it raises SystemExit: 1"),
         ({"source": "source_of_tests:value"}, "no function"),
         ({"source": "source_of_tests:make", "args": {"m": 1}}, "does not take these args"),
         ({"source": "source_of_tests:make", "partition": "by_column", "column": "clint"}, "Did you mean 'client'"),
@@ -207,6 +225,18 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
 def test_data_that_are_not_there(folder, data, message):
     with pytest.raises(CoterieError, match=message):
         federated(described(folder, **data), 0)
+
+
+def test_objects_that_are_numbers_are_read_as_such(folder):
+    found = federated(described(folder, source="source_of_tests:objects", partition="iid", clients=1), 0)
+    assert found.train.X.dtype == np.float64 and np.isnan(found.train.X[:, 1]).all()
+    assert found.classes == 2
+
+
+def test_classes_with_gaps_that_no_memory_holds(folder):
+    config = described(folder, source="source_of_tests:gaps", partition="iid", clients=1)
+    with pytest.raises(CoterieError, match=r"softmax would have 1.* numbers, as y goes up"):
+        _ = Bench.of(config, 0).each
 
 
 def test_arrays_in_a_file_and_nothing_that_runs(folder):

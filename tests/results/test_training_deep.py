@@ -268,3 +268,11 @@ def test_a_layout_shares_no_statistics_and_no_frozen_layers():
     found = layers(config(layout={"personal": ["head*"]}), objective)
     assert found == {"shared": ("body.weight", "norm.weight", "norm.bias"), "personal": ("head*",)}
     GroupSGD(eta=0.1, shared=found["shared"]).init(InProcess(objective, np.zeros(1, dtype=np.int64)))
+
+
+ready = nn.Linear(64, 10)
+
+
+def test_a_module_by_its_path_is_to_be_made_by_a_function():
+    with pytest.raises(CoterieError, match="ready' is a module already: name a function that makes"):
+        _ = Bench.of(config(model={"path": f"{__name__}:ready", "args": {}}), 0).each

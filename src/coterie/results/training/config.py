@@ -194,6 +194,8 @@ def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any
 
 def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:
     """What a function or class gives for ``args``; a CoterieError where it does not take them, fails, or is none."""
+    if hasattr(made, "state_dict") and not isinstance(made, type):
+        raise CoterieError(f"{what} is a module already: name a function that makes it, and loads its numbers.")
     if not callable(made):
         raise CoterieError(f"{what} is no function or class that makes one.")
     try:

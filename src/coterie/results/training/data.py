@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -199,12 +200,21 @@ def _plain(source: str, name: str, values: Any) -> Array:
     if hasattr(values, "toarray"):
         raise CoterieError(f"The data source '{source}' gives {name} as a sparse matrix: give {name}.toarray().")
     try:
-        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except Exception as e:
         raise CoterieError(
             f"The data source '{source}' gives {name} as what is not one array, with rows of one shape "
             f"({type(e).__name__}): pad the rows, or cut them."
         ) from e
+    if name in ("X", "y") and array.dtype.kind == "O" and all(v is None or isinstance(v, Real) for v in array.flat):
+        found = np.array(array.tolist())
+        array = found.astype(np.float64) if found.dtype.kind == "O" else found
+    if name in ("X", "y") and array.dtype.kind not in "biuf":
+        raise CoterieError(
+            f"The data source '{source}' gives {name} of type {array.dtype}: give real numbers, with classes and "
+            "categories coded as 0, 1, ... alike at all clients."
+        )
+    return array
 
 
 def _checked(name: str, found: Any) -> Table:

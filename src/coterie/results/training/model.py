@@ -24,6 +24,8 @@ _PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
 """Modules whose functions a configuration may also name by their import paths, as it would name its user's own."""
 NETS = ("mlp", "cnn", "unet", "nodule_detector")
 """The package's own nets, in ``objectives/deep/nets.py``."""
+_MOST = 100_000_000
+"""Most numbers of a client's softmax model."""
 _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
 SCORED = ("cross_entropy", "bce")
@@ -57,6 +59,11 @@ def objective(
         if not classes:
             raise CoterieError("The model softmax needs classes: whole numbers from 0 as y.")
         X = with_constant(rows.X)
+        if X.shape[1] * classes > _MOST:
+            raise CoterieError(
+                f"The model softmax would have {X.shape[1] * classes:,} numbers, as y goes up to {classes - 1:,}: code "
+                "classes as 0, 1, ... without gaps."
+            )
         made = Softmax.of(
             np.nan_to_num(X, posinf=0.0, neginf=0.0), rows.y, rows.starts, rows.stops, classes, ridge=ridge
         )
