@@ -174,9 +174,9 @@ def unscored(run: Trained) -> list[str]:
         who = listed([words.short(run.labels[i]) for i in wild])
         out.append(f"Seed {run.seed}: the loss of {run.method} is not finite at client {who}.")
     if scores.score is not None:
-        none = np.flatnonzero((scores.weight > 0.0) & np.isfinite(scores.loss) & ~np.isfinite(scores.score))
-        if len(none):
-            who = listed([words.short(run.labels[i]) for i in none])
+        odd = np.flatnonzero((scores.weight > 0.0) & np.isfinite(scores.loss) & ~np.isfinite(scores.score))
+        if len(odd):
+            who = listed([words.short(run.labels[i]) for i in odd])
             out.append(f"Seed {run.seed}: the {scores.rule.score} of {run.method} is not a number at client {who}.")
     return out
 
