@@ -11,6 +11,7 @@ import pytest
 import coterie
 from coterie.deployment.config import Config, Member
 from coterie.deployment.logs import read_status
+from coterie.deployment.program import digest
 from coterie.deployment.run import run
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
@@ -79,6 +80,18 @@ def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
                        missing="drop", gamma=1.0, rounds={"steps": 300, "seed": 3})  # fmt: skip
     np.testing.assert_allclose(fitted(home).model.client, here.model.client, rtol=1e-10, atol=1e-12)
+
+
+def test_an_engine_runs_the_program_that_the_command_named_and_no_other(place):
+    coordinator, homes = place
+    home = begin(coordinator, "swapped", EXACT)
+    expected = digest(coordinator, "swapped")
+    (coordinator / "other.py").write_text("raise SystemExit('it ran')\n")
+    begin(coordinator, "swapped", {"program": "other:rows", "task": TASK})
+    for wrong in (expected, ""):
+        with pytest.raises(CoterieError, match=r"run.toml' is not what the command wrote: give the run another name"):
+            run(transport(homes), coordinator, "swapped", wrong)
+    assert read_status(home)["state"] == "failed" and digest(coordinator, "nothing") == ""
 
 
 def test_below_the_quorum_a_run_stops_and_goes_on(place, table):

@@ -15,10 +15,13 @@ covariance = "isotropic"
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.deployment import toml
+from coterie.deployment.config import RUN
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
@@ -81,6 +84,12 @@ class Program:
             options = self.task.get("options", {})
             return {"kind": "factory", "name": self.task["factory"], "options": options}
         return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain()}
+
+
+def digest(folder: Path, run_id: str) -> str:
+    """Of the ``run.toml`` that a command has written, so that an engine's process runs no other; "" of none."""
+    path = folder / "runs" / run_id / RUN
+    return blake2b(files.content(path), digest_size=16).hexdigest() if path.exists() else ""
 
 
 def names() -> list[str]:

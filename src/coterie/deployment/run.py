@@ -16,7 +16,7 @@ from coterie import files
 from coterie.deployment import beforehand, check, secrecy, toml
 from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
-from coterie.deployment.program import CHECK, Program
+from coterie.deployment.program import CHECK, Program, digest
 from coterie.deployment.schema import Schema
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
@@ -31,7 +31,7 @@ PATIENT: dict[str, Any] = {
 """Policy of a deployed run where nothing else is said: a site has four minutes to come back, none may be missing."""
 
 
-def run(transport: Transport, folder: str | Path, run_id: str) -> None:
+def run(transport: Transport, folder: str | Path, run_id: str, expected: str | None = None) -> None:
     """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
 
     Parameters
@@ -41,6 +41,8 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     folder : path
         The coordinator's.
     run_id : str
+    expected : str, optional
+        The digest (:func:`coterie.deployment.program.digest`) of the program that the command named.
 
     Raises
     ------
@@ -53,6 +55,8 @@ def run(transport: Transport, folder: str | Path, run_id: str) -> None:
     home = folder / "runs" / run_id
     log = RunLog(home, tuple(transport.sites))
     try:
+        if expected is not None and digest(folder, run_id) != expected:
+            raise CoterieError(f"'{home / RUN}' is not what the command wrote: give the run another name.")
         program, config = Program.read(home / RUN), Config.read(folder)
         if program.program == CHECK:
             check.program(transport, folder, run_id, bool(program.options.get("unite")))

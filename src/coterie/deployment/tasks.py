@@ -107,8 +107,8 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if mean is not None:
         found = prepare(folder, member, task | {"kind": kind, "hold": hold}, data)
         objective = found.objective
-        held = {"held": replace(objective.held, weights=objective.held.weights / mean)} if hold else {}
-        return replace(found, objective=replace(objective, weights=objective.weights / mean, **held))
+        aside = {"held": replace(objective.held, weights=objective.held.weights / mean)} if hold else {}
+        return replace(found, objective=replace(objective, weights=objective.weights / mean, **aside))
     if hold is not None:
         from coterie.data.split import share
         from coterie.deployment.parted import parted

@@ -39,7 +39,7 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
 
     def main(grid: Any, context: Any) -> None:
         end_with_parent()  # where the coordinator was killed, its run is started again, and one must go on alone
-        run = str(context.run_config["run"])
+        run, _, digest = str(context.run_config["run"]).partition(" ")
         mark = folder() / "runs" / run / MARK
         state: dict[str, object] = {"job": context.run_id, "pid": os.getpid(), "state": "running"}
 
@@ -48,19 +48,19 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
 
         say()
         try:
-            (program or _run)(FlowerTransport(grid, Config.read(folder()).sites), folder(), run)
+            transport = FlowerTransport(grid, Config.read(folder()).sites)
+            if program is None:
+                from coterie.deployment.run import run as run_program
+
+                run_program(transport, folder(), run, digest)
+            else:
+                program(transport, folder(), run)
         except Exception as problem:
             say(state="failed", error=str(problem) or type(problem).__name__, trace=traceback.format_exc())
             raise
         say(state="finished")
 
     return main
-
-
-def _run(transport: FlowerTransport, folder: Path, run: str) -> None:
-    from coterie.deployment.run import run as run_program
-
-    run_program(transport, folder, run)
 
 
 def client() -> Any:

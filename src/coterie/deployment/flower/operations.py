@@ -33,6 +33,7 @@ from coterie.deployment.flower.serve import (
     nodes,
     program,
 )
+from coterie.deployment.program import digest
 from coterie.errors import CoterieError
 
 _PROJECT = """\
@@ -184,7 +185,8 @@ def _begin(folder: Path, run_id: str, mark: Path) -> str:
         with suppress(CoterieError):
             flwr(folder, "stop", str(before))
     mark.unlink(missing_ok=True)
-    job = str(flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{run_id}"')["run-id"])
+    said = f"{run_id} {digest(folder, run_id)}".strip()
+    job = str(flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{said}"')["run-id"])
     if not mark.exists():
         keys.private(mark, json.dumps({"job": job}).encode())
     return job

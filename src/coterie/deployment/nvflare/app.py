@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.engines.nvflare.app import Server, Site
@@ -10,13 +10,25 @@ from coterie.engines.nvflare.transport import CollabTransport
 
 
 class Coordinator(Server):
-    """Runs the program that ``runs/<id>/run.toml`` names."""
+    """Runs the program that ``runs/<id>/run.toml`` names.
+
+    Parameters
+    ----------
+    run_id, sites
+        As for any server.
+    digest : str
+        Of that file, as the command that began the job has it.
+    """
+
+    def __init__(self, run_id: str, sites: Sequence[str], digest: str) -> None:
+        super().__init__(run_id, sites)
+        self.digest = digest
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
         """The run's program, to its end."""
         from coterie.deployment.run import run
 
-        run(transport, folder, run_id)
+        run(transport, folder, run_id, self.digest)
 
 
 class Member(Site):

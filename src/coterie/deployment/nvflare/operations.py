@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.deployment import toml
 from coterie.deployment.config import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog, read_status
+from coterie.deployment.program import digest
 from coterie.engines.nvflare import kit, processes
 from coterie.engines.nvflare.operator import AwayError, Operator
 from coterie.engines.nvflare.outcome import LOCK, Outcome, held
@@ -150,8 +152,9 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     """
     from coterie.deployment.nvflare.app import Coordinator, Member
 
+    server = partial(Coordinator, digest=digest(folder, run_id))
     try:
-        carry_out(folder, run_id, timeout, Coordinator, Member, needs_all(folder, run_id))
+        carry_out(folder, run_id, timeout, server, Member, needs_all(folder, run_id))
     except BelowQuorum as problem:
         RunLog(folder / "runs" / run_id, Config.read(folder).sites).end("below quorum", str(problem))
         raise
@@ -166,7 +169,7 @@ def needs_all(folder: Path, run_id: str) -> bool:
 
 
 def carry_out(
-    folder: Path, run_id: str, timeout: float, server: type[Any], site: type[Any], whole: bool = False
+    folder: Path, run_id: str, timeout: float, server: Callable[..., Any], site: type[Any], whole: bool = False
 ) -> None:
     """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
     folder = folder.resolve()
