@@ -43,6 +43,7 @@ from coterie.data.label_columns import (
     at_levels,
     cluster_columns,
     coded_labels,
+    column_names,
     columns_left,
     columns_named,
     same_length,
@@ -100,7 +101,7 @@ class _Hierarchical(BaseEstimator):
 
     def _fit(self, parts: Parts, y: Floats, weights: Floats | None) -> Self:
         start = perf_counter()
-        every = _columns(self)
+        every = column_names(self)
         names = columns_left(every, [*as_list(self.client_column), *as_list(self.cluster_column)])
         rows = self._rows(parts, y, weights, names)
         if not isinstance(self.random_state, (int, np.integer)):
@@ -133,7 +134,12 @@ class _Hierarchical(BaseEstimator):
         self._levels = list(coded)
         if name in coded:
             raise CoterieError(f"'{name}' names both the clients and their clusters.")
-        tree, notes = informative_tree(name, self._levels, coded | {name: coded_labels(labels, n, "clients")})
+        coded[name] = coded_labels(labels, n, "clients")
+        if weights is not None and weights.any() and not weights.all():  # a row of weight 0 is as good as not there
+            some = np.flatnonzero(weights)
+            X, y, weights, n = X[some], y[some], weights[some], len(some)
+            coded = {k: column.take(some) for k, column in coded.items()}
+        tree, notes = informative_tree(name, self._levels, coded)
         weights = np.ones(n) if weights is None else relative_weights(weights)
         terms = (*([INTERCEPT] if first else []), *names)
         design = X
@@ -392,9 +398,3 @@ def _weights(sample_weight: Any, X: Floats) -> Floats | None:
         return None
     weights: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return weights
-
-
-def _columns(estimator: Any) -> list[str]:
-    """Names of the columns of X; ``x0, x1, ...`` where it has none."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return [f"x{j}" for j in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]

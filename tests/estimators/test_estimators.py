@@ -334,3 +334,16 @@ def test_bad_input(model, changes, message):
     given = {"X": X, "y": DF["y"], "clients": DF["client"]} | changes
     with pytest.raises(ValueError, match=message):
         model.fit(**given)
+
+
+def test_rows_of_weight_0_are_as_good_as_not_there():
+    """Splits, and what is told from single rows, are those of the rows that weigh."""
+    rng = np.random.default_rng(4)
+    X, clients, weights = rng.normal(size=(120, 2)), np.repeat(np.arange(15), 8), rng.uniform(0.2, 3.0, 120)
+    weights[::7] = weights[clients == 3] = 0.0
+    y, some = (rng.random(120) < 0.5).astype(int), weights > 0.0
+    for method in ("auto", "hierarchical"):
+        model = HierarchicalClassifier(method=method).fit(X, y, clients, sample_weight=weights)
+        other = HierarchicalClassifier(method=method).fit(X[some], y[some], clients[some], sample_weight=weights[some])
+        assert list(model.clients_) == list(other.clients_)
+        np.testing.assert_array_equal(model.client_coef_, other.client_coef_)

@@ -93,3 +93,19 @@ def test_no_standard_deviation_is_rounding(family, covariance):
         sd = spread.query("level == 'client' and term2 == ''")["sd"]
         assert not ((sd > 0.0) & (sd < 1e-4)).any(), sd.to_list()
         assert spread["sd"].notna().all()
+
+
+def test_counts_of_zero_and_outcomes_without_noise_are_named():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"x": rng.normal(size=80), "g": np.repeat(np.arange(8), 10)})
+    df["y"] = np.where(df["g"] < 3, 0, 1 + rng.poisson(2.0, 80))
+    for method in ("local", "hierarchical"):
+        counts = coterie.fit(df, "y ~ x", client="g", family="poisson", method=method, splits=0)
+        assert any(note.startswith("3 of 8 clients (g) have counts of 0 only") for note in counts.notes)
+    df["y"] = 1.0 + 2.0 * df["x"]
+    for method, more in (("local", {}), ("pooled", {}), ("hierarchical", {}), ("given-strengths", {"gamma": 1e9})):
+        fit = coterie.fit(df, "y ~ x", client="g", method=method, splits=0, **more)
+        assert any("give the outcome to six digits or more" in note for note in fit.notes)
+        assert np.isfinite(fit.client_std_errors.select_dtypes("number").to_numpy()).all() and fit.model.sigma2 >= 0.0
+    df["y"] += 1e-4 * rng.normal(size=80)
+    assert not any("six digits" in note for note in coterie.fit(df, "y ~ x", client="g", splits=0).notes)

@@ -112,3 +112,9 @@ def together(columns: list[Any]) -> Any:
     import pandas as pd
 
     return pd.DataFrame({str(getattr(c, "name", None) or f"cluster_{j + 1}"): c for j, c in enumerate(columns)})
+
+
+def column_names(estimator: Any) -> list[str]:
+    """Names of the columns of an estimator's X; ``x0, x1, ...`` where it has none."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return [f"x{j}" for j in range(estimator.n_features_in_)] if names is None else [str(n) for n in names]

@@ -17,7 +17,7 @@ from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
-from coterie.methods.tree.variances import STARTS, State, Variances, may_have_two_optima, seconds, watched
+from coterie.methods.tree.variances import State, Variances, begins, seconds, watched
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -56,13 +56,12 @@ def fit(
         search = Variances(setup, structures(name, problem, setup, covariance == "auto"), own, reml)
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
-            begins = [partial(search.follow, fed, other, last.x, last.u)]
+            starts = [partial(search.follow, fed, other, last.x, last.u)]
         else:
-            starts = STARTS if may_have_two_optima(covariance, setup, problem.intercept) else STARTS[:1]
-            begins = [partial(search.init, fed, sd) for sd in starts]
+            starts = [partial(search.init, fed, *start) for start in begins(covariance, setup, problem.intercept)]
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        expected = len(begins) * seconds(parameters, setup, members)
-        ends = [watched(search.run(fed, f()), name, expected * (k == 0)) for k, f in enumerate(begins)]
+        expected = len(starts) * seconds(parameters, setup, members)
+        ends = [watched(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
         state = min(ends, key=lambda end: end.deviance)
         state = snap(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))

@@ -39,14 +39,15 @@ def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: st
             notes.append(
                 f"There is one {level.name} only ({level.labels[0]}): a variance between them is not identified."
             )
-    if problem.family == "binomial" and not problem.single_rows:
-        low = np.minimum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
-        high = np.maximum.reduceat(clients.y, clients.starts) if len(clients.y) else clients.y
+    if problem.family != "gaussian" and not problem.single_rows and len(clients.y):
+        high = np.maximum.reduceat(clients.y, clients.starts)
+        low = np.minimum.reduceat(clients.y, clients.starts) if problem.family == "binomial" else np.zeros(len(high))
         single = int(np.sum(low == high))
+        what = "outcomes of one class only" if problem.family == "binomial" else "counts of 0 only"
         if single:
             notes.append(
-                f"{single:,} of {len(clients):,} clients ({clients.name}) have outcomes of one class only; the penalty "
-                "keeps their coefficients finite."
+                f"{single:,} of {len(clients):,} clients ({clients.name}) have {what}; the penalty keeps their "
+                "coefficients finite."
             )
     return notes
 
@@ -119,6 +120,11 @@ def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: 
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
                 "infinite, so read their sign, not their size."
             )
+    elif fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
+        notes.append(
+            "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
+            "likelihood, may be rounding."
+        )
     if "rounds" in fitted.info:
         notes += over_rounds(fitted.info["rounds"])
     if "collaboration" in fitted.info:

@@ -361,7 +361,8 @@ def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: 
         {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])} for j in q
     ]
     block = D[np.ix_(q, q)]
-    if np.any(np.abs(np.tril(block, -1)) > 1e-9 * np.outer(sd[q], sd[q])):  # less is rounding
+    size = np.outer(sd[q], sd[q])
+    if np.any((size > 0.0) & (np.abs(np.tril(block, -1)) > 1e-7 * size)):  # less is rounding
         for b, j in enumerate(q):
             for i in q[:b]:
                 if not sd[i] * sd[j] > 0:

@@ -23,8 +23,8 @@ from coterie.numerics.kernels import Floats
 log = logging.getLogger(__name__)
 LONG = 10.0
 """Seconds after which a search says where it is."""
-STARTS = (0.5, 0.1)
-"""Deviations, as they move a row's predictor, from which searches begin: the first, or both of several optima."""
+STARTS = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0))
+"""Deviations from which searches begin, and whether they are as they move a row's predictor, or as they are."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Variances(Deviance):
     scoring: int = 3
     most: int = 300
 
-    def init(self, fed: Federation, sd: float = 0.5) -> State:
+    def init(self, fed: Federation, sd: float = 0.5, scaled: float = 1.0) -> State:
         """Start from deviations that move a row's predictor alike and, for GLMs, the w of the joint mode."""
-        starts = [s.start(sd) / self.setup.moved(s.basis) for s in self.structures]
+        starts = [s.start(sd) / self.setup.moved(s.basis) ** scaled for s in self.structures]
         x = np.concatenate([np.tile(start, g) for start, g in zip(starts, self.groups, strict=True)])
         u = self.setup.tree.still(len(self.setup.z))
         if self.setup.family != "gaussian":
@@ -143,15 +143,17 @@ class Variances(Deviance):
             yield state
 
 
-def may_have_two_optima(covariance: str, setup: Setup, intercept: int | None) -> bool:
-    """Whether a named structure is one of columns far from zero, as they are.
+def begins(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[float, float], ...]:
+    """Where searches begin: at several points where a named structure is one of columns far from zero, as they are.
 
-    What clients differ at the means may then be told by intercepts or by slopes, each an optimum of its own.
+    What clients differ at the means is then told by intercepts, by slopes, or by slopes beside which all else is free:
+    each is an optimum of its own. The last needs deviations that move predictors out of all bounds where columns lie
+    very far from zero.
     """
     if covariance in ("auto", "full") or intercept not in setup.z:
-        return False
-    others = setup.z[setup.z != intercept]
-    return bool((np.abs(setup.mean[others]) > 1.0).any())
+        return STARTS[:1]
+    far = float(np.abs(setup.mean[setup.z[setup.z != intercept]]).max(initial=0.0))
+    return STARTS if 1.0 < far < 1e4 else STARTS[: 1 + (far > 1.0)]
 
 
 def seconds(parameters: int, setup: Setup, clients: int) -> float:
