@@ -14,6 +14,9 @@ from coterie.data.clients import Clients
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full, pack
 
+SMALL = 1e-6
+"""What is left of a column of length 1 beside the others, below which they give it."""
+
 
 @dataclass(frozen=True)
 class Swept:
@@ -38,7 +41,7 @@ class Swept:
         size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
         A = A / np.outer(size, size)
         try:
-            if len(b) and np.diag(np.linalg.cholesky(A)).min() < 1e-6:
+            if len(b) and np.diag(np.linalg.cholesky(A)).min() < SMALL:
                 raise np.linalg.LinAlgError
             inverse = np.linalg.inv(A)
         except np.linalg.LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers

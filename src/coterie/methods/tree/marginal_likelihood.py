@@ -8,6 +8,7 @@ and the deviance is Laplace's, ``2 F(u^) + log|H(u^)|``; its gradient follows u^
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from coterie.methods.tree.at_home import strays
 from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
 from coterie.numerics import tree_fold
-from coterie.numerics.kernels import Floats, Ints, full
-from coterie.relations.clusters import Positions, own
+from coterie.numerics.kernels import Bools, Floats, Ints, full
+from coterie.relations.clusters import SMALL, Positions, own
 
 
 @work
@@ -45,9 +46,30 @@ def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, s
 def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
     """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
     s = solve(fed, setup, L)
-    dof, value = setup.dof(reml), setup.residual(s.value)
-    logdet = s.logdet + (float(np.linalg.slogdet(full(s.swept.A[-1][0]))[1]) if reml else 0.0)
+    A = full(s.swept.A[-1][0])
+    told = independent(A) if reml else np.zeros(setup.p, dtype=bool)
+    dof, value = max(setup.rows - np.count_nonzero(told), 1.0), setup.residual(s.value)
+    logdet = s.logdet + float(np.linalg.slogdet(A[np.ix_(told, told)])[1])
     return float(dof * (1.0 + np.log(2.0 * np.pi * value / dof)) + logdet), s, value / dof
+
+
+def independent(A: Floats) -> Bools:
+    """Columns (p,) that those before them do not give, by their curvature A (p, p).
+
+    Training rows may lack a level of a category. A coefficient that they tell nothing of is no loss to the degrees of
+    freedom, and changes the determinant by a constant factor, 0, whatever the variances.
+    """
+    size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
+    left = A / np.outer(size, size)
+    with suppress(np.linalg.LinAlgError):
+        if len(A) == 0 or np.diag(np.linalg.cholesky(left)).min() >= SMALL:
+            return np.ones(len(A), dtype=bool)
+    told = np.zeros(len(A), dtype=bool)
+    for j in range(len(A)):
+        if left[j, j] > SMALL**2:
+            told[j] = True
+            left -= np.outer(left[:, j], left[j] / left[j, j])
+    return told
 
 
 def laplace(
