@@ -32,7 +32,7 @@ def training(method: Any, fed: Any, state: State | None = None, rounds: int = 8)
     yield from method.run(fed, range(1, rounds + 1), state)
 
 
-def baseline(name: str, method: Any, problem: Any, rounds: int = 8, **fields: Any) -> Case:
+def baseline(name: str, method: Any, problem: Any, **fields: Any) -> Case:
     """A row for one method; results are the shared models and every client's own."""
 
     def finish(fed: Any, state: State) -> dict[str, Any]:
@@ -40,8 +40,7 @@ def baseline(name: str, method: Any, problem: Any, rounds: int = 8, **fields: An
         return found | ({"group": state["group"]} if "group" in state else {})
 
     per_client = ("theta", "group") if isinstance(method, IFCA) else ("theta",)
-    stream = partial(training, method, rounds=rounds)
-    return streamed(name, stream, finish=finish, problem=problem, per_client=per_client, **fields)
+    return streamed(name, partial(training, method), finish=finish, problem=problem, per_client=per_client, **fields)
 
 
 def optimum(problem: Problem) -> dict[str, Any]:
@@ -76,11 +75,11 @@ SINGLE = 1e-5
 CODED: dict[str, Any] = {"up": "topk:0.4", "down": "qsgd:6"}
 
 BASELINES = [
-    baseline("fedavg", FedAvg(eta=0.2), quadratic, rounds=40, optimum=optimum),
+    baseline("fedavg", FedAvg(eta=0.2), quadratic, to_optimum=40, optimum=optimum),
     baseline("fedavg-rows", FedAvg(eta=0.1, B=2, C=0.5, E=2, finetune=5), classes, random=True),
-    baseline("ditto", Ditto(eta=0.2, lam=0.7, s=2), quadratic, rounds=40, optimum=personal),
+    baseline("ditto", Ditto(eta=0.2, lam=0.7, s=2), quadratic, to_optimum=40, optimum=personal),
     baseline("ditto-rows", Ditto(eta=0.1, lam=0.7, B=2, s=3, C=0.5), grouped, random=True),
-    baseline("pfedme", PFedMe(eta=0.5, lam=2.0, alpha=0.15, K=30), quadratic, rounds=40, optimum=envelopes),
+    baseline("pfedme", PFedMe(eta=0.5, lam=2.0, alpha=0.15, K=30), quadratic, to_optimum=40, optimum=envelopes),
     baseline("pfedme-rows", PFedMe(eta=0.1, lam=2.0, alpha=0.1, B=2, R=3, C=0.5, beta=1.5), classes, random=True),
     baseline("ifca", IFCA(eta=0.2, k=2, tau=3), classes),
     baseline("ifca-rows", IFCA(eta=0.1, k=3, tau=3, B=2, C=0.5), grouped, random=True),

@@ -78,14 +78,14 @@ def optimum(problem: Problem) -> dict[str, Any]:
     return {"w": x, "theta": theta, "norm": np.zeros(1)}
 
 
-def grouping(name: str, problem: Any, rounds: int = 8, given: bool = False, **fields: Any) -> Case:
+def grouping(name: str, problem: Any, given: bool = False, **fields: Any) -> Case:
     """A row; results are the augmented model, every client's, and what was looked at last."""
-    more = {key: fields.pop(key) for key in ("optimum", "random", "tolerance") if key in fields}
+    more = {key: fields.pop(key) for key in ("optimum", "to_optimum", "random", "tolerance") if key in fields}
 
     def method(fed: Any) -> GroupSGD:
         return GroupSGD(**fields, group=parity(fed) if given else None)
 
-    def stream(fed: Any, state: State | None = None) -> Iterator[State]:
+    def stream(fed: Any, state: State | None = None, rounds: int = 8) -> Iterator[State]:
         yield from method(fed).run(fed, range(1, rounds + 1), state)
 
     def finish(fed: Any, state: State) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def grouping(name: str, problem: Any, rounds: int = 8, given: bool = False, **fi
 
 
 GROUPS = [
-    grouping("group-sgd", quadratic, rounds=60, eta=0.25, shared=("1",), own="averaged", look=59, optimum=optimum),
+    grouping("group-sgd", quadratic, to_optimum=60, eta=0.25, shared=("1",), own="averaged", look=59, optimum=optimum),
     grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, look=3, random=True),
     grouping("group-sgd-own", classes, eta=0.1, shared=("0",), personal=("5",), B=2, E=1, weigh="rows", random=True),
     grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, look=2),

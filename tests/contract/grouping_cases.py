@@ -17,7 +17,7 @@ from tests.contract.cases import Case, Problem, State, grouped, quadratic, strea
 def grouping(name: str, method: Any, problem: Any, rounds: int = 8, **fields: Any) -> Case:
     """A row for one method; results are every client's model and the groups, by who is with whom."""
 
-    def stream(fed: Any, state: State | None = None) -> Iterator[State]:
+    def stream(fed: Any, state: State | None = None, rounds: int = rounds) -> Iterator[State]:
         yield from training(method, fed, state, rounds)
 
     def finish(fed: Any, state: State) -> dict[str, Any]:
@@ -49,7 +49,7 @@ GROUPING = [
         "group-penalty",
         GroupPenalty(eta=0.2, lam=0.6, personal=("*",)),
         quadratic,
-        rounds=80,
+        to_optimum=80,
         optimum=personal_optimum,
     ),
     grouping(

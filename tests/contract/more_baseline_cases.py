@@ -36,9 +36,9 @@ def common(problem: Problem) -> dict[str, Any]:
 ROWS = {"B": 2, "C": 0.5, "E": 2}
 
 MORE_BASELINES = [
-    baseline("fedprox", FedProx(eta=0.2, E=40, mu=0.5), quadratic, rounds=16, optimum=shared_envelopes),
+    baseline("fedprox", FedProx(eta=0.2, E=40, mu=0.5), quadratic, to_optimum=16, optimum=shared_envelopes),
     baseline("fedprox-rows", FedProx(eta=0.1, mu=0.7, **ROWS), classes, random=True),
-    baseline("scaffold", Scaffold(eta=0.15, E=3), quadratic, rounds=20, optimum=optimum),
+    baseline("scaffold", Scaffold(eta=0.15, E=3), quadratic, to_optimum=20, optimum=optimum),
     baseline("scaffold-part", Scaffold(eta=0.05, E=4, C=0.5, option=1, eta_g=0.9), quadratic),
     baseline("scaffold-rows", Scaffold(eta=0.1, **ROWS), classes, random=True),
     baseline("scaffold-personal", Scaffold(eta=0.1, personal=("1",), **ROWS), grouped, random=True),
@@ -49,8 +49,8 @@ MORE_BASELINES = [
     baseline("l2gd-personal", L2GD(eta=0.1, lam=0.8, tau=3, personal=("1",), B=2, C=0.5), grouped, random=True),
     baseline("apfl", APFL(eta=0.2, alpha=0.7, E=2), quadratic),
     baseline("apfl-rows", APFL(eta=0.1, adaptive=True, **ROWS), classes, random=True),
-    baseline("fedper", FedPer(eta=0.35, personal=("2",)), quadratic, rounds=30, optimum=common),
+    baseline("fedper", FedPer(eta=0.35, personal=("2",)), quadratic, to_optimum=30, optimum=common),
     baseline("fedper-rows", FedPer(eta=0.1, personal=("1", "2"), finetune=3, **ROWS), classes, random=True),
-    baseline("fedrep", FedRep(eta=0.35, H=5, personal=("2",)), quadratic, rounds=16, optimum=common),
+    baseline("fedrep", FedRep(eta=0.35, H=5, personal=("2",)), quadratic, to_optimum=16, optimum=common),
     baseline("fedrep-rows", FedRep(eta=0.1, H=3, personal=("1", "2"), **ROWS), classes, random=True),
 ]

@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -123,8 +124,13 @@ def _checksum(*parts: Buffer) -> bytes:
     return digest.digest()
 
 
+_SMALL = [bytes([n]) for n in range(128)]
+
+
 def _number(n: int) -> bytes:
     """A count in 7-bit groups, lowest first."""
+    if n < 128:
+        return _SMALL[n]
     out = bytearray()
     while n > 127:
         out.append(n & 127 | 128)
@@ -184,12 +190,19 @@ def _write_text(tag: bytes, data: bytes, parts: list[Buffer]) -> None:
     parts.append(data)
 
 
-def _write_array(array: np.ndarray[Any, Any], parts: list[Buffer]) -> None:
-    little = array.dtype.newbyteorder("<")
+@lru_cache(maxsize=256)
+def _little(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], bytes]:
+    """The type of an array on the way, and its name as text."""
+    little = dtype.newbyteorder("<")
     if not _DTYPE.fullmatch(little.str):
-        raise CoterieError(f"An array of {array.dtype} cannot travel: send numbers or text.")
-    _write_text(b"", little.str.encode(), parts)
-    parts.append(_number(array.ndim) + b"".join(map(_number, array.shape)))
+        raise CoterieError(f"An array of {dtype} cannot travel: send numbers or text.")
+    name = little.str.encode()
+    return little, _number(len(name)) + name
+
+
+def _write_array(array: np.ndarray[Any, Any], parts: list[Buffer]) -> None:
+    little, name = _little(array.dtype)
+    parts.append(b"".join([name, _number(array.ndim), *map(_number, array.shape)]))
     if array.nbytes:
         flat = np.ascontiguousarray(array, dtype=little).reshape(-1)
         parts.append(flat.view(np.uint8).data)
@@ -244,7 +257,10 @@ class _Reader:
     def _count(self) -> int:
         n = shift = 0
         while True:
-            byte = self._take(1)[0]
+            if self.at >= len(self._data):
+                raise CoterieError("A message ends inside a value.")
+            byte = self._data[self.at]
+            self.at += 1
             n |= (byte & 127) << shift
             shift += 7
             if byte < 128:
@@ -262,10 +278,7 @@ class _Reader:
         return float(struct.unpack("<d", self._take(8))[0])
 
     def array(self) -> np.ndarray[Any, Any]:
-        name = self._text()
-        if not _DTYPE.fullmatch(name):
-            raise CoterieError(f"A message holds an array of unknown type {name!r}.")
-        dtype = np.dtype(name)
+        dtype = _dtype(self._text())
         axes = self._count()
         if axes > _AXES:
             raise CoterieError(f"A message holds an array of {axes} axes.")
@@ -281,6 +294,13 @@ class _Reader:
             array[...] = np.frombuffer(raw, dtype).reshape(shape)
         array.flags.writeable = self._writable
         return array
+
+
+@lru_cache(maxsize=256)
+def _dtype(name: str) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(name):
+        raise CoterieError(f"A message holds an array of unknown type {name!r}.")
+    return np.dtype(name)
 
 
 def _check_values(raw: memoryview, dtype: np.dtype[Any]) -> None:
