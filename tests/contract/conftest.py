@@ -49,11 +49,20 @@ FAULTS = (
 KEPT = ("deep-fedavg", "deep-fedavg-statistics", "deep-fedbn", "deep-group-sgd")
 
 
+def row_of(item):
+    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+    return getattr(case, "name", "")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What faults do to a method is tried on its row without torch, and on few with: the others are for soak."""
+    """All laws of a row stand together, as they share runs of it.
+
+    What faults do to a method is tried on its row without torch, and on few with: the others are for soak.
+    """
+    rows = {case.name: number for number, case in enumerate(CASES)}
+    items.sort(key=lambda item: rows[row_of(item)] if item.path.name == "test_laws.py" else -1)
     for item in items:
-        name = getattr(getattr(item, "callspec", None), "params", {}).get("case")
-        name = getattr(name, "name", "")
+        name = row_of(item)
         if name.startswith("deep-") and name not in KEPT and item.name.startswith(FAULTS):
             item.add_marker(pytest.mark.soak)

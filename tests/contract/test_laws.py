@@ -49,6 +49,7 @@ def partitions(m, seed):
 def undisturbed(case, layout="inprocess", number=0):
     """A run to hold others against: in one block, in "blocks" of a number of clients, or over "sites" by a seed."""
     problem, sent = case.problem(), []
+    before = [np.array(a) for a in arrays(problem)]
     if layout == "sites":
         parts = partitions(len(problem.ids), number)
         fed = make_federation("loopback", problem, parts, tap=lambda *message: sent.append(message[0]))
@@ -56,7 +57,11 @@ def undisturbed(case, layout="inprocess", number=0):
         fed = make_federation("inprocess", problem, **({"block": number, "threads": 1} if layout == "blocks" else {}))
     result, counted = case.run(fed), fed.ledger
     return SimpleNamespace(
-        result=result, exchanges=counted.exchanges, gradient_calls=counted.gradient_calls, messages=len(sent)
+        result=result,
+        exchanges=counted.exchanges,
+        gradient_calls=counted.gradient_calls,
+        messages=len(sent),
+        inputs=(before, arrays(problem)),
     )
 
 
@@ -88,9 +93,10 @@ def test_any_partition_into_sites_gives_the_same_numbers(case, seed):
 
 
 def test_a_site_for_every_client_gives_the_same_numbers(case):
-    problem = case.problem()
+    problem = case.problem(m=9)
     alone = [[i] for i in np.random.default_rng(0).permutation(len(problem.ids))]
-    close(case.run(make_federation("loopback", problem, alone, block=1)), undisturbed(case).result, case.tolerance)
+    together = case.run(make_federation("inprocess", problem))
+    close(case.run(make_federation("loopback", problem, alone, block=1)), together, case.tolerance)
 
 
 def test_client_order_is_irrelevant(case):
@@ -136,12 +142,9 @@ def test_an_exchange_nobody_answers_ends_no_run(case):
     assert all(np.all(np.isfinite(np.asarray(value))) for value in result.values())
 
 
-@engines("blocks", "loopback")
-def test_inputs_are_unchanged(case, engine):
-    problem = case.problem()
-    before = [np.array(a) for a in arrays(problem)]
-    case.run(make_federation(engine, problem, 3))
-    for old, new in zip(before, arrays(problem), strict=True):
+@pytest.mark.parametrize(("layout", "number"), [("inprocess", 0), ("blocks", 2), ("sites", 0)])
+def test_inputs_are_unchanged(case, layout, number):
+    for old, new in zip(*undisturbed(case, layout, number).inputs, strict=True):
         np.testing.assert_array_equal(old, new)
 
 
@@ -152,10 +155,14 @@ def arrays(problem):
 
 @engines("inprocess", "loopback")
 def test_one_client_is_enough(case, engine):
-    problem = case.problem(m=1)
-    result = case.run(make_federation(engine, problem))
+    result = of_one_client(case, engine)
     assert all(np.all(np.isfinite(np.asarray(value))) for value in result.values())
-    close(result, case.run(make_federation("inprocess", problem)), case.tolerance)
+    close(result, of_one_client(case, "inprocess"), case.tolerance)
+
+
+@functools.cache
+def of_one_client(case, engine):
+    return case.run(make_federation(engine, case.problem(m=1)))
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.optimum], ids=lambda case: case.name)

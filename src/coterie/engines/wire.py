@@ -142,22 +142,11 @@ def _number(n: int) -> bytes:
 def _write(value: Any, parts: list[Buffer], depth: int) -> None:
     if depth > _DEPTH:
         raise CoterieError(f"A message is nested more than {_DEPTH} deep: flatten it.")
-    if value is None or value is True or value is False:
-        parts.append({None: b"N", True: b"T", False: b"F"}[value])
+    if (write := _WRITERS.get(type(value))) is not None:
+        write(value, parts)
     elif isinstance(value, np.generic):
         parts.append(b"g")
         _write_array(np.asarray(value), parts)
-    elif isinstance(value, int):
-        _write_text(b"i", f"{value:x}".encode(), parts)
-    elif isinstance(value, float):
-        parts.append(b"f" + struct.pack("<d", value))
-    elif isinstance(value, str):
-        _write_text(b"s", value.encode(errors="surrogatepass"), parts)
-    elif isinstance(value, bytes):
-        _write_text(b"b", value, parts)
-    elif isinstance(value, np.ndarray):
-        parts.append(b"a")
-        _write_array(value, parts)
     elif isinstance(value, Ragged):
         parts.append(b"R")
         _write_array(value.values, parts)
@@ -165,8 +154,13 @@ def _write(value: Any, parts: list[Buffer], depth: int) -> None:
     elif isinstance(value, PerRow | PerCluster):
         parts.append(b"P" if isinstance(value, PerRow) else b"C")
         _write(value.value, parts, depth + 1)
-    else:
+    elif isinstance(value, list | tuple | Mapping):
         _write_tree(value, parts, depth)
+    else:  # a class made of one that travels, such as an enumeration of numbers
+        kind = next((kind for kind in _WRITERS if isinstance(value, kind)), None)
+        if kind is None:
+            raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
+        _WRITERS[kind](value, parts)
 
 
 def _write_tree(value: Any, parts: list[Buffer], depth: int) -> None:
@@ -174,15 +168,13 @@ def _write_tree(value: Any, parts: list[Buffer], depth: int) -> None:
         parts.append(b"l" + _number(len(value)))
         for item in value:
             _write(item, parts, depth + 1)
-    elif isinstance(value, Mapping):
-        parts.append(b"d" + _number(len(value)))
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise CoterieError(f"A dict in a message needs text keys, not {key!r}.")
-            _write_text(b"", key.encode(errors="surrogatepass"), parts)
-            _write(item, parts, depth + 1)
-    else:
-        raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
+        return
+    parts.append(b"d" + _number(len(value)))
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise CoterieError(f"A dict in a message needs text keys, not {key!r}.")
+        _write_text(b"", key.encode(errors="surrogatepass"), parts)
+        _write(item, parts, depth + 1)
 
 
 def _write_text(tag: bytes, data: bytes, parts: list[Buffer]) -> None:
@@ -206,6 +198,22 @@ def _write_array(array: np.ndarray[Any, Any], parts: list[Buffer]) -> None:
     if array.nbytes:
         flat = np.ascontiguousarray(array, dtype=little).reshape(-1)
         parts.append(flat.view(np.uint8).data)
+
+
+def _write_tagged_array(array: np.ndarray[Any, Any], parts: list[Buffer]) -> None:
+    parts.append(b"a")
+    _write_array(array, parts)
+
+
+_WRITERS: dict[type, Callable[[Any, list[Buffer]], None]] = {
+    type(None): lambda value, parts: parts.append(b"N"),
+    bool: lambda value, parts: parts.append(b"T" if value else b"F"),
+    int: lambda value, parts: _write_text(b"i", f"{value:x}".encode(), parts),
+    float: lambda value, parts: parts.append(b"f" + struct.pack("<d", value)),
+    str: lambda value, parts: _write_text(b"s", value.encode(errors="surrogatepass"), parts),
+    bytes: lambda value, parts: _write_text(b"b", value, parts),
+    np.ndarray: _write_tagged_array,
+}
 
 
 class _Reader:
