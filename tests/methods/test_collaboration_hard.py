@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import coterie
 from coterie.engines import InProcess, Loopback
 from coterie.engines.checkpoint import load, save
 from coterie.engines.loopback import Faults
@@ -602,3 +604,13 @@ def test_spread_is_that_of_refits_where_nobody_is_biased(alpha):
     for i in range(4):
         ratio = np.linalg.eigvals(np.linalg.solve(expected[i], np.cov(theta[:, i].T))).real
         np.testing.assert_allclose(ratio, 1.0, atol=0.25)
+
+
+def test_a_run_that_diverges_on_counts_is_no_error_of_linear_algebra():
+    rng = np.random.default_rng(6)
+    client, x, z = np.repeat(np.arange(15), 8), rng.normal(size=120), rng.normal(size=120)
+    b = rng.normal(0, 0.5, (15, 3)) + rng.normal(0, 0.4, (3, 3))[np.arange(15) % 3] + [0.5, 0.6, -0.3]
+    y = rng.poisson(np.exp(np.minimum(b[client, 0] + b[client, 1] * x + b[client, 2] * z, 4.0)))
+    df = pd.DataFrame({"y": y, "x": x, "z": z, "g": client})
+    fit = coterie.fit(df, "y ~ x + z", "g", family="poisson", method="bias-correction", splits=2)
+    assert fit.recommended != "bias-correction" and np.isfinite(fit.comparison.loc[fit.recommended, "loss_rows"])

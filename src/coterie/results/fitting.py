@@ -154,7 +154,7 @@ class Fitting:
     def has_prior(self) -> bool:
         """Whether main clients are pulled to the pooled model, as `local` is not."""
         asked = self.options.rounds.get("prior", "auto")
-        return self.options.family != "gaussian" if asked == "auto" else asked != "none"
+        return self.options.family != "gaussian" if asked == "auto" else asked not in ("none", 0)
 
     def untested(self, evidence: Evidence) -> int:
         """Held-out rows that terms learned from the training rows cannot be computed for."""

@@ -56,11 +56,13 @@ def spread(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, t
     s = complete(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
+    wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models
+    H, V, part, whole = (np.where(wild[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
     values, vectors = np.linalg.eigh(H)
     seen = values > CUT * np.maximum(values[:, -1:], 1.0)
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
     cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
-    cov = cov * (1.0 if sigma2 is None else sigma2)
+    cov = np.where(wild[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
     return Spread(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
