@@ -55,7 +55,8 @@ def vanishing(side: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
     """
     from formulaic.parser import DefaultFormulaParser
 
-    found, below, leaves, less = [], [DefaultFormulaParser().parse(side, target="ast")], Counter[str](), []
+    found: list[tuple[str, str, str, tuple[str, ...]]] = []
+    below, leaves, less = [DefaultFormulaParser().parse(side, target="ast")], Counter[str](), []
     while below:
         node = below.pop()
         if not hasattr(node, "operator"):
