@@ -15,9 +15,9 @@ Made from `coterie --help` and the help of its commands. Errors in the input are
 nothing is written then. `coterie --debug ...` shows where an unexpected error came from; `coterie --version` says which
 version it is.
 
-A file that is there is replaced only if the same command wrote it and nobody changed it since, or with `--force`; never an
-input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`). From Python,
-`coterie.write_table` replaces a file as pandas does.
+A file that is there is replaced only if the same command wrote it and nobody changed it since, or with `--force`; never
+an input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`). From
+Python, `coterie.write_table` replaces a file as pandas does.
 """
 OTHER = "Other options"
 NO_RUN = "<!-- no-run: make federation-demo runs these commands over real servers -->"

@@ -114,7 +114,7 @@ def kind_of(series: pd.Series[Any], name: str, outcome: bool = False) -> Kind:
     """
     import pandas as pd
 
-    dtype = series.dtype
+    dtype, held = series.dtype, str(series.dtype)
     if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<values=string"):
         return "category"
     if pd.api.types.is_bool_dtype(dtype) or (
@@ -131,9 +131,9 @@ def kind_of(series: pd.Series[Any], name: str, outcome: bool = False) -> Kind:
         if all(issubclass(k, (str, *_NUMBERS)) for k in kinds):
             return _kind_of_text(series, name, outcome)
         found = next(k.__name__ for k in kinds if not issubclass(k, (str, *_NUMBERS)))
-        dtype = found if found.startswith(("date", "time")) else f"object ({found})"
+        held = found if found.startswith(("date", "time")) else f"object ({found})"
     raise CoterieError(
-        f"Column '{name}' holds {_thing(dtype)}, which a formula cannot use; make a column of numbers or text of it."
+        f"Column '{name}' holds {_thing(held)}, which a formula cannot use; make a column of numbers or text of it."
     )
 
 
