@@ -166,6 +166,7 @@ class Evidence:
         return self._mean(self.alike.get(name, self.losses[other]) if other == "local" else self.losses[other])
 
     @cached_property
+    @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
     def table(self) -> pd.DataFrame:
         """One row for each method: see ``FitResult.comparison``."""
         import pandas as pd
@@ -175,8 +176,7 @@ class Evidence:
         best, rows = means[self.best()], []
         for name, mean in means.items():
             row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
-            with np.errstate(over="ignore"):  # a run that diverged has losses whose squares are infinite
-                error = mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5
+            error = mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5
             row |= {"loss_clients": mean.mean(), "se_clients": error}
             for other in ("local", "pooled"):
                 gain = self.against(other, name)[tested] - mean

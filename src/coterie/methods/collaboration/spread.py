@@ -22,6 +22,7 @@ CUT = 1e-10
 def meat(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
     """Curvature times w; times w squared over the weight of rows, as variances are; and what its own rows say."""
     value, _, A = expand(site.objective, theta)
+    value, A = (np.where(np.isfinite(each), each, np.nan) for each in (value, A))  # of models that diverged
     weight = sizes(site.objective)
     weight = np.where(weight > 0.0, weight, 1.0)
     square = (w**2 / weight)[:, None] * A
