@@ -19,8 +19,8 @@ from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
 from coterie.federation import PerRow, Site, work
 from coterie.methods import local, pooled
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import totals
@@ -226,7 +226,7 @@ def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, a
     fed.reveals = False  # type: ignore[attr-defined]  # clients keep their coefficients
     start = perf_counter()
     root, where = _baselines(fed, problem)
-    complete(fed.total(baselines, root=root, **where))
+    require_all_replies(fed.total(baselines, root=root, **where))
     seconds = dict.fromkeys(BASELINES, perf_counter() - start)
     names, sent = list(BASELINES), dict[str, Any]()
     if name not in BASELINES:
@@ -237,9 +237,9 @@ def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, a
         sent = {"theta": PerRow(fitted.client)} if len(fitted.client) else {}
     told: Mapping[str, Any]
     if alone:
-        told = complete(fed.ask(losses, fitted=len(names) > 2, **sent))
+        told = require_all_replies(fed.ask(losses, fitted=len(names) > 2, **sent))
     else:
-        told = complete(fed.total(moments, fitted=len(names) > 2, **sent))
+        told = require_all_replies(fed.total(moments, fitted=len(names) > 2, **sent))
     values = np.atleast_2d(told["losses"])
     found = {n: np.array(values[:, i]) for i, n in enumerate(names)}
     weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))
@@ -255,7 +255,7 @@ def _baselines(fed: Remote, problem: Problem) -> tuple[Floats, dict[str, Any]]:
     root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
     setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)
     where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}
-    complete(fed.total(local.least_squares, table=setup.table, origin=setup.origin))
+    require_all_replies(fed.total(local.least_squares, table=setup.table, origin=setup.origin))
     return root, where
 
 

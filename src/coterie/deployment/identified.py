@@ -12,8 +12,8 @@ from coterie.data.identify import Facts, constant_within, far_from_zero, shared_
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Problem
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import full
 from coterie.relations.clusters import Tree
 
@@ -53,7 +53,7 @@ def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str
         For columns that cannot be told apart over all sites, and fewer rows than columns.
     """
     p = len(terms)
-    sums = complete(fed.total(view, p=p))
+    sums = require_all_replies(fed.total(view, p=p))
     _need(terms, float(sums["rows"]), full(np.asarray(sums["gram"])[None])[0])
     intercept = terms.index(INTERCEPT) if INTERCEPT in terms else None
     if intercept is not None:

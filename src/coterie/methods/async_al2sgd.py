@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.anchors import Anchors
 from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw
@@ -109,9 +109,9 @@ class AsyncAL2SGD(Striding):
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
-        about = complete(fed.ask(shape))
+        about = require_all_replies(fed.ask(shape))
         at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
+        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
         k, none = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}

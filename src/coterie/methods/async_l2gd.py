@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, start, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
 from coterie.methods.rounds.counts import before, communications
@@ -81,10 +81,10 @@ class AsyncL2GD(Striding):
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
-        about = complete(fed.ask(shape))
+        about = require_all_replies(fed.ask(shape))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
         at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        complete(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
+        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
         k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
         mean = np.full((k, int(about["dim"].max())), at.get("w", 0.0))

@@ -8,9 +8,9 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
 from coterie.methods.local import minimum_norm, weak
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
 from coterie.numerics.kernels import full, pack
@@ -51,7 +51,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
 
 def _least_squares(fed: Federation, setup: Setup, everyone: Fitted) -> Fitted:
     """Least squares from every cluster's sums (one exchange), of minimum norm in the units of the table."""
-    sums = complete(fed.total(squares, by="cluster", groups=setup.tree.sizes[0]))
+    sums = require_all_replies(fed.total(squares, by="cluster", groups=setup.tree.sizes[0]))
     theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.table, setup.origin)
     explained = 2.0 * np.einsum("ki,ki->k", sums["b"], theta) - np.einsum("ki,kij,kj->k", theta, full(sums["A"]), theta)
     sse = float(np.maximum(sums["c"] - explained, 0.0).sum())

@@ -13,10 +13,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.complete import complete
 from coterie.methods.local_training.at_home import Reply
 from coterie.methods.local_training.options import need
 from coterie.methods.local_training.rounds import LocalTraining, State
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.clipped_rows import clipped_gradients
 
@@ -63,7 +63,7 @@ class DPSGD(LocalTraining):
         state = super().init(fed, w)
         if "whole" in state:
             raise CoterieError("dp-sgd trains the whole model: take one that keeps nothing with its clients.")
-        rows = complete(fed.ask(about))["rows"]
+        rows = require_all_replies(fed.ask(about))["rows"]
         return state | {"rows": np.array(rows), "v": np.zeros_like(state["w"])}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:

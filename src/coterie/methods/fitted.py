@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import finish, ridge
 from coterie.methods.tree.penalised_tree import Solution, per_cluster
 from coterie.methods.tree.setup import Basis, Setup
@@ -109,7 +109,7 @@ def collect(
     if not show:
         extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
     call = fed.ask if show else fed.total  # of clients that show nothing, none is spoken to alone
-    told = complete(call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
+    told = require_all_replies(call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
     own = told if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Fitted(

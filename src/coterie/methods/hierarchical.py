@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State, Variances, begins, seconds, watched
@@ -87,7 +87,7 @@ def fit(
     ):
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family == "gaussian":
-        each = complete(fed.ask(residuals.own_variance))["v"] * sigma2
+        each = require_all_replies(fed.ask(residuals.own_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)

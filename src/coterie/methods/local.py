@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
@@ -66,8 +66,11 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     p = len(everyone.root)
     setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept, problem.basis)
     if problem.family == "gaussian":
-        sums = complete(fed.total(least_squares, table=setup.table, origin=setup.origin))
-        own, sigma2 = complete(fed.ask(reveal)), float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
+        sums = require_all_replies(fed.total(least_squares, table=setup.table, origin=setup.origin))
+        own, sigma2 = (
+            require_all_replies(fed.ask(reveal)),
+            float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0),
+        )
         client = setup.raw(own["theta"])
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:

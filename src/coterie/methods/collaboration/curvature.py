@@ -11,7 +11,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.constants.bending import delta_at_most, delta_of
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, full
 from coterie.objectives.constants import hessians
 from coterie.objectives.mean_loss import sizes
@@ -68,6 +68,6 @@ def curvature(fed: Federation, who: Collaborators, metric: Metric) -> Curvature:
     """Ask for it: one exchange of sums."""
     M, here = len(who.main), np.concatenate([np.ones(len(who.main)), who.tau])
     by = np.concatenate([np.arange(M), M + who.of])
-    s = complete(fed.total(bend, to=who.requests, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
+    s = require_all_replies(fed.total(bend, to=who.requests, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
     own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
     return Curvature(own[:M], own[M:], most[:M], most[M:])

@@ -13,8 +13,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import pooled
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.setup import describe
 from coterie.numerics.kernels import Floats
@@ -83,7 +83,7 @@ def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
     ``WEAK`` standard units, and 1 at most. That of `local` is as weak, but around 0.
     """
     everyone = pooled.fit(fed, problem)
-    s = complete(fed.total(describe))
+    s = require_all_replies(fed.total(describe))
     weight, square = float(s["w"]), s["xx"] / float(s["w"])
     metric = Metric.whitened(everyone, weight)
     if problem.family == "gaussian":

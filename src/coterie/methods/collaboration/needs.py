@@ -9,7 +9,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.at_home import shape
 
 
@@ -39,6 +39,6 @@ def count(site: Site) -> dict[str, Any]:
 
 def need_rows(fed: Federation, batch: int) -> None:
     """Raise a CoterieError for a batch of more rows than any client has."""
-    most = int(complete(fed.ask(count))["rows"].max()) if batch else 0
+    most = int(require_all_replies(fed.ask(count))["rows"].max()) if batch else 0
     if batch > most:
         raise CoterieError(f"batch is {batch:,}, and no client has more than {most:,} rows: 0 takes all.")

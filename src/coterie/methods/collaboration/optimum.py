@@ -13,7 +13,7 @@ import numpy as np
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, full
 from coterie.numerics.lost import LOST, heard, lost
 from coterie.objectives.mean_loss import expand, sizes
@@ -111,7 +111,7 @@ def _ask(
     fed: Federation, to: Any, at: Any, w: Floats, M: int, theta: Floats, metric: Metric
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units; what of it holds models (M,)."""
-    s = complete(fed.total(curve, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
+    s = require_all_replies(fed.total(curve, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
     u = metric.u(theta)
     held = np.maximum(metric.prior * s["spread"], LEAST)
     H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + held[:, None, None] * np.eye(theta.shape[1])

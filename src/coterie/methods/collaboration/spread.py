@@ -10,7 +10,7 @@ import numpy as np
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.objectives.mean_loss import expand, sizes
 
@@ -54,7 +54,7 @@ def spread(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, t
     alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
     w, own = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau]), np.concatenate([np.ones(M), np.zeros(len(who.of))])
     message: dict[str, Any] = {"theta": PerRow(theta[who.places]), "w": PerRow(w), "own": PerRow(own)}
-    s = complete(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
+    s = require_all_replies(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
     wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models

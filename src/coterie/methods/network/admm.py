@@ -11,9 +11,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, Site, work
-from coterie.methods.complete import complete
 from coterie.methods.network.descent import Descent
 from coterie.methods.network.exact import Exact
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.network_prox import Proximal, network_prox
 
@@ -63,7 +63,7 @@ def admm(at: Exact, x: Floats, Z: Floats, kkt: float) -> Descent:
     while off > kkt and exchanges < ROUNDS:
         for _ in range(LOOK):
             before = at.layout.theta(x, Z)
-            theta = complete(at.fed.ask(near, unit=at.unit, target=PerRow(before - y), rho=rho))["theta"]
+            theta = require_all_replies(at.fed.ask(near, unit=at.unit, target=PerRow(before - y), rho=rho))["theta"]
             exchanges += 1
             V = theta + y
             x = V[:, shared].sum(axis=0) / (at.network.n + (0.0 if at.hold is None else at.hold.x / rho))

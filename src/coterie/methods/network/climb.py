@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.complete import complete
 from coterie.methods.network.duals import DUAL
 from coterie.methods.network.extremes import flow
 from coterie.methods.network.optimum import Optimum
 from coterie.methods.network.path import Path
+from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import gradient, sizes
@@ -49,7 +49,7 @@ def highest(fed: Federation, method: SimilarityNetwork, x: Floats, Z: Floats) ->
         About the minimiser there; as at the minimiser itself, what is left of gradients over a component is ignored.
     """
     theta = method.unit * method.layout.theta(x, Z)
-    found = complete(fed.ask(slope, theta=PerRow(theta)))
+    found = require_all_replies(fed.ask(slope, theta=PerRow(theta)))
     G = method.layout.to_personal(found["g"] * method.unit) / found["weight"].sum()
     if not len(method.network.edges) or not G.size:
         return 0.0

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Replies
-from coterie.methods.complete import complete
 from coterie.methods.network.curve import curve
 from coterie.methods.network.duals import Graph, multipliers
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.model import Model, residuals
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.numerics.lost import heard
 from coterie.numerics.network.edges import penalty_and_slack
@@ -56,10 +56,10 @@ class Exact:
         """One exchange: value, gradient and, where ``curved``, Hessian at (x, Z)."""
         theta, n = self.layout.theta(x, Z), self.network.n
         if self.labels is None:
-            s: Replies = complete(self.fed.ask(curve, unit=self.unit, theta=PerRow(theta), curved=curved))
+            s: Replies = require_all_replies(self.fed.ask(curve, unit=self.unit, theta=PerRow(theta), curved=curved))
         else:
             by = self.labels
-            s = complete(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))
+            s = require_all_replies(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))
         g, value = s["g"], float(heard(s["value"].sum()))
         if np.isinf(value):  # nothing is known of its slope, which must not look like that of an optimum
             g = np.full_like(g, np.nan)

@@ -18,9 +18,9 @@ from coterie.codecs.orders import ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
 from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
-from coterie.methods.complete import complete
 from coterie.methods.network.heard import Heard, put
 from coterie.methods.network.updates import send, shape
+from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 
@@ -67,7 +67,7 @@ class Link:
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
-        about = complete(fed.ask(shape))
+        about = require_all_replies(fed.ask(shape))
         if not (about["dim"] == d).all():
             other = int(about["dim"][about["dim"] != d][0])
             raise CoterieError(f"The layout has {d} parameters and a client's model {other}: make it of the same ones.")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow
-from coterie.methods.complete import complete
 from coterie.methods.network.curve import curve
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.relations.layout import Layout
 
@@ -32,7 +32,7 @@ def spread(
         Number of all rows, where there is a residual variance to be found; else it is 1.
     """
     k = int(groups.max()) + 1
-    sums: Any = complete(fed.total(curve, by=groups, groups=k, unit=unit, theta=PerRow(theta)))
+    sums: Any = require_all_replies(fed.total(curve, by=groups, groups=k, unit=unit, theta=PerRow(theta)))
     H, N, M = full(sums["A"]), layout.N.toarray(), layout.M.toarray()
     zz, zx = _inverse(N.T @ H @ N), N.T @ H @ M
     left = zz @ zx  # (k, d2, d1)

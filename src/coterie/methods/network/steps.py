@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.objectives.constants import extremes, hessians
 from coterie.objectives.mean_loss import sizes
@@ -78,12 +78,12 @@ def steps(
         With what probability clients take part. Those that do count so much more, and steps are so much shorter.
     """
     at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
-    sums = complete(fed.total(bent, unit=unit, theta=PerRow(at)))
+    sums = require_all_replies(fed.total(bent, unit=unit, theta=PerRow(at)))
     weight, M = float(sums["weight"]), layout.M.toarray()
     common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
     share = participation * (0.5 if both and layout.d1 and layout.d2 else 1.0)
     blocks: dict[str, Any] = {"shared": layout.shared, "personal": layout.personal}
-    each = complete(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))
+    each = require_all_replies(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))
     top = (each["top"] + held) / weight
     if batch:
         top, common = top + each["own"] / (batch * weight), common + float(each["shared"].max()) / (batch * weight)

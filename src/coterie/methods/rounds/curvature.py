@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.above import factor_above, separated
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, rounding, times
@@ -33,7 +33,7 @@ def constants_at_home(site: Site, at: str) -> Reply:
 
 def ask_constants(fed: Federation, at: str = "") -> Constants:
     """Constants of every client's loss; ``at`` names the state (m, d) where a Poisson outcome's run ends."""
-    c = complete(fed.ask(constants_at_home, at=at))
+    c = require_all_replies(fed.ask(constants_at_home, at=at))
     return Constants(c["L"], c["L_row"], c["mu"], c["rows"], bool(c["local"].any()))
 
 
@@ -97,7 +97,7 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
         0 where F is flat in some direction: a client with gamma_i = 0 and fewer rows than columns, a cluster or a
         network whose clients all leave some direction open, outcomes that are separated.
     """
-    s = complete(fed.total(factor, by="cluster", gamma=PerRow(ties.gamma), at=at))
+    s = require_all_replies(fed.total(factor, by="cluster", gamma=PerRow(ties.gamma), at=at))
     tree = factor_above(ties, s["A"])
     if tree is None or s["free"].any() or separated(ties, s["H"], s["most"]):
         return 0.0
@@ -106,7 +106,7 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
     off: list[float] = []
     norm, a = 0.0, 0.0
     while True:
-        s = complete(fed.total(lift, by="cluster", a=a, b=norm))
+        s = require_all_replies(fed.total(lift, by="cluster", a=a, b=norm))
         norm = float(np.sqrt(s["square"].sum()))
         if diagonal:
             top, rest = _top(diagonal, off, norm)
@@ -115,7 +115,7 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
                 return 1.0 / (top + rest)
             off.append(norm)
         w = np.einsum("kij,kj->ki", K, s["b"]) + S @ (C @ np.einsum("kij,kj->i", S, s["b"]))
-        a = float(complete(fed.total(drop, w=PerCluster(w / norm), norm=norm))["a"])
+        a = float(require_all_replies(fed.total(drop, w=PerCluster(w / norm), norm=norm))["a"])
         diagonal.append(a)
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from coterie.federation import Federation
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.certificate import certify, differing, gap, look
 from coterie.methods.rounds.counts import expected
 from coterie.methods.rounds.options import Options
@@ -69,7 +69,7 @@ def fit(
     for state in replace(plan.method, look=look(problem.family, exact.root)).run(fed, plan.stops):
         between = state["between"] + state.get("refreshes", 0)
         trace.append((state["t"], gap(state["seen"]), int(between), int(state["within"].sum())))
-    theta = complete(fed.ask(reveal))["theta"]
+    theta = require_all_replies(fed.ask(reveal))["theta"]
     own, network = _averages(ties, theta)
     if not ties.alpha @ ties.Gamma > 0.0:
         network = exact.root  # nobody is tied to it: what the exact solver says of clients never seen

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats
 from coterie.objectives.constants import squares
 from coterie.relations.ties import Ties
@@ -50,8 +50,8 @@ class Optimum:
 def optimum(fed: Federation, ties: Ties, at: str) -> Optimum:
     """Ask, in two exchanges of sums, for the squares at the optimum, which the clients keep as state ``at``."""
     gamma = PerRow(ties.gamma)
-    own, network = ties.averages(complete(fed.total(weigh_at, by="cluster", gamma=gamma, at=at))["s"])
+    own, network = ties.averages(require_all_replies(fed.total(weigh_at, by="cluster", gamma=gamma, at=at))["s"])
     message: dict[str, Any] = {"gamma": gamma, "at": at, "own": PerCluster(own), "network": network}
-    s = complete(fed.total(squares_at, by="cluster", **message))
+    s = require_all_replies(fed.total(squares_at, by="cluster", **message))
     start = float(s["start"].sum())
     return Optimum(ties.alpha**2 * s["phi"], (1.0 - ties.alpha) ** 2 * s["psi"], s["loss"], s["rows"], start)

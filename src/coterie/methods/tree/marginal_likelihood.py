@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import strays
 from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
@@ -107,11 +107,11 @@ def slopes(
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
     if setup.family != "gaussian":
-        a = complete(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
+        a = require_all_replies(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
         moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
     by = "cluster" if len(L[0]) > 1 else None  # clusters with variances of their own need sums of their own
-    sums = complete(fed.total(score, by=by, sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
+    sums = require_all_replies(fed.total(score, by=by, sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
     count = np.atleast_1d(np.asarray(sums.count, dtype=np.float64))
     expected, observed, square = (np.atleast_2d(sums[name]) for name in ("expected", "observed", "square"))
     scores: Scores = [(expected, observed, square, count)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import RIDGE, ridge, up
 from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
@@ -55,7 +55,7 @@ def per_cluster(L: Floats) -> Floats | PerCluster:
 def ask_up(fed: Federation, setup: Setup, L: Floats, at: Floats, **extra: Any) -> Sums:
     """One exchange: the clients' quadratics, added up within the finest clusters."""
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L), "w": PerCluster(at)}
-    return complete(fed.total(up, by="cluster", unit=setup.unit, **sent, **extra))
+    return require_all_replies(fed.total(up, by="cluster", unit=setup.unit, **sent, **extra))
 
 
 def solve(

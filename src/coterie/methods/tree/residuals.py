@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import strays
 from coterie.methods.tree.penalised_tree import per_cluster
 from coterie.methods.tree.setup import Reply
@@ -67,7 +67,7 @@ def alternate(fed: Federation, search: Variances, state: State, rounds: int = 20
         C = s.inverse if search.reml else 0.0 * s.inverse
         at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
         here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-        sums = complete(fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here))
+        sums = require_all_replies(fed.total(reweigh, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here))
         mean = len(fed.clients) / float(sums["inverse"])
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
         penalised = state.deviance + float(sums["log"] + PRIOR * (sums["logs"] - len(fed.clients) * np.log(mean)))

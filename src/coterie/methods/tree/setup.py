@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusters import Tree
 
@@ -142,7 +142,7 @@ def prepare(
     """
     if basis is not None and intercept is not None and np.count_nonzero(basis.matrix[:, intercept]) > 1:
         intercept = None  # no column is constant
-    s = complete(fed.total(describe))
+    s = require_all_replies(fed.total(describe))
     weight = float(s["w"])
     mean, square = s["x"] / weight, s["xx"] / weight
     sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
@@ -150,7 +150,7 @@ def prepare(
     if intercept is not None:
         unit[intercept] = 1.0
     shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
-    square = float(complete(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
+    square = float(require_all_replies(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
     rows, constant = float(s["rows"]), float(s["constant"])
     centre = mean * unit if basis is None else basis.mean * basis.unit
     return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis)

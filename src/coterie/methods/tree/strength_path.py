@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Problem
 from coterie.methods.given_strengths import Strength, factors
+from coterie.methods.replies import require_all_replies
 from coterie.methods.tree import path_at_home
 from coterie.methods.tree.at_home import reveal, ridge
 from coterie.methods.tree.penalised_tree import solve
@@ -53,12 +53,12 @@ class Point:
 
     def clients(self) -> Floats:
         """The clients' parameters (m, p), in the units of the table."""
-        return self._setup.raw(complete(self._fed.ask(reveal))["theta"])
+        return self._setup.raw(require_all_replies(self._fed.ask(reveal))["theta"])
 
     def held_out(self) -> float:
         """The sum of the held-out rows' losses, in a federation whose objective is ``HeldOut``."""
         origin = self._setup.raw(np.zeros(self._setup.p))
-        sums = complete(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))
+        sums = require_all_replies(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))
         return float(heard(sums["loss"]))
 
 
@@ -117,11 +117,11 @@ class _Walk:
                 return at
             if not gain < most:
                 break
-            complete(self.fed.total(path_at_home.read, unit=self.setup.unit))
+            require_all_replies(self.fed.total(path_at_home.read, unit=self.setup.unit))
             most, reads = 0.5 * gain, reads + 1
         solve(self.fed, self.setup, L, stray=stray)
         self.land(L, stray)
-        complete(self.fed.total(path_at_home.read, unit=self.setup.unit))
+        require_all_replies(self.fed.total(path_at_home.read, unit=self.setup.unit))
         self.warm = True
         return self.land(L, stray)[0]
 
@@ -129,9 +129,9 @@ class _Walk:
         """Solve the tree over the clients' quadratics; where its nodes are, and what the clients gain by it."""
         setup, held = self.setup, ridge(self.setup.family, client=False)
         sent: dict[str, Any] = {"z": setup.z, "L": L[0], "stray": stray}
-        sums = complete(self.fed.total(path_at_home.send, by="cluster", **sent))
+        sums = require_all_replies(self.fed.total(path_at_home.send, by="cluster", **sent))
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         swept.A[-1][0] += held * pack(np.eye(setup.p))
         w, inverse = swept.root()
         at = setup.tree.descend(swept, L[1:], setup.z, w, 0.0 * inverse, held)
-        return at, float(complete(self.fed.total(path_at_home.land, w=PerCluster(at.at[0]), **sent))["gain"])
+        return at, float(require_all_replies(self.fed.total(path_at_home.land, w=PerCluster(at.at[0]), **sent))["gain"])

@@ -14,7 +14,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats
 from coterie.numerics.lost import told
 
@@ -37,5 +37,5 @@ def contradicted(fed: Federation, metric: Metric, who: Collaborators, alpha: Flo
     alone = optimum(fed, who, np.zeros(M), metric).theta
     together = optimum(fed, who, alpha, metric).theta
     both = np.concatenate([alone, together])
-    loss = complete(fed.ask(misfit, to=np.tile(who.main, 2), theta=PerRow(both)))["loss"]
+    loss = require_all_replies(fed.ask(misfit, to=np.tile(who.main, 2), theta=PerRow(both)))["loss"]
     return np.asarray(2.0 * (loss[M:] - loss[:M]) > d + SURE * np.sqrt(2.0 * d))

@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.choice.shrinkage import between, posterior, rows_variance
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM
@@ -125,8 +125,8 @@ def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Lik
     b = np.zeros((n, d))
     for _ in range(PASSES):
         last, theta = b, metric.theta(-b)
-        told = complete(fed.ask(scatter, theta=PerRow(theta), R=metric.R))
-        C = metric.R.T @ full(complete(fed.total(together, theta=PerRow(theta)))["A"]) @ metric.R
+        told = require_all_replies(fed.ask(scatter, theta=PerRow(theta), R=metric.R))
+        C = metric.R.T @ full(require_all_replies(fed.total(together, theta=PerRow(theta)))["A"]) @ metric.R
         s, dof, rows = (told[name] for name in ("s", "dof", "rows"))
         held = metric.prior / np.maximum(rows, 1.0)
         bend = told["bend"] + held

@@ -8,7 +8,7 @@ from coterie.federation import Federation, PerRow
 from coterie.methods.collaboration.choice.likeness import Likeness, gradient
 from coterie.methods.collaboration.choice.mix import mix
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
@@ -32,7 +32,7 @@ def exactly(
     """
     M, h0, h = len(main), like.bend[main], like.bend[who]
     theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), of])]
-    heard = complete(fed.ask(gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R))["g"]
+    heard = require_all_replies(fed.ask(gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R))["g"]
     own, others = heard[:M] / h0[:, None], heard[M:] / h[:, None]
     square = np.sum(own**2, axis=1)
     own_blur, blur = like.other[main] * square, like.other[who] * np.sum(others**2, axis=1)

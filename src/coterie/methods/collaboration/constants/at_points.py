@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.constants.sampled import Sampled, sampled
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.glm import GLM
@@ -66,7 +66,9 @@ def at_points(fed: Federation, metric: Metric, to: Ints, u: Floats, samples: int
     """Ask the clients ``to`` for gradients at u (n, P, d): one exchange; a CoterieError where some are not finite."""
     if samples == 1 or samples < 0:
         raise CoterieError(f"samples is {samples}: noise needs two at a point at least, and 0 takes all rows.")
-    told = complete(fed.ask(tell, to=to, theta=PerRow(metric.theta(u)), R=metric.R, samples=samples, batch=batch))
+    told = require_all_replies(
+        fed.ask(tell, to=to, theta=PerRow(metric.theta(u)), R=metric.R, samples=samples, batch=batch)
+    )
     halves, first = told["halves"], samples // 2 / samples if samples else 0.5
     bad = np.unique(to[~np.isfinite(halves).all(axis=(1, 2, 3))])
     if len(bad):

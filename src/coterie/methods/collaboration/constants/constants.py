@@ -16,7 +16,7 @@ from coterie.methods.collaboration.curvature import bend
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.needs import need_columns
 from coterie.methods.collaboration.theory.descent_theory import over
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full
 
@@ -139,7 +139,7 @@ def with_hessians(found: Constants, fed: Federation, metric: Metric, who: Collab
     ``objectives.constants.Constants``: the difference of two Hessians without negative eigenvalues does not exceed it.
     One exchange, in which ``d (d + 1)`` numbers leave every client asked; a CoterieError for losses without Hessians.
     """
-    told = complete(fed.ask(bend, to=who.requests, at=metric.at, w=PerRow(np.ones(len(who.requests)))))
+    told = require_all_replies(fed.ask(bend, to=who.requests, at=metric.at, w=PerRow(np.ones(len(who.requests)))))
     H, most = (metric.R.T @ full(told[name]) @ metric.R for name in ("A", "most"))
     M = len(who.main)
     high = bending.delta_at_most(H[:M][who.of], H[M:], most[:M][who.of], most[M:])

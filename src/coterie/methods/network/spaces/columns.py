@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
-from coterie.methods.complete import complete
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives import embedding
 from coterie.objectives.glm import GLM
@@ -67,13 +67,13 @@ class Columns:
 
 def agree(fed: Federation, response: bool = False) -> Columns:
     """Columns that vary over all rows, and their units (three exchanges)."""
-    p = int(complete(fed.total(widths))["p"]) // len(fed.clients)
+    p = int(require_all_replies(fed.total(widths))["p"]) // len(fed.clients)
     columns = np.arange(p + response)
-    first = complete(fed.total(sums, columns=columns, centre=np.zeros(len(columns))))
+    first = require_all_replies(fed.total(sums, columns=columns, centre=np.zeros(len(columns))))
     if not float(first["w"]) > 0.0:
         raise CoterieError("No row of any client weighs anything: there is nothing to compare clients by.")
     centre = np.asarray(first["x"] / float(first["w"]))
-    s = complete(fed.total(sums, columns=columns, centre=centre))
+    s = require_all_replies(fed.total(sums, columns=columns, centre=centre))
     mean = s["x"] / float(s["w"])
     covariance = s["xx"] / float(s["w"]) - np.outer(mean, mean)
     sd = np.sqrt(np.maximum(np.diag(covariance), 0.0))

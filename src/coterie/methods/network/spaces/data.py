@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Federation, Site, work
-from coterie.methods.complete import complete
 from coterie.methods.network.spaces.columns import Reply, agree, rows_of
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives import embedding
 
@@ -60,10 +60,10 @@ def points(
     """
     scale = agree(fed, response)
     if width is None:
-        s = complete(fed.total(radii, **scale.message))
+        s = require_all_replies(fed.total(radii, **scale.message))
         width = float(np.sqrt(2.0 * s["square"] / s["rows"]))
         width = width if width > 0.0 else float(np.sqrt(2.0 * len(scale.columns)))
-    replies = complete(fed.ask(embed, **scale.message, seed=seed, pairs=features // 2, width=width))
+    replies = require_all_replies(fed.ask(embed, **scale.message, seed=seed, pairs=features // 2, width=width))
     z, w = np.array(replies["z"]), replies["w"]
     z[w == 0.0] = w @ z / w.sum()
     return z

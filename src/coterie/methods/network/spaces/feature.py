@@ -17,8 +17,8 @@ import numpy as np
 
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation, Site, work
-from coterie.methods.complete import complete
 from coterie.methods.network.spaces.columns import Reply, agree, rows_of
+from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives import embedding
 
@@ -124,7 +124,7 @@ def gaussians(fed: Federation, prior: float | None = None, response: bool = Fals
         Whether the response counts as a column.
     """
     scale = agree(fed, response)
-    own = complete(fed.ask(scatter, **scale.message))
+    own = require_all_replies(fed.ask(scatter, **scale.message))
     prior = len(scale.columns) + 1.0 if prior is None else prior
     return Gaussians(np.array(own["mean"]), covariances(own["A"], own["free"], prior))
 

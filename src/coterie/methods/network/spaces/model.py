@@ -14,9 +14,9 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.metric import around_pooled
-from coterie.methods.complete import complete
 from coterie.methods.fitted import Problem
 from coterie.methods.network.spaces.columns import Reply, rows_of, sums, widths
+from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
 
@@ -82,12 +82,14 @@ def points(
     prior = float(len(metric.at)) if prior is None else prior
     message: dict[str, Any] = {"at": metric.at, "R": metric.R, "prior": prior}
     if distance == "coefficients":
-        return np.array(complete(fed.ask(coefficients, **message))["u"]) if models is None else metric.u(models)
+        return (
+            np.array(require_all_replies(fed.ask(coefficients, **message))["u"]) if models is None else metric.u(models)
+        )
     shared = draw(fed, int(probes), seed) if np.ndim(probes) == 0 else np.asarray(probes)
     if shared.shape[1:] != metric.at.shape:
         raise CoterieError(f"Probes need {len(metric.at)} columns, as the models have, not shape {shared.shape}.")
     if models is None:
-        found = np.asarray(complete(fed.ask(predictions, **message, probes=shared))["f"])
+        found = np.asarray(require_all_replies(fed.ask(predictions, **message, probes=shared))["f"])
     else:
         found = predict(problem.family, models, shared)
     return np.asarray(found / np.sqrt(len(shared)))
@@ -95,10 +97,10 @@ def points(
 
 def draw(fed: Federation, probes: int, seed: int = 0) -> Floats:
     """Probes (M, p) from the normal distribution with the mean and covariance of all rows: nobody's row is one."""
-    p = int(complete(fed.total(widths))["p"]) // len(fed.clients)
-    first = complete(fed.total(sums, columns=np.arange(p), centre=np.zeros(p)))
+    p = int(require_all_replies(fed.total(widths))["p"]) // len(fed.clients)
+    first = require_all_replies(fed.total(sums, columns=np.arange(p), centre=np.zeros(p)))
     centre = np.asarray(first["x"] / float(first["w"]))
-    s = complete(fed.total(sums, columns=np.arange(p), centre=centre))
+    s = require_all_replies(fed.total(sums, columns=np.arange(p), centre=centre))
     covariance = s["xx"] / float(s["w"])
     sd = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(np.where(sd > 0.0, sd, 1.0), np.where(sd > 0.0, sd, 1.0)))

@@ -10,7 +10,7 @@ from coterie.federation import Replies
 R = TypeVar("R", bound=Replies)
 
 
-def complete(replies: R) -> R:
+def require_all_replies(replies: R) -> R:
     """The replies; a CoterieError if a client did not answer."""
     missing = len(replies.missing)
     if missing:
