@@ -14,7 +14,7 @@ from benchmarks.measure import Row
 from coterie.data.catalog import fetch
 from coterie.data.clients import Clients
 from coterie.data.reading import prepare
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import Tree
 from coterie.results.collaborators import resolved
 from coterie.results.compare import Splits
@@ -50,10 +50,10 @@ def table() -> Clients:
     return prepare(df, formula, "hospital", (), "binomial", None, None, "error")[0]
 
 
-def fits(problem: Problem) -> dict[str, Callable[[Clients], Fitted]]:
+def fits(problem: GroupedProblem) -> dict[str, Callable[[Clients], Estimates]]:
     """Every method on training rows, choosing what it chooses within them."""
 
-    def one(train: Clients, name: str, options: dict) -> Fitted:
+    def one(train: Clients, name: str, options: dict) -> Estimates:
         if "rounds" in options:
             rounds = resolved(train, problem, options["rounds"], name == "bias-correction", INNER)
             options = options | {"rounds": rounds}
@@ -65,7 +65,7 @@ def fits(problem: Problem) -> dict[str, Callable[[Clients], Fitted]]:
 def losses() -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Hospitals, and held-out losses (splits, 1 + hospitals) of every method: over all rows, then at each hospital."""
     clients = table()
-    problem = Problem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), 0)
+    problem = GroupedProblem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), 0)
     out: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
     for mask in SPLITS.masks(clients):
         train, held = clients.subset(~mask), clients.subset(mask)

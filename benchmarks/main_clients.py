@@ -20,12 +20,12 @@ def measure() -> None:
     from coterie.data.reading import prepare
     from coterie.engines import InProcess
     from coterie.methods.collaboration.fit import fit
-    from coterie.methods.fitted import Problem
+    from coterie.methods.estimates import GroupedProblem
     from coterie.relations.clusters import Tree
     from coterie.results.metrics import objective
 
     clients, _ = prepare(fetch("chem97"), "score ~ gcsecnt", "school", (), "gaussian", None, None, "error")
-    problem = Problem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
     for corrected in (False, True):
         for rounds in ({"steps": ROUNDS}, {"steps": ROUNDS, "batch": 1, "eta": 0.05}):
             fed = InProcess(objective(clients, "gaussian"), ids=clients.ids)

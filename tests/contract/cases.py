@@ -28,8 +28,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
 from coterie.methods.collaboration.pairs import Rules
-from coterie.methods.fitted import Problem as Fit
-from coterie.methods.fitted import collect
+from coterie.methods.estimates import GroupedProblem, collect
 from coterie.methods.rounds.l2gd_theory import fractions
 from coterie.methods.rounds.peers import ring
 from coterie.methods.tree.at_home import reveal
@@ -364,9 +363,9 @@ def grouped(m: int = 23, k: int = 5, family: str = "gaussian", seed: int = 0) ->
     return Problem(glm, clusters, np.ones(m), rng.integers(0, 2**64, m, dtype=np.uint64))
 
 
-def fit_problem(fed: Any, family: str) -> Fit:
+def fit_problem(fed: Any, family: str) -> GroupedProblem:
     """Both columns personal, the clusters under one root."""
-    return Fit(Tree((np.zeros(fed.clients.k, dtype=np.int64),)), family, np.arange(2), 0)
+    return GroupedProblem(Tree((np.zeros(fed.clients.k, dtype=np.int64),)), family, np.arange(2), 0)
 
 
 def found(f: Any) -> dict[str, Any]:
@@ -399,7 +398,7 @@ def search(fed: Any, state: State | None = None) -> Iterator[State]:
             yield {"setup": kept, "search": asdict(reached)}
 
 
-def setup_of(problem: Fit, state: State) -> Setup:
+def setup_of(problem: GroupedProblem, state: State) -> Setup:
     """What the sites agreed on, from a state."""
     return Setup(tree=problem.tree, **state["setup"])
 

@@ -27,7 +27,7 @@ from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.registry import METHODS
 from coterie.relations.clusters import Tree
 from coterie.results.compare import run
@@ -45,7 +45,7 @@ def opened(folder, **more):
 
 
 def problem_of(people, family="gaussian", p=5):
-    return Problem(Tree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
+    return GroupedProblem(Tree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
 
 
 @pytest.mark.parametrize("by_client", [False, True], ids=["a client a site", "many clients a site"])

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
 
@@ -47,10 +47,10 @@ class Table:
         clusters = np.column_stack(self.codes[1:]) if self.codes[1:] else None
         return Clients.from_arrays(self.X, self.y, self.codes[0], clusters, offset=self.offset, weights=self.weights)
 
-    def problem(self, c: Clients) -> Problem:
-        return Problem(Tree.of(c), self.family, np.array(self.personal, dtype=np.int64), self.intercept)
+    def problem(self, c: Clients) -> GroupedProblem:
+        return GroupedProblem(Tree.of(c), self.family, np.array(self.personal, dtype=np.int64), self.intercept)
 
-    def setting(self) -> tuple[InProcess, Problem]:
+    def setting(self) -> tuple[InProcess, GroupedProblem]:
         """A federation of the clients, and the problem."""
         c = self.clients()
         glm = GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, self.family)

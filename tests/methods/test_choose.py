@@ -14,7 +14,7 @@ from coterie.methods.collaboration.choice.shrinkage import between, posterior
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.simplex_qp import simplex_qp
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
@@ -37,7 +37,7 @@ def federation(theta, rows, seed=0, family="gaussian", clusters=None, block=4096
         objective(clients, family), clients.clusters if clients.levels else None, ids=clients.ids, block=block
     )
     tree = Tree.of(clients) if clients.levels else Tree()
-    return fed, around_pooled(fed, Problem(tree, family, np.arange(d), 0))[1]
+    return fed, around_pooled(fed, GroupedProblem(tree, family, np.arange(d), 0))[1]
 
 
 def test_programs_are_those_that_an_active_set_solves():
@@ -161,7 +161,7 @@ def test_counts_of_moderately_different_sizes_help_each_other():
     mean = np.exp(np.sum(X * theta[codes], axis=1))
     clients = Clients.from_arrays(X, rng.poisson(mean), codes)
     fed = InProcess(objective(clients, "poisson"), ids=clients.ids)
-    metric = around_pooled(fed, Problem(Tree(), "poisson", np.arange(2), 0))[1]
+    metric = around_pooled(fed, GroupedProblem(Tree(), "poisson", np.arange(2), 0))[1]
     choice = choose(fed, metric)
     truth = Clients.from_arrays(X, mean, codes)
     together, alone = (
@@ -262,7 +262,7 @@ def test_separated_outcomes_do_not_send_clients_away():
     starts = np.arange(m) * n
     glm = GLM(X, y, np.zeros(n * m), np.ones(n * m), starts, starts + n, "binomial")
     fed = InProcess(glm)
-    metric = around_pooled(fed, Problem(Tree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0))[1]
+    metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0))[1]
     choice = choose(fed, metric)
     assert np.isfinite(choice.speedup).all()
     assert np.isfinite(optimum(fed, choice.who, choice.alpha, metric).theta).all()
@@ -277,7 +277,7 @@ def test_clients_whose_counts_differ_by_orders_of_magnitude_stay_alone(spread):
     y = rng.poisson(np.exp(np.sum(np.repeat(beta, n, axis=0) * X, axis=1))).astype(float)
     starts = np.arange(m) * n
     fed = InProcess(GLM(X, y, np.zeros(m * n), np.ones(m * n), starts, starts + n, "poisson"))
-    metric = around_pooled(fed, Problem(Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0))[1]
+    metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0))[1]
     choice = choose(fed, metric)
     assert not choice.alpha.any()
     theta = optimum(fed, choice.who, choice.alpha, metric).theta

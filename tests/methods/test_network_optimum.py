@@ -10,7 +10,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods import local, pooled
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.duals import DUAL, slopes
 from coterie.methods.network.extremes import extreme
 from coterie.methods.network.hold import Hold
@@ -105,7 +105,7 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
     glm, theta = table(n=20, family=family)
     glm.y[: glm.stops[0]] = 1.0  # a separated client
     network = Network.nearest(theta, 4, connected=True)
-    problem = Problem(Tree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
+    problem = GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
     fed = InProcess(glm)
     unit = prepare(fed, problem.tree, family, problem.personal, 0).unit
     own, one = local.fit(fed, problem).client, pooled.fit(fed, problem).client

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from coterie.data.clients import Clients
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.residuals import PRIOR
 from coterie.relations.clusters import Tree
 from coterie.results.compare import run
@@ -25,7 +25,7 @@ def data():
 
 
 def fit(clients, **options):
-    problem = Problem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
     return run("hierarchical", clients, problem, {"covariance": "diagonal", **options})[0]
 
 

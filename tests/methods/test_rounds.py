@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.methods import given_strengths
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.rounds import fit as rounds
 from coterie.methods.rounds.coins import Coordinated, draw
 from coterie.methods.rounds.counts import before, communications, expected
@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sg
 
 
 def problem_of(family="gaussian", clusters=5, d=3):
-    return Problem(Tree((np.zeros(clusters, dtype=np.int64),)), family, np.arange(d), None)
+    return GroupedProblem(Tree((np.zeros(clusters, dtype=np.int64),)), family, np.arange(d), None)
 
 
 def run(glm, clusters, accelerated=False, **options):
@@ -142,8 +142,8 @@ def test_without_clusters(accelerated):
     """L2GD: one cluster, and no tree above the clients but the root."""
     glm, _ = table(rows=(5, 12))
     fed = InProcess(glm)
-    over = rounds.fit(fed, Problem(Tree(), "gaussian", np.arange(3), None), gamma=1.5, accelerated=accelerated)
-    near(over, given_strengths.given(fed, Problem(Tree(), "gaussian", np.arange(3), None), 1.5))
+    over = rounds.fit(fed, GroupedProblem(Tree(), "gaussian", np.arange(3), None), gamma=1.5, accelerated=accelerated)
+    near(over, given_strengths.given(fed, GroupedProblem(Tree(), "gaussian", np.arange(3), None), 1.5))
     assert over.nodes == () and over.info["rounds"]["gap"] < 0.01
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.similarity import Similarity, points, similarity_network
 from coterie.methods.network.spaces import data, feature, model
 from coterie.methods.network.spaces.columns import agree
@@ -40,7 +40,7 @@ def federations(glm, clusters):
 
 
 def problem(glm, clusters):
-    return Problem(Tree((np.zeros(clusters.max() + 1, dtype=np.int64),)), glm.family, np.arange(glm.p), None)
+    return GroupedProblem(Tree((np.zeros(clusters.max() + 1, dtype=np.int64),)), glm.family, np.arange(glm.p), None)
 
 
 def of_rows(clients, y=None, weights=None):
@@ -288,7 +288,7 @@ def test_models_find_groups_of_coefficients():
     X = rng.normal(size=(36, 25, 2))
     y = np.einsum("nri,ni->nr", X, beta).ravel() + rng.normal(size=900)
     glm = of_rows(list(X), y)
-    it = Problem(Tree(), "gaussian", np.arange(2), None)
+    it = GroupedProblem(Tree(), "gaussian", np.arange(2), None)
     for distance in ("coefficients", "predictions"):
         network = similarity_network(InProcess(glm), "model", problem=it, distance=distance, k=4)
         assert network.against(known)["spectral"] == 1.0

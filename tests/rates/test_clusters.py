@@ -36,7 +36,7 @@ def gaps_of(plan, fed, stops):
 @pytest.mark.parametrize("kind", ["equal", "own"])
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
-    from coterie.methods.fitted import Problem
+    from coterie.methods.estimates import GroupedProblem
     from coterie.methods.rounds.certificate import certify
     from coterie.relations.clusters import Tree
 
@@ -47,7 +47,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     for seed in range(60):
         fed = InProcess(glm, clusters, seed=seed)
         tree = Tree((np.zeros(5, dtype=np.int64),))
-        certify(fed, Problem(tree, "gaussian", np.arange(4), None), ties)
+        certify(fed, GroupedProblem(tree, "gaussian", np.arange(4), None), ties)
         if not seed:
             about = descend(fed, ties, Options(steps=600, batch=batch)).about
             start = optimum(fed, ties, AT).start

@@ -17,7 +17,7 @@ from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS
 from coterie.results.compare import Splits
 from coterie.results.fitting import model_of, versions
@@ -79,7 +79,7 @@ def fit(
     method = METHODS[name]
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
 
-    def fits(fed: Remote) -> Fitted:
+    def fits(fed: Remote) -> Estimates:
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
 
     fitted = fits(fed)
@@ -203,7 +203,7 @@ def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clie
     )
 
 
-def _need(name: str, problem: Problem, clients: Clients) -> None:
+def _need(name: str, problem: GroupedProblem, clients: Clients) -> None:
     method = METHODS[name]
     if method.learns and len(clients) < 2:
         raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")

@@ -19,7 +19,7 @@ from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
 from coterie.federation import PerRow, Site, work
 from coterie.methods import local, pooled
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 BASELINES = ("local", "pooled")
-Fit = Callable[[Remote], Fitted]
+Fit = Callable[[Remote], Estimates]
 Hold = Callable[[Mapping[str, Any]], Remote]
 
 
@@ -139,7 +139,7 @@ def compared(
     fit: Fit,
     fed: Remote,
     hold: Hold,
-    problem: Problem,
+    problem: GroupedProblem,
     splits: Splits,
     secure: bool,
     each: bool,
@@ -152,12 +152,12 @@ def compared(
     clients : Clients
         All clients, with their numbers of rows.
     fit : callable
-        ``fit(federation) -> Fitted`` of the result's method.
+        ``fit(federation) -> Estimates`` of the result's method.
     fed : Remote
         Of the run; the same clients must be there again.
     hold : callable
         ``hold(split)`` opens the run whose sites set the rows of a split aside.
-    problem : Problem
+    problem : GroupedProblem
     splits : Splits
     secure : bool
         Whether sums are masked, so that nothing of single clients is to be seen.
@@ -221,7 +221,7 @@ def spoken_of(fed: Remote) -> tuple[bool, bool]:
     return groups, clients
 
 
-def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, alone: bool) -> Evidence:
+def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Splits, alone: bool) -> Evidence:
     """One split: the baselines, the method, and what comes back of their losses."""
     fed.reveals = False  # type: ignore[attr-defined]  # clients keep their coefficients
     start = perf_counter()
@@ -248,7 +248,7 @@ def _split(name: str, fit: Fit, fed: Remote, problem: Problem, splits: Splits, a
     return Evidence(*given) if alone else Summed(*given, sums=dict(told))
 
 
-def _baselines(fed: Remote, problem: Problem) -> tuple[Floats, dict[str, Any]]:
+def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:
     """Fit every client alone and all together: the parameters of all (p,), and where clients find their own."""
     if problem.family != "gaussian":
         return local.fit(fed, problem).root, {}

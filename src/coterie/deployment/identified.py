@@ -12,7 +12,7 @@ from coterie.data.identify import Facts, constant_within, far_from_zero, shared_
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import full
 from coterie.relations.clusters import Tree
@@ -44,7 +44,9 @@ def view(site: Site, p: int) -> dict[str, Any]:
     }
 
 
-def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str]) -> tuple[Problem, list[str], float]:
+def problem(
+    fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str]
+) -> tuple[GroupedProblem, list[str], float]:
     """Which terms are personal, which are shared because no client varies in them, and the mean weight (one exchange).
 
     Raises
@@ -70,7 +72,7 @@ def problem(fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
     tree = Tree(tuple(level.parent for level in fed.people.levels))
     return (
-        Problem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0),
+        GroupedProblem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0),
         names,
         (float(sums["weight"]) / float(sums["rows"])),
     )

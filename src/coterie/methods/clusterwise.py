@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.local import minimum_norm, weak
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import solve
@@ -23,7 +23,7 @@ def squares(site: Site) -> Reply:
     return {"A": site.state["A"], "b": site.state["b"], "c": site.state["c"]}
 
 
-def fit(fed: Federation, problem: Problem) -> Fitted:
+def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Least squares of minimum norm (Gaussian) or a weakly held maximum likelihood in every finest cluster.
 
     Coarser clusters and the root, which answer for clusters never seen, get the pooled model.
@@ -49,7 +49,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     )
 
 
-def _least_squares(fed: Federation, setup: Setup, everyone: Fitted) -> Fitted:
+def _least_squares(fed: Federation, setup: Setup, everyone: Estimates) -> Estimates:
     """Least squares from every cluster's sums (one exchange), of minimum norm in the units of the table."""
     sums = require_all_replies(fed.total(squares, by="cluster", groups=setup.tree.sizes[0]))
     theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.table, setup.origin)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats
@@ -24,11 +24,11 @@ Strength = float | npt.NDArray[np.float64]
 
 def given(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     gamma: Strength,
     lam: Strength | Sequence[Strength] | None = None,
     alpha: Strength | None = None,
-) -> Fitted:
+) -> Estimates:
     """Solve (2.3), or (2.1) where alpha is given, with ``f_i`` the negative log-likelihood (``|y - X theta|^2 / 2``).
 
     Parameters

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
@@ -23,12 +23,12 @@ from coterie.relations.covariance import STRUCTURES, Structure
 
 def fit(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     covariance: str = "auto",
     reml: bool = True,
     own: bool = False,
     residual: str = "common",
-) -> Fitted:
+) -> Estimates:
     """Learn the variances and solve the tree under them.
 
     Parameters
@@ -101,7 +101,7 @@ def counted(setup: Setup, intercept: int) -> list[float]:
     return [float(v) for v in means]
 
 
-def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
+def candidates(covariance: str, problem: GroupedProblem, clients: int) -> list[str]:
     """Structures to try: one that was asked for, or all that the number of clients can carry."""
     if covariance != "auto":
         return [covariance]
@@ -114,7 +114,7 @@ def candidates(covariance: str, problem: Problem, clients: int) -> list[str]:
 
 
 def structures(
-    name: str, problem: Problem, setup: Setup | None = None, automatic: bool = False
+    name: str, problem: GroupedProblem, setup: Setup | None = None, automatic: bool = False
 ) -> tuple[Structure, ...]:
     """The structure of every level; one with a single node has no variance.
 

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import hierarchical
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
@@ -26,13 +26,13 @@ from coterie.numerics.kernels import Floats, Ints
 
 def fit(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     gamma: Strength | None = None,
     lam: Strength | Sequence[Strength] | None = None,
     alpha: Strength | None = None,
     residual: str = "common",
     **learning: Any,
-) -> Fitted:
+) -> Estimates:
     """Shrink the root towards zero, on given strengths or on learned variances.
 
     Intercepts and shared columns are not shrunk but fitted again; where the effective dimension d is at most 2, nothing

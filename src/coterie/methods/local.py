@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
@@ -57,7 +57,7 @@ def weak(setup: Setup) -> Floats:
     return np.asarray(WEAK * (setup.deviation * setup.units)[None], dtype=np.float64)
 
 
-def fit(fed: Federation, problem: Problem) -> Fitted:
+def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Least squares (Gaussian), or maximum likelihood held by a weak prior, at every client.
 
     Clients never seen get the pooled model.
@@ -78,7 +78,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
         s = solve(fed, setup, L, root=np.zeros(p))
         alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
         client, cov = alone.client, alone.client_cov
-    return Fitted(
+    return Estimates(
         root=everyone.root,
         root_cov=everyone.root_cov,
         nodes=everyone.nodes,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import prepare
@@ -17,7 +17,7 @@ FREE = 1e5
 """Standard deviation of a Gaussian client's intercept, in standard deviations of the outcome: as good as infinite."""
 
 
-def fit(fed: Federation, problem: Problem) -> Fitted:
+def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Slopes from all rows; intercepts free (Gaussian), or held weakly so that a client of one class stays finite."""
     z = np.array([problem.intercept], dtype=np.int64)
     setup = prepare(fed, problem.tree, problem.family, z, problem.intercept, problem.basis)
@@ -33,7 +33,7 @@ def fit(fed: Federation, problem: Problem) -> Fitted:
     return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov, D_client=nobody)
 
 
-def _mean_client(fitted: Fitted, intercept: int) -> tuple[Floats, Floats]:
+def _mean_client(fitted: Estimates, intercept: int) -> tuple[Floats, Floats]:
     """The mean intercept with the shared slopes, and their covariance.
 
     Clients' intercepts are independent but for the slopes: ``Var(a_i) = e_i + c_i' V^-1 c_i``, c_i their covariance

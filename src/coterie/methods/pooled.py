@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.fitted import Fitted, Problem, collect
+from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import prepare
 
 
-def fit(fed: Federation, problem: Problem) -> Fitted:
+def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Least squares or maximum likelihood over all rows, with classical standard errors."""
     nobody = np.empty(0, dtype=np.int64)
     setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept, problem.basis)

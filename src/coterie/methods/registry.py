@@ -10,7 +10,7 @@ from typing import Any
 from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network import fit as network
 from coterie.methods.network.run_options import Run
 from coterie.methods.rounds import fit as rounds
@@ -26,7 +26,7 @@ class Method:
     ----------
     name : str
     fit : callable
-        ``fit(federation, problem, **options) -> Fitted``.
+        ``fit(federation, problem, **options) -> Estimates``.
     takes : tuple of str
         Names of the options that ``fit`` takes.
     learns : bool
@@ -48,11 +48,11 @@ class Method:
     networked : bool
         Ties clients along a network; compared where one is described, too.
     turns : bool
-        Knows ``Problem.basis``, so that it may be given other columns that say the same.
+        Knows ``GroupedProblem.basis``, so that it may be given other columns that say the same.
     """
 
     name: str
-    fit: Callable[..., Fitted]
+    fit: Callable[..., Estimates]
     takes: tuple[str, ...] = ()
     learns: bool = False
     flat: bool = False
@@ -107,7 +107,7 @@ METHODS = {
 
 
 def applicable(
-    problem: Problem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
+    problem: GroupedProblem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
 ) -> list[str]:
     """Names of the methods that differ on this problem.
 

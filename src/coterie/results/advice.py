@@ -23,7 +23,7 @@ from coterie.methods.collaboration.choice.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
 from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
@@ -159,7 +159,7 @@ def advise(
         raise CoterieError(trouble)
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
-    problem = Problem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
+    problem = GroupedProblem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
     together = Together(problem, int(collaborators), within == "cluster", asked)
     STARTING.get()()
     choice, _, held = together.choice(clients)
@@ -176,12 +176,12 @@ def advise(
 class Together:
     """Fits clients with the collaborators that their own rows choose."""
 
-    problem: Problem
+    problem: GroupedProblem
     count: int
     same_cluster: bool
     options: Options
 
-    def choice(self, clients: Clients) -> tuple[Choice, Fitted, float]:
+    def choice(self, clients: Clients) -> tuple[Choice, Estimates, float]:
         """Who collaborates, the models, and the rows of the prior that holds them at the pooled model."""
         c, family = clients, self.problem.family
         block = int(np.clip(len(c) * ROWS_PER_BLOCK // max(len(c.y), 1), 64, BLOCK))
@@ -192,7 +192,7 @@ class Together:
         theta = optimum(fed, choice.who, choice.alpha, held).theta
         return choice, replace(everyone, client=theta), held.prior
 
-    def alone(self, clients: Clients) -> Fitted:
+    def alone(self, clients: Clients) -> Estimates:
         """Models of clients' own rows under the same prior."""
         if self.problem.family == "gaussian" and self.options.prior in ("auto", "none"):
             return run("local", clients, self.problem, {})[0]
@@ -233,7 +233,7 @@ class Measured:
         """Fit alone, pooled and together on the training rows of every split; a CoterieError without test rows."""
         family, predicted, parts = together.problem.family, np.zeros(len(clients)), []
 
-        def fit(train: Clients) -> Fitted:
+        def fit(train: Clients) -> Estimates:
             choice, fitted, _ = together.choice(train)
             predicted[:] += SCALE[family] * choice.gain / splits.count
             return fitted

@@ -16,7 +16,7 @@ from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import HELD_OUT, Options
 from coterie.methods.collaboration.plan import weights
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints
 from coterie.results.compare import Splits
 from coterie.results.metrics import client_losses, objective
@@ -28,7 +28,7 @@ INNER = 5
 
 
 def resolved(
-    clients: Clients, problem: Problem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
+    clients: Clients, problem: GroupedProblem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
 ) -> dict[str, Any]:
     """The options of a method of main clients, with positions for labels and numbers for "held-out".
 
@@ -70,7 +70,7 @@ def resolved(
     return out
 
 
-def held_out(clients: Clients, problem: Problem, options: Options, corrected: bool, splits: Splits) -> Floats:
+def held_out(clients: Clients, problem: GroupedProblem, options: Options, corrected: bool, splits: Splits) -> Floats:
     """Mean held-out losses (11,) of main clients for every candidate of ``GRID``, where the method ends up."""
     asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
     loss, rows = np.zeros(len(GRID)), 0.0

@@ -17,7 +17,7 @@ from coterie.data.split import split_rows
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.methods.collaboration import fit as collaboration
-from coterie.methods.fitted import Fitted, Problem, in_table
+from coterie.methods.estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.registry import METHODS, Method
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
@@ -37,7 +37,7 @@ STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""
 
-Fit = Callable[[Clients], Fitted]
+Fit = Callable[[Clients], Estimates]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Splits:
             yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
 
 
-def run_alone(name: str, clients: Clients, problem: Problem, options: dict[str, Any]) -> Fitted:
+def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dict[str, Any]) -> Estimates:
     """A model of every client's own rows under the prior of a main client's method."""
     method = METHODS[name]
     options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
@@ -77,8 +77,8 @@ def run_alone(name: str, clients: Clients, problem: Problem, options: dict[str, 
 
 
 def run(
-    name: str | Method, clients: Clients, problem: Problem, options: dict[str, Any]
-) -> tuple[Fitted, dict[str, float]]:
+    name: str | Method, clients: Clients, problem: GroupedProblem, options: dict[str, Any]
+) -> tuple[Estimates, dict[str, float]]:
     """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
     method = METHODS[name] if isinstance(name, str) else name
     taken = {key: value for key, value in options.items() if key in method.takes}
@@ -264,7 +264,7 @@ def evaluate(
     Parameters
     ----------
     fits : mapping of callable
-        ``fit(training clients) -> Fitted``, by name.
+        ``fit(training clients) -> Estimates``, by name.
     counted : (m,) bool, optional
         Clients that are tested: main clients, where they are named, for others only lend their rows. By default all.
     alike : mapping of callable, optional

@@ -15,7 +15,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS, applicable
 from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import Tree
@@ -70,7 +70,7 @@ class Fitting:
             local = self.fit("local", problem, self.clients)[0]
         return self.assemble(problem, name, reason, fitted, evidence, ledger, sentences, data, local)
 
-    def fit(self, name: str, problem: Problem, clients: Clients) -> tuple[Fitted, dict[str, float]]:
+    def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
         options = self.options.learning | {"rounds": self.options.rounds}
         if (corrected := METHODS[name].corrected) is not None:
@@ -96,7 +96,7 @@ class Fitting:
         method = self.options.method
         return self.options.network is not None or (method != "auto" and not METHODS[method].turns)
 
-    def problem(self) -> tuple[Problem, list[str]]:
+    def problem(self) -> tuple[GroupedProblem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
         clients, options = self.clients, self.options
         if (trouble := collinear(clients, self.sums)) is not None:
@@ -116,9 +116,9 @@ class Fitting:
         basis = None
         if (matrix := orthogonal_columns(clients, personal)) is not None:
             basis = Basis.of(clients.X, matrix, intercept)
-        return Problem(Tree.of(clients), options.family, personal, intercept, single, basis), auto
+        return GroupedProblem(Tree.of(clients), options.family, personal, intercept, single, basis), auto
 
-    def choose(self, problem: Problem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
+    def choose(self, problem: GroupedProblem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
         """The evidence, the method to fit, and why."""
         options, clients = self.options, self.clients
         asked = options.method
@@ -171,7 +171,7 @@ class Fitting:
         mask[main_clients(self.clients, self.options.rounds["main"])] = True
         return mask
 
-    def need_all_personal(self, asked: str, problem: Problem) -> None:
+    def need_all_personal(self, asked: str, problem: GroupedProblem) -> None:
         """Raise where a method that ties whole vectors meets columns that all clients share."""
         shared = [t for j, t in enumerate(self.clients.terms) if j not in problem.personal]
         if len(self.clients.levels) > 1:
@@ -186,15 +186,15 @@ class Fitting:
 
     def assemble(
         self,
-        problem: Problem,
+        problem: GroupedProblem,
         name: str,
         reason: str,
-        fitted: Fitted,
+        fitted: Estimates,
         evidence: Evidence | None,
         ledger: dict[str, float],
         sentences: list[str],
         data: str,
-        local: Fitted | None,
+        local: Estimates | None,
     ) -> FitResult:
         """Everything found, as one result."""
         import pandas as pd
@@ -236,7 +236,7 @@ class Fitting:
         )
 
 
-def model_of(name: str, clients: Clients, problem: Problem, fitted: Fitted) -> Model:
+def model_of(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:
     """A method's coefficients with the names of clients, clusters and terms."""
     flat = METHODS[name].flat
     levels = () if flat else clients.levels

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.hold import Hold
 from coterie.methods.network.options import HELD_OUT, Asked
 from coterie.methods.network.path import Path, path
@@ -64,7 +64,7 @@ def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFram
 
 
 def chosen(
-    clients: Clients, problem: Problem, network: Mapping[str, Any], splits: Splits
+    clients: Clients, problem: GroupedProblem, network: Mapping[str, Any], splits: Splits
 ) -> tuple[dict[str, Any], list[tuple[float, float]]]:
     """The options of a network with a number for its lam, which held-out rows of these clients choose.
 
@@ -109,7 +109,7 @@ def chosen(
 
 def clusterpath(
     clients: Clients,
-    problem: Problem,
+    problem: GroupedProblem,
     asked: Asked,
     lam: Floats | None = None,
     loss: Loss | None = None,
@@ -126,7 +126,7 @@ def clusterpath(
 
 
 def described(
-    clients: Clients, problem: Problem, network: Mapping[str, Any], found: Mapping[str, Any]
+    clients: Clients, problem: GroupedProblem, network: Mapping[str, Any], found: Mapping[str, Any]
 ) -> dict[str, Any]:
     """How clients merge along the path, and how well the network agrees with their finest clusters.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
@@ -20,7 +20,7 @@ ILL = 1e6
 """Condition number above which more steps are no remedy."""
 
 
-def before(clients: Clients, problem: Problem, auto_shared: list[str], asked: str = "auto") -> list[str]:
+def before(clients: Clients, problem: GroupedProblem, auto_shared: list[str], asked: str = "auto") -> list[str]:
     """What a table cannot identify, for the method ``asked`` for."""
     notes = list(clients.notes)
     if auto_shared:
@@ -75,7 +75,7 @@ def _singular(D: Floats, columns: Any, terms: tuple[str, ...]) -> str | None:
     return None
 
 
-def _far_from_zero(clients: Clients, problem: Problem, info: Mapping[str, Any]) -> str | None:
+def _far_from_zero(clients: Clients, problem: GroupedProblem, info: Mapping[str, Any]) -> str | None:
     """Which columns' zeros a named structure depends on, where these are far from all rows."""
     if "centred" in info or problem.intercept not in problem.personal:
         return None
@@ -90,7 +90,7 @@ def _far_from_zero(clients: Clients, problem: Problem, info: Mapping[str, Any]) 
     )
 
 
-def _of_single_rows(clients: Clients, problem: Problem, asked: str) -> str:
+def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> str:
     """What one row for each client says of how clients differ."""
     one = f"Every client ({clients.name}) has one row"
     if len(problem.straying):
@@ -106,7 +106,7 @@ def _of_single_rows(clients: Clients, problem: Problem, asked: str) -> str:
     return f"{one}{why}: no variances are reported{', and one model serves all' * (asked in ('auto', 'pooled'))}."
 
 
-def after(clients: Clients, problem: Problem, name: str, fitted: Fitted, terms: tuple[str, ...]) -> list[str]:
+def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, terms: tuple[str, ...]) -> list[str]:
     """What was found: variances of zero, separation, a search that stopped early."""
     notes = []
     if problem.family != "gaussian":

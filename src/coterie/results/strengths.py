@@ -14,7 +14,7 @@ from coterie.data.labels import encode, find_labels
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.held_out import HeldOut
@@ -218,7 +218,7 @@ class Surface:
         return {name: values[k] for (name, values), k in zip(self.grid.items(), at, strict=False)}
 
 
-def search(clients: Clients, problem: Problem, grid: dict[str, list[Any]], splits: Splits) -> Surface:
+def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> Surface:
     """The held-out loss at every point of a grid, on splits of these clients' own rows."""
     lams, alphas = grid.get("lam"), grid.get("alpha")
     loss = np.zeros((len(grid["gamma"]), len(lams or alphas or [None])))
@@ -243,7 +243,7 @@ def _rest(held: Clients, family: str) -> float:
     return float(held.weights @ (xlogy(held.y, held.y) - held.y))
 
 
-def select(clients: Clients, problem: Problem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:
+def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:
     """The strengths with the lowest held-out loss over rows, by splits of these clients' own rows."""
     if all(len(values) == 1 for values in grid.values()):
         return {name: values[0] for name, values in grid.items()}

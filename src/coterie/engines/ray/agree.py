@@ -16,7 +16,7 @@ from coterie.data.reading import informative_tree
 from coterie.engines.ray.shards import Asked, Built, Plan
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import Array
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Agreed:
 
     Attributes
     ----------
-    problem : Problem
+    problem : GroupedProblem
     terms : tuple of str
         Names of the columns of the design.
     levels : tuple of (str, (k,) array)
@@ -44,7 +44,7 @@ class Agreed:
         Mean weight of a row.
     """
 
-    problem: Problem
+    problem: GroupedProblem
     terms: tuple[str, ...]
     levels: tuple[tuple[str, Array], ...]
     notes: tuple[str, ...]
@@ -123,7 +123,7 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     personal = np.flatnonzero(~(shared | must))
     intercept = design.terms.index(INTERCEPT) if INTERCEPT in design.terms else None
     above = Tree(tuple(level.parent for level in tree.levels))
-    problem = Problem(above, asked.family, personal, intercept, facts.most <= 1)
+    problem = GroupedProblem(above, asked.family, personal, intercept, facts.most <= 1)
     said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)
     return Agreed(problem, design.terms, levels, tuple(said), facts.rows, facts.weight / facts.rows)

@@ -26,7 +26,7 @@ from coterie.engines.ray.loading import load
 from coterie.engines.ray.shards import Asked
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 
 
 class Ray(Coordinator):
@@ -86,7 +86,7 @@ class Ray(Coordinator):
     ) -> None:
         folder, journal = (None if path is None else files.local(path) for path in (folder, journal))
         options = {"seed": seed, "block": block, "threads": threads}
-        self.problem: Problem | None = None
+        self.problem: GroupedProblem | None = None
         self.terms: tuple[str, ...] = ()
         self.levels: tuple[tuple[str, Array], ...] = ()
         self.notes: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class Ray(Coordinator):
         fed.reveals = bool(reveal)
         return fed
 
-    def write(self, folder: str | Path, fitted: Fitted) -> None:
+    def write(self, folder: str | Path, fitted: Estimates) -> None:
         """Let every actor write its clients' coefficients to a Parquet file, for a federation made by :meth:`parquet`.
 
         Parameters
@@ -188,7 +188,7 @@ class Ray(Coordinator):
         folder : path
             Gets a file ``site-0.parquet``, ``site-1.parquet``, ... from each actor: the client's label, its clusters,
             its number of rows, a column for each term, and the standard errors where the method has them.
-        fitted : Fitted
+        fitted : Estimates
             What a method returned last.
 
         Raises

@@ -15,13 +15,15 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.plan import plan
 from coterie.methods.collaboration.spread import spread
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.rounds.plan import some
 from coterie.methods.stepwise import looks
 from coterie.numerics.kernels import Floats
 
 
-def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = None, corrected: bool = False) -> Fitted:
+def fit(
+    fed: Federation, problem: GroupedProblem, rounds: Mapping[str, Any] | None = None, corrected: bool = False
+) -> Estimates:
     """Run Algorithm 2, or 3 (``corrected``), for every main client at once, from the pooled model.
 
     Parameters
@@ -31,7 +33,7 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
 
     Returns
     -------
-    Fitted
+    Estimates
         Clients that are not main ones, and those never seen, get the pooled model. Covariances take the weights as
         given: they hold the variance of all who were listened to, and no bias. ``info["collaboration"]`` has what was
         chosen and why, and the ``trace`` of (step, distance from where the run goes, relative to the start's).
@@ -74,8 +76,8 @@ def fit(fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = No
 
 
 def alone(
-    fed: Federation, problem: Problem, rounds: Mapping[str, Any] | None = None, corrected: bool = False
-) -> Fitted:
+    fed: Federation, problem: GroupedProblem, rounds: Mapping[str, Any] | None = None, corrected: bool = False
+) -> Estimates:
     """A model of each client's own rows under the prior of the method: what its gain is to be measured against."""
     everyone, metric = around_pooled(fed, problem)
     nobody = np.empty(0, dtype=np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import pooled
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.setup import describe
@@ -43,7 +43,7 @@ class Metric:
         return cls(np.zeros(d), np.eye(d))
 
     @classmethod
-    def whitened(cls, everyone: Fitted, weight: float, prior: float = 0.0) -> Metric:
+    def whitened(cls, everyone: Estimates, weight: float, prior: float = 0.0) -> Metric:
         """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity.
 
         A CoterieError where the rows do not tell some columns apart.
@@ -76,7 +76,7 @@ class Metric:
         return g @ self.R
 
 
-def around_pooled(fed: Federation, problem: Problem) -> tuple[Fitted, Metric]:
+def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, Metric]:
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it.
 
     Its prior for classes and counts, which separated outcomes would send to infinity, is worth as many rows as one of

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods import local, pooled
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network.duals import DUAL
 from coterie.methods.network.exact import Exact, Place
 from coterie.numerics.kernels import Floats
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from coterie.methods.network.optimum import Optimum
 
 
-def extreme(fed: Federation, problem: Problem, network: Network, lam: float, layout: Layout) -> Fitted | None:
+def extreme(fed: Federation, problem: GroupedProblem, network: Network, lam: float, layout: Layout) -> Estimates | None:
     """What `local` fits for lambda = 0, and `pooled` for infinity, where that is the objective's minimum.
 
     Parameters
     ----------
-    problem : Problem
+    problem : GroupedProblem
     lam : float
     layout : Layout
 
     Returns
     -------
-    Fitted or None
+    Estimates or None
         None for any other lambda, for lambda = 0 where some column is shared, for infinity where the network has
         several components (``optimum`` makes one model for each), and for layouts that tie parameters or fix them.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import pooled
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network.exact import Exact
 from coterie.methods.network.extremes import extreme, most
 from coterie.methods.network.hold import Hold
@@ -34,8 +34,11 @@ KEPT = 20_000
 
 
 def fit(
-    fed: Federation, problem: Problem, network: Mapping[str, Any] | None = None, rounds: Mapping[str, Any] | None = None
-) -> Fitted:
+    fed: Federation,
+    problem: GroupedProblem,
+    network: Mapping[str, Any] | None = None,
+    rounds: Mapping[str, Any] | None = None,
+) -> Estimates:
     """Tie clients along a network.
 
     Parameters
@@ -47,7 +50,7 @@ def fit(
 
     Returns
     -------
-    Fitted
+    Estimates
         Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has
         the network, the groups, the certificate and, of a run, its ``trace`` of (step, gap) and what its steps sent, in
         bytes; the ledger has the computation of the optimum, for the gap, too.
@@ -98,7 +101,7 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
     return about
 
 
-def _run(exact: Exact, run: Run, best: Optimum, everyone: Fitted) -> tuple[Floats, dict[str, Any]]:
+def _run(exact: Exact, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = exact.fed, exact.layout, exact.unit
     held = 0.0 if exact.hold is None else exact.hold.z

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Federation
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.spaces import data, feature, given, model
 from coterie.numerics.kernels import Floats
 from coterie.relations.neighbours import Distance
@@ -85,11 +85,11 @@ class Similarity:
     def __post_init__(self) -> None:
         given.check(self)
 
-    def points(self, fed: Federation, problem: Problem | None = None) -> Floats:
+    def points(self, fed: Federation, problem: GroupedProblem | None = None) -> Floats:
         """Clients' points (n, q), in the order of ``fed.clients``, whose Euclidean distances say who is alike."""
         return self._points(fed, problem)[0]
 
-    def network(self, fed: Federation, problem: Problem | None = None) -> Network:
+    def network(self, fed: Federation, problem: GroupedProblem | None = None) -> Network:
         """The network of the clients, in the order of ``fed.clients``."""
         n = len(fed.clients)
         if n == 1 and self.k == "auto":
@@ -106,7 +106,7 @@ class Similarity:
             seed=self.seed,
         )
 
-    def _points(self, fed: Federation, problem: Problem | None) -> tuple[Floats, Distance | None]:
+    def _points(self, fed: Federation, problem: GroupedProblem | None) -> tuple[Floats, Distance | None]:
         n = len(fed.clients)
         if self.space == "covariates":
             return given.covariates(self.covariates, n), None
@@ -127,21 +127,21 @@ class Similarity:
         return model.points(fed, problem, distance, self.prior, probes, models, self.seed), None
 
 
-def points(fed: Federation, space: str = "model", *, problem: Problem | None = None, **options: Any) -> Floats:
+def points(fed: Federation, space: str = "model", *, problem: GroupedProblem | None = None, **options: Any) -> Floats:
     """Clients' points (n, q): see :class:`Similarity` for spaces and options.
 
     Parameters
     ----------
     fed : Federation
     space : {"model", "data", "feature", "covariates"}
-    problem : Problem, optional
+    problem : GroupedProblem, optional
         What local models of tables need.
     """
     return Similarity.of({"space": space, **options}).points(fed, problem)
 
 
 def similarity_network(
-    fed: Federation, space: str = "model", *, problem: Problem | None = None, **options: Any
+    fed: Federation, space: str = "model", *, problem: GroupedProblem | None = None, **options: Any
 ) -> Network:
     """The similarity network of a federation's clients: see :class:`Similarity` for spaces and options."""
     return Similarity.of({"space": space, **options}).network(fed, problem)

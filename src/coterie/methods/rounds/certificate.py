@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.given_strengths import given
 from coterie.methods.rounds.at_home import Look
 from coterie.numerics.kernels import Floats
@@ -40,7 +40,7 @@ def apart(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
     return {"far": 1.0 - near, "now": now, "start": begun, "spread": spread, "counted": counted}
 
 
-def certify(fed: Federation, problem: Problem, ties: Ties) -> Fitted:
+def certify(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
     """Solve (2.1) exactly; every client keeps its part of the optimum.
 
     A CoterieError where not all columns are personal: rounds tie whole vectors.

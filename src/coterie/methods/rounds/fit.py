@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coterie.federation import Federation
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.fitted import Fitted, Problem
+from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.certificate import certify, differing, gap, look
 from coterie.methods.rounds.counts import expected
@@ -30,13 +30,13 @@ from coterie.relations.ties import Ties
 
 def fit(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     gamma: npt.ArrayLike | None = None,
     lam: npt.ArrayLike | None = None,
     alpha: npt.ArrayLike | None = None,
     rounds: Mapping[str, Any] | None = None,
     accelerated: bool = False,
-) -> Fitted:
+) -> Estimates:
     """Run Algorithm 1, or 2 (``accelerated``), and say how far it came.
 
     Parameters
@@ -48,7 +48,7 @@ def fit(
 
     Returns
     -------
-    Fitted
+    Estimates
         Covariances are those of the exact solution. ``info["rounds"]`` has what was chosen and why, the ``trace`` of
         (step, gap, communications between, within), ``gap``, ``status``, and communications expected and counted.
 

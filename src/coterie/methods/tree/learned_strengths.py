@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.setup import prepare
 from coterie.methods.tree.variances import Variances
 from coterie.relations.covariance import Structure
@@ -18,7 +18,7 @@ STRONGEST = 1e4
 """Largest strength: where no variance is found, clients (or clusters) are as good as one, and rounds stay possible."""
 
 
-def learn(fed: Federation, problem: Problem) -> tuple[float, float | None]:
+def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None]:
     """Gamma, and lambda where there are clusters, for a tree with one level of them at most."""
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     size = np.exp(np.mean(np.log(setup.unit[setup.z])))  # so that the search starts near 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree import path_at_home
@@ -64,7 +64,7 @@ class Point:
 
 def path(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     gammas: Sequence[Strength],
     lams: Sequence[Strength] | None = None,
     alphas: Sequence[Strength] | None = None,

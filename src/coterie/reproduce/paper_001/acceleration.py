@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines.inprocess import InProcess
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.rounds.certificate import AT, certify, gap, look
 from coterie.methods.rounds.curvature import ask_constants, mu_F
 from coterie.methods.rounds.l2gd_rates import ball
@@ -51,7 +51,7 @@ class Setting:
         """A federation whose clients know the optimum."""
         fed = InProcess(self.glm, self.ties.clusters, seed=seed)
         tree = Tree((np.zeros(CLUSTERS, dtype=np.int64),))
-        certify(fed, Problem(tree, "gaussian", np.arange(D), None), self.ties)
+        certify(fed, GroupedProblem(tree, "gaussian", np.arange(D), None), self.ties)
         return fed
 
 

@@ -14,7 +14,7 @@ from coterie.data.design import INTERCEPT
 from coterie.data.reading import prepare
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.learned_strengths import learn
 from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
@@ -64,12 +64,12 @@ class Data:
     ----------
     train, test : Clients
         The same clients with the rows to learn from, and the rows held out.
-    problem : Problem
+    problem : GroupedProblem
     """
 
     train: Clients
     test: Clients
-    problem: Problem
+    problem: GroupedProblem
 
     @classmethod
     def of(cls, table: pd.DataFrame, formula: str, client: str, cluster: str, seed: int) -> Data:
@@ -77,7 +77,7 @@ class Data:
         clients, _ = prepare(table, formula, client, (cluster,), "binomial")
         test = split_rows(clients, HELD_OUT, seed)
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-        problem = Problem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), intercept)
+        problem = GroupedProblem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), intercept)
         return cls(clients.subset(~test), clients.subset(test), problem)
 
     def scores(self, theta: Floats) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.data.simulate import tree
 from coterie.engines.inprocess import InProcess
 from coterie.methods import given_strengths, hierarchical, local, pooled
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
@@ -38,12 +38,12 @@ class Simulation:
     clusters: Ints
     truth: Floats
 
-    def setting(self, flat: bool = False) -> tuple[InProcess, Problem]:
+    def setting(self, flat: bool = False) -> tuple[InProcess, GroupedProblem]:
         """A federation in this process, and what is fitted: all columns personal, no intercept."""
         up = Tree() if flat else Tree((np.zeros(int(self.clusters[-1]) + 1, dtype=np.int64),))
         columns = np.arange(self.truth.shape[1])
         fed = InProcess(self.objective, None if flat else self.clusters)
-        return fed, Problem(up, "gaussian", columns, None)
+        return fed, GroupedProblem(up, "gaussian", columns, None)
 
     def distances(self, theta: Floats) -> Floats:
         """``|theta_i - theta*_i|`` (m,), not squared."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.methods.ditto import Ditto
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.fitted import Problem
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.pfedme import PFedMe
@@ -129,9 +129,9 @@ def some(clients: Clients, which: Any) -> Clients:
     return replace(clients, **there, **none)
 
 
-def problem(data: Data) -> Problem:
+def problem(data: Data) -> GroupedProblem:
     """All columns of a table are personal; the first one is the intercept."""
-    return Problem(Tree.of(data.clients), data.family, np.arange(data.clients.X.shape[1]), 0)
+    return GroupedProblem(Tree.of(data.clients), data.family, np.arange(data.clients.X.shape[1]), 0)
 
 
 def exact(name: str, **options: Any) -> Gridded:

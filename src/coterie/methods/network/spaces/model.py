@@ -14,7 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.metric import around_pooled
-from coterie.methods.fitted import Problem
+from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.spaces.columns import Reply, rows_of, sums, widths
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
@@ -56,7 +56,7 @@ def predict(family: str, theta: Floats, probes: Floats) -> Floats:
 
 def points(
     fed: Federation,
-    problem: Problem,
+    problem: GroupedProblem,
     distance: str = "coefficients",
     prior: float | None = None,
     probes: int | Floats = 128,

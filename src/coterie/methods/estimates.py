@@ -17,7 +17,7 @@ from coterie.relations.clusters import Tree
 
 
 @dataclass(frozen=True)
-class Problem:
+class GroupedProblem:
     """What is to be fitted, beside the rows that the sites hold.
 
     Attributes
@@ -59,7 +59,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Estimates:
     """Coefficients in the units of the table; the attributes are those of ``results.model.Model``.
 
     ``client`` and ``client_cov`` have no rows where a federation leaves clients' own numbers at their sites.
@@ -88,7 +88,7 @@ def collect(
     C: Floats | None = None,
     needed: bool = False,
     **extra: Any,
-) -> Fitted:
+) -> Estimates:
     """Let every client finish its own parameters, and bring all that may be shown into the units of the table.
 
     Parameters
@@ -112,7 +112,7 @@ def collect(
     told = require_all_replies(call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
     own = told if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
-    return Fitted(
+    return Estimates(
         root=setup.raw(root),
         root_cov=C * np.outer(setup.unit, setup.unit) * sigma2,
         nodes=tuple(setup.raw(a) for a in at.at[:-1]),
@@ -125,7 +125,7 @@ def collect(
     )
 
 
-def in_table(fitted: Fitted, basis: Basis) -> Fitted:
+def in_table(fitted: Estimates, basis: Basis) -> Estimates:
     """What was fitted to columns ``X @ basis.matrix``, as coefficients of X."""
     B = basis.matrix
 
