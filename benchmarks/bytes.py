@@ -25,8 +25,7 @@ import numpy as np
 
 from benchmarks.measure import Row, skipped
 from coterie.codecs import by_name
-from coterie.codecs.feedback import FEEDBACKS, received
-from coterie.codecs.orders import coordinate_order
+from coterie.codecs.feedback import FEEDBACKS, coordinate_order, received
 from coterie.errors import CoterieError
 from coterie.numerics import keyed
 

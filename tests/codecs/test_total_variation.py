@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import error_feedback
-from coterie.codecs.orders import ORDERS, coordinate_order
-from coterie.codecs.runs import few_values
-from coterie.codecs.total_variation import TotalVariation
+from coterie.codecs.feedback import ORDERS, coordinate_order, error_feedback
+from coterie.codecs.total_variation import TotalVariation, quantised_runs
 from coterie.errors import CoterieError
 from coterie.numerics.total_variation import pinned_tv
 
@@ -72,7 +70,7 @@ def test_k_values_are_the_best_for_the_runs() -> None:
     import kmeans1d
 
     g = np.random.default_rng(2).normal(size=(30, 40))
-    centres, labels = few_values(g, np.full(30, 0.7), 3, True)
+    centres, labels = quantised_runs(g, np.full(30, 0.7), 3, True)
     q = pinned_tv(g, 0.7)
     for row, runs, book, which in zip(g, q, centres, labels, strict=True):
         cuts = np.flatnonzero(np.diff(runs, prepend=np.nan))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.codecs import by_name
-from coterie.codecs.intervals import intervals
-from coterie.codecs.labels import ANY, ORDER0, ORDER1, RUNS, UNIFORM, decode_labels, encode_labels
+from coterie.codecs.kmeans import cluster_ends
+from coterie.codecs.range_coder import ANY, ORDER0, ORDER1, RUNS, UNIFORM, decode_labels, encode_labels
 
 NAMES = (
     *("none", "float32", "float16", "qsgd:4", "qsgd:2", "qsgd:4:l2:coded", "qsgd:8", "topk:0.1", "topk:3:32"),
@@ -93,7 +93,7 @@ def test_k_means_on_a_line_is_exact(x: np.ndarray, k: int) -> None:
     import kmeans1d
 
     x, start, cost = np.sort(x), 0, 0.0
-    for end in intervals(x, np.ones(len(x)), k):
+    for end in cluster_ends(x, np.ones(len(x)), k):
         part, start = x[start:end], end
         cost += np.sum((part - part.mean()) ** 2) if len(part) else 0.0
     found = kmeans1d.cluster(x, k)

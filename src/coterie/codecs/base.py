@@ -1,8 +1,7 @@
-"""What every codec shares: rows of numbers in, self-contained bytes out, and the frame around each row's bytes.
+"""What every codec shares: rows of numbers in, self-contained bytes out.
 
-A row's message is one byte (codec and version; its lowest bit says that the body went through zstandard), the body, and
-a checksum: CRC-16 in messages of up to 256 bytes, CRC-32 in longer ones. The checksum starts from the codec's name, the
-length of the row and the order of its coordinates, so two ends that disagree on one of them get an error, not a vector.
+The checksum of a message (see ``framing``) starts from the codec's name, the length of the row and the order of its
+coordinates, so two ends that disagree on one of them get an error, not a vector.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs.framing import Words, frame, permutation_hashes, unframe
-from coterie.codecs.squeeze import squeeze, unsqueeze
+from coterie.codecs.framing import Words, compress, decompress, frame, permutation_hashes, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.given import floats
@@ -60,7 +58,7 @@ class Codec(ABC):
     unbiased : bool
         Whether the mean of what is decoded, over the draws, is the row. All others want
         :mod:`coterie.codecs.feedback`.
-    squeezed : bool
+    zstandard : bool
         Whether bodies go through zstandard where that makes them shorter.
     """
 
@@ -68,7 +66,7 @@ class Codec(ABC):
     identity: ClassVar[int]
     version: ClassVar[int] = 0
     unbiased: ClassVar[bool] = False
-    squeezed: ClassVar[bool] = False
+    zstandard: ClassVar[bool] = False
 
     @abstractmethod
     def pack(self, rows: Floats, draws: U64) -> Ragged:
@@ -106,14 +104,14 @@ class Codec(ABC):
         """
         rows = finite_rows(rows)
         m, d = rows.shape
-        order, salts = self._agreed(m, d, order)
+        order, salts = self._order_and_salts(m, d, order)
         keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (m,))
         draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (m,)))
-        bodies = self.pack(np.ascontiguousarray(_arranged(rows, order)), draws)
+        bodies = self.pack(np.ascontiguousarray(_permuted(rows, order)), draws)
         with np.errstate(over="ignore", invalid="ignore"):
-            claimed = _back(self.unpack(bodies, d), order)
+            claimed = _unpermuted(self.unpack(bodies, d), order)
         _refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
-        short, flags = squeeze(bodies) if self.squeezed else (bodies, np.zeros(m, dtype=np.uint8))
+        short, flags = compress(bodies) if self.zstandard else (bodies, np.zeros(m, dtype=np.uint8))
         heads = np.uint8(self.identity << 3 | self.version << 1) | flags
         return Encoded(frame(short, heads, salts), claimed)
 
@@ -128,17 +126,17 @@ class Codec(ABC):
         """
         if not isinstance(payload, Ragged) or payload.values.dtype != np.uint8 or payload.values.ndim != 1:
             raise CoterieError(f"Messages of codec {self.name!r} are rows of bytes, and what came is something else.")
-        order, salts = self._agreed(len(payload), d, order)
+        order, salts = self._order_and_salts(len(payload), d, order)
         bodies, heads, sound = unframe(payload, salts)
         ours = sound & (heads >> 1 == (self.identity << 2 | self.version))
         _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
-        full = unsqueeze(bodies, (heads & 1).astype(np.bool_), LONGEST * (d + 1))
+        full = decompress(bodies, (heads & 1).astype(np.bool_), LONGEST * (d + 1))
         with np.errstate(over="ignore", invalid="ignore"):
             rows = self.unpack(full, d)
         _refuse(~np.isfinite(rows).all(axis=1), f"holds NaN or infinite numbers, which codec {self.name!r} never sends")
-        return _back(rows, order)
+        return _unpermuted(rows, order)
 
-    def _agreed(self, m: int, d: int, order: npt.ArrayLike | None) -> tuple[Ints | None, Words]:
+    def _order_and_salts(self, m: int, d: int, order: npt.ArrayLike | None) -> tuple[Ints | None, Words]:
         """The order as (1 or m, d), checked, and what checksums (m,) start from: all that both ends must know."""
         digest = hashlib.blake2b(f"{self.name}/{d}".encode(), digest_size=4).digest()
         salts = np.full(m, int.from_bytes(digest, "little"), dtype=np.uint32)
@@ -162,23 +160,18 @@ def finite_rows(rows: npt.ArrayLike) -> Floats:
     return out
 
 
-def _arranged(rows: Floats, order: Ints | None) -> Floats:
+def _permuted(rows: Floats, order: Ints | None) -> Floats:
     """Rows (m, d) with their coordinates in the order they travel in."""
     return rows if order is None else np.take_along_axis(rows, np.broadcast_to(order, rows.shape), axis=1)
 
 
-def _back(rows: Floats, order: Ints | None) -> Floats:
-    """The inverse of :func:`_arranged`."""
+def _unpermuted(rows: Floats, order: Ints | None) -> Floats:
+    """The inverse of :func:`_permuted`."""
     if order is None:
         return rows
     out = np.empty_like(rows)
     np.put_along_axis(out, np.broadcast_to(order, rows.shape), rows, axis=1)
     return out
-
-
-def unreadable(name: str, row: int) -> CoterieError:
-    """The error for a body that is none of codec ``name``'s, although its checksum held."""
-    return CoterieError(f"Row {row} is not a message of codec {name!r}: both ends need the same codec and parameters.")
 
 
 @kernel

@@ -1,12 +1,17 @@
-"""Header and checksum around the bodies of many rows at once."""
+"""How a row's message is laid out in bytes: bodies of parts, zstandard, and the frame with its checksum.
+
+A message is one byte (codec and version; its lowest bit says that the body went through zstandard), the body, and a
+checksum: CRC-16 in messages of up to 256 bytes, CRC-32 in longer ones.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Ints, kernel, reading
+from coterie.numerics.kernels import Floats, Ints, kernel, reading
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -113,3 +118,106 @@ def _unframe(
             good = good and row[1 + n + k] == np.uint8((r >> np.uint32(24 - 8 * k)) & np.uint32(255))
         sound[i] = good
     return bodies, heads, sound
+
+
+SHORTEST = 48
+"""Bodies tried, in bytes."""
+
+
+def compress(bodies: Ragged) -> tuple[Ragged, npt.NDArray[np.uint8]]:
+    """Bodies, each compressed where that is shorter, and a flag (m,) that says where."""
+    import zstandard
+
+    settings = zstandard.ZstdCompressionParameters.from_level(
+        3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=False, write_dict_id=False
+    )
+    tool = zstandard.ZstdCompressor(compression_params=settings)
+    rows, flags = [bodies[i] for i in range(len(bodies))], np.zeros(len(bodies), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        if len(row) >= SHORTEST:
+            short = tool.compress(row.tobytes())
+            if len(short) < len(row):
+                rows[i], flags[i] = np.frombuffer(short, np.uint8), 1
+    return (Ragged.of(rows) if flags.any() else bodies), flags
+
+
+def decompress(bodies: Ragged, flags: npt.NDArray[np.bool_], longest: int) -> Ragged:
+    """The inverse of :func:`compress`; a CoterieError for a damaged body, or one above ``longest`` bytes.
+
+    The length is read before anything is unpacked: zstandard would make room for whatever a body says it holds.
+    """
+    if not flags.any():
+        return bodies
+    import zstandard
+
+    style = zstandard.FORMAT_ZSTD1_MAGICLESS
+    tool = zstandard.ZstdDecompressor(format=style)
+    rows = [bodies[i] for i in range(len(bodies))]
+    for i in np.flatnonzero(flags):
+        data = rows[i].tobytes()
+        try:
+            if zstandard.get_frame_parameters(data, format=style).content_size > longest:
+                raise CoterieError(f"Row {i} would unpack to more than its {longest} bytes: its bytes were damaged.")
+            rows[i] = np.frombuffer(tool.decompress(data), np.uint8)
+        except zstandard.ZstdError as error:
+            raise CoterieError(f"Row {i} cannot be unpacked by zstandard: its bytes were damaged.") from error
+    return Ragged.of(rows)
+
+
+def unreadable(name: str, row: int) -> CoterieError:
+    """The error for a body that is none of codec ``name``'s, although its checksum held."""
+    return CoterieError(f"Row {row} is not a message of codec {name!r}: both ends need the same codec and parameters.")
+
+
+def write_table(table: Bytes) -> Ragged:
+    """Bytes of equal length, the rows of ``table`` (m, n)."""
+    return Ragged(table.reshape(-1), np.arange(len(table) + 1) * table.shape[1])
+
+
+def read_table(bodies: Ragged, length: int, name: str) -> Bytes:
+    """The inverse of :func:`write_table`; a CoterieError where a body of codec ``name`` has not ``length`` bytes."""
+    wrong = np.diff(bodies.offsets) != length
+    if wrong.any():
+        raise unreadable(name, int(np.argmax(wrong)))
+    return np.ascontiguousarray(bodies.values).reshape(len(bodies), length)
+
+
+def with_head(head: Bytes, rest: Ragged) -> Ragged:
+    """Bodies that begin with the rows of ``head`` (m, n)."""
+    n = head.shape[1]
+    lengths = np.diff(rest.offsets)
+    offsets = np.concatenate([[0], np.cumsum(lengths + n)])
+    values, mine = np.empty(offsets[-1], dtype=np.uint8), offsets[:-1, None] + np.arange(n)
+    values[mine] = head
+    free = np.ones(len(values), dtype=bool)
+    free[mine] = False
+    values[free] = rest.values
+    return Ragged(values, offsets)
+
+
+def split_head(bodies: Ragged, n: int, name: str) -> tuple[Bytes, Ragged]:
+    """The inverse of :func:`with_head`; a CoterieError where a body of codec ``name`` has less than ``n`` bytes."""
+    lengths = np.diff(bodies.offsets) - n
+    if (lengths < 0).any():
+        raise unreadable(name, int(np.argmax(lengths < 0)))
+    mine = bodies.offsets[:-1, None] + np.arange(n)
+    free = np.ones(len(bodies.values), dtype=bool)
+    free[mine] = False
+    return bodies.values[mine], Ragged(bodies.values[free], np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def to_bfloat16(x: Floats, up: bool = False) -> Bytes:
+    """Numbers (m, n) in two bytes each (the upper half of float32), rounded to nearest, or away from zero."""
+    with np.errstate(over="ignore"):
+        single = x.astype("<f4")
+    bits = single.view(np.uint32).astype(np.uint64)
+    if up:
+        bits += np.where(np.abs(single.astype(np.float64)) < np.abs(x), np.uint64(1), np.uint64(0))
+    bits = (bits + np.uint64(0xFFFF if up else 0x8000)) >> np.uint64(16)
+    return bits.astype("<u2").view(np.uint8).reshape(len(x), 2 * x.shape[1])
+
+
+def from_bfloat16(table: Bytes) -> Floats:
+    """The numbers (m, n) of :func:`to_bfloat16`."""
+    words = np.ascontiguousarray(table).view("<u2").astype(np.uint32) << np.uint32(16)
+    return words.view(np.float32).astype(np.float64)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from coterie.codecs.base import Codec
-from coterie.codecs.floats import Float16
-from coterie.codecs.pieces import even, uneven
+from coterie.codecs.framing import read_table, write_table
+from coterie.codecs.quantisation import Float16
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, kernel
@@ -85,15 +85,15 @@ class LowRank(Codec):
         halves = Float16()
         parts = [(left, height * rank), (right, width * rank)]
         packed = [halves.pack(a.reshape(-1, n), draws).values.reshape(-1, 2 + 2 * n) for a, n in parts]
-        return even(np.hstack(packed))
+        return write_table(np.hstack(packed))
 
     def unpack(self, bodies: Ragged, d: int) -> Floats:
         """See :class:`Codec`."""
         height, width, rank = self._shape(d)
         cut = 2 + 2 * height * rank
-        table, halves = uneven(bodies, cut + 2 + 2 * width * rank, self.name), Float16()
-        left = halves.unpack(even(table[:, :cut]), height * rank).reshape(-1, height, rank)
-        right = halves.unpack(even(table[:, cut:]), width * rank).reshape(-1, width, rank)
+        table, halves = read_table(bodies, cut + 2 + 2 * width * rank, self.name), Float16()
+        left = halves.unpack(write_table(table[:, :cut]), height * rank).reshape(-1, height, rank)
+        right = halves.unpack(write_table(table[:, cut:]), width * rank).reshape(-1, width, rank)
         return np.asarray(np.einsum("mhr,mwr->mhw", left, right)).reshape(-1, d)
 
 

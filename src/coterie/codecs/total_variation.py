@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs.base import Codec, Encoded, unreadable
-from coterie.codecs.framing import SHORT
-from coterie.codecs.labels import decode_labels, encode_labels
-from coterie.codecs.pieces import brief, joined, parted, read_brief
-from coterie.codecs.runs import all_runs, clearing, few_values
+from coterie.codecs.base import Codec, Encoded
+from coterie.codecs.framing import SHORT, from_bfloat16, split_head, to_bfloat16, unreadable, with_head
+from coterie.codecs.kmeans import cluster_ends
+from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed import U64
+from coterie.numerics.total_variation import taut_string
 
 Bytes = npt.NDArray[np.uint8]
 Schedule = Callable[[npt.ArrayLike], npt.ArrayLike]
@@ -115,15 +115,15 @@ class TotalVariation(Codec):
     def unpack(self, bodies: Ragged, d: int) -> Floats:
         """See :class:`Codec`."""
         if self.k is None:
-            return _read_own_values(bodies, d, self.name)
-        book, codes = parted(bodies, 1 + self.k, self.name)
-        return np.take_along_axis(_read_book(book), decode_labels(codes, d, self.k).astype(np.int64), axis=1)
+            return _unpack_exact_runs(bodies, d, self.name)
+        book, codes = split_head(bodies, 1 + self.k, self.name)
+        return np.take_along_axis(_unpack_codebook(book), decode_labels(codes, d, self.k).astype(np.int64), axis=1)
 
     def _bodies(self, rows: Floats, weights: Floats) -> Ragged:
         if self.k is None:
-            return _own_values(*all_runs(rows, weights, self.debias))
-        centres, labels = few_values(rows, weights, self.k, self.debias)
-        return joined(_book(centres), encode_labels(labels, self.k))
+            return _pack_exact_runs(*exact_runs(rows, weights, self.debias))
+        centres, labels = quantised_runs(rows, weights, self.k, self.debias)
+        return with_head(_pack_codebook(centres), encode_labels(labels, self.k))
 
     def _weights(self, rows: Floats) -> Floats:
         """gamma of each row, (m,)."""
@@ -132,7 +132,7 @@ class TotalVariation(Codec):
         if isinstance(self.gamma, str):
             size = np.abs(rows).max(axis=1, initial=1e-300)
             size *= np.sqrt(np.mean((rows / size[:, None]) ** 2, axis=1))
-            return np.asarray(np.minimum(self.relative * size, 0.5 * clearing(rows)))
+            return np.asarray(np.minimum(self.relative * size, 0.5 * clearing_weights(rows)))
         given = np.asarray(self.gamma, dtype=np.float64)
         if given.shape not in ((), (len(rows),)):
             raise CoterieError(f"gamma has {given.size} weights for {len(rows)} rows: give one, or one for each row.")
@@ -140,7 +140,7 @@ class TotalVariation(Codec):
 
     def _within(self, rows: Floats, budget: int) -> Floats:
         """The least weights that keep a budget, by bisection on their logarithms."""
-        most = 2.0 * clearing(rows)  # leaves one run, whatever rounding does
+        most = 2.0 * clearing_weights(rows)  # leaves one run, whatever rounding does
         fits, over = np.zeros(len(rows)), np.full(len(rows), float(FINEST))
         for _ in range(TRIES):
             middle = 0.5 * (fits + over)
@@ -150,14 +150,14 @@ class TotalVariation(Codec):
         return np.asarray(most * 2.0**-fits)
 
 
-def _book(centres: Floats) -> Bytes:
+def _pack_codebook(centres: Floats) -> Bytes:
     """Values (m, k) in a byte each, as multiples of 1/127 of a power of two, whose exponent comes first."""
     power = np.maximum(np.frexp(np.abs(centres).max(axis=1, keepdims=True))[1], -128)
     steps = np.rint(np.ldexp(centres, -power) * 127.0)
     return np.hstack([power, steps]).astype(np.int8).view(np.uint8)
 
 
-def _read_book(book: Bytes) -> Floats:
+def _unpack_codebook(book: Bytes) -> Floats:
     table = book.view(np.int8).astype(np.float64)
     return np.asarray(table[:, 1:] * (2.0 ** table[:, :1] / 127.0))
 
@@ -167,9 +167,9 @@ def _count(d: int) -> str:
     return "<u2" if d < 1 << 16 else "<u4"
 
 
-def _own_values(values: Floats, counts: Ints, begins: Bytes) -> Ragged:
+def _pack_exact_runs(values: Floats, counts: Ints, begins: Bytes) -> Ragged:
     """Bodies of all runs: how many, the value of each, where they begin (the first needs no saying)."""
-    words = Ragged(brief(values[:, None]).reshape(-1), 2 * np.concatenate([[0], np.cumsum(counts)]))
+    words = Ragged(to_bfloat16(values[:, None]).reshape(-1), 2 * np.concatenate([[0], np.cumsum(counts)]))
     places = encode_labels(begins[:, 1:], 2)
     parts = Ragged(
         np.concatenate([words.values, places.values]),
@@ -177,11 +177,11 @@ def _own_values(values: Floats, counts: Ints, begins: Bytes) -> Ragged:
     )
     one_by_one = parts.take(np.arange(2 * len(counts)).reshape(2, -1).T.ravel())
     head = counts.astype(_count(begins.shape[1]))[:, None].view(np.uint8)
-    return joined(head, Ragged(one_by_one.values, one_by_one.offsets[::2]))
+    return with_head(head, Ragged(one_by_one.values, one_by_one.offsets[::2]))
 
 
-def _read_own_values(bodies: Ragged, d: int, name: str) -> Floats:
-    head, rest = parted(bodies, np.dtype(_count(d)).itemsize, name)
+def _unpack_exact_runs(bodies: Ragged, d: int, name: str) -> Floats:
+    head, rest = split_head(bodies, np.dtype(_count(d)).itemsize, name)
     counts = head.view(_count(d))[:, 0].astype(np.int64)
     short = np.diff(rest.offsets) < 2 * counts
     if short.any():
@@ -193,5 +193,78 @@ def _read_own_values(bodies: Ragged, d: int, name: str) -> Floats:
     wrong = begins.sum(axis=1) != counts
     if wrong.any():
         raise unreadable(name, int(np.argmax(wrong)))
-    values = read_brief(parts.take(np.arange(0, 2 * len(bodies), 2)).values)
+    values = from_bfloat16(parts.take(np.arange(0, 2 * len(bodies), 2)).values)
     return np.asarray(values[np.cumsum(begins).reshape(begins.shape) - 1])
+
+
+@kernel
+def clearing_weights(rows: Floats) -> Floats:
+    """The least weights (m,) at which the prox of each row (m, d) is 0: the largest of its cumulative sums."""
+    out = np.zeros(rows.shape[0])
+    for i in range(rows.shape[0]):
+        total = 0.0
+        for x in rows[i]:
+            total += x
+            out[i] = max(out[i], abs(total))
+    return out
+
+
+@kernel
+def quantised_runs(rows: Floats, gamma: Floats, k: int, means: bool) -> tuple[Floats, Bytes]:
+    """At most k values (m, k), rising, for the runs of each row's prox, and which of them each element is (m, d).
+
+    The values have the least sum of squares around them; with ``means`` around the runs' means in the row, which is
+    around the row's own elements, else around the prox. Where fewer do, the last is repeated.
+    """
+    m, d = rows.shape
+    centres, labels = np.zeros((m, k)), np.empty((m, d), np.uint8)
+    ends, levels, lengths, hulls = np.empty(d, np.int64), np.empty(d), np.empty(d), np.empty((4, d))
+    for i in range(m):
+        n = _runs(rows[i], gamma[i], means, ends, levels, lengths, hulls)
+        order = np.argsort(levels[:n])
+        stops = cluster_ends(levels[order], lengths[order], k)
+        first, used = 0, 0
+        for stop in stops:
+            total, height = 0.0, 0.0
+            for j in order[first:stop]:
+                total += lengths[j]
+                height += lengths[j] * levels[j]
+                labels[i, ends[j] - int(lengths[j]) : ends[j]] = used
+            if stop > first:
+                centres[i, used:] = height / total
+                used += 1
+            first = stop
+    return centres, labels
+
+
+@kernel
+def exact_runs(rows: Floats, gamma: Floats, means: bool) -> tuple[Floats, Ints, Bytes]:
+    """Values of all runs, one row's after another's, how many each row has (m,), and where runs begin (m, d), as 1."""
+    m, d = rows.shape
+    values, counts, begins = np.empty(m * d), np.empty(m, np.int64), np.zeros((m, d), np.uint8)
+    ends, levels, lengths, hulls = np.empty(d, np.int64), np.empty(d), np.empty(d), np.empty((4, d))
+    at = 0
+    for i in range(m):
+        n = _runs(rows[i], gamma[i], means, ends, levels, lengths, hulls)
+        values[at : at + n] = levels[:n]
+        for j in range(n):
+            begins[i, ends[j] - int(lengths[j])] = 1
+        counts[i] = n
+        at += n
+    return values[:at].copy(), counts, begins
+
+
+@kernel
+def _runs(g: Floats, gamma: float, means: bool, ends: Ints, levels: Floats, lengths: Floats, hulls: Floats) -> int:
+    """Runs of the prox, and how many: where they end, how long they are, and their means in the row or the prox."""
+    q = lengths  # is written over from the left, not beyond what was read
+    taut_string(g, gamma, q, hulls)
+    n, start = 0, 0
+    for i in range(g.shape[0]):
+        level = q[i]
+        if i + 1 < g.shape[0] and q[i + 1] == level:
+            continue
+        levels[n] = g[start : i + 1].mean() if means else level
+        ends[n], lengths[n] = i + 1, i + 1 - start
+        n, start = n + 1, i + 1
+    return n

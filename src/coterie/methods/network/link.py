@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import ORDERS, blend, coordinate_order
+from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
 from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole

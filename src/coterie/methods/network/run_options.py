@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
-from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import ORDERS
+from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.checks import need_choices, need_codec, need_names, need_phases, need_positive, need_whole
 from coterie.methods.network.link import Link

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import FEEDBACKS
-from coterie.codecs.orders import blend, coordinate_order
+from coterie.codecs.feedback import FEEDBACKS, blend, coordinate_order
 from coterie.federation import Site, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints

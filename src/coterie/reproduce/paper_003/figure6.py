@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs import by_name
-from coterie.codecs.orders import coordinate_order
+from coterie.codecs.feedback import coordinate_order
 from coterie.codecs.total_variation import TotalVariation
 from coterie.data.catalog import fetch
 from coterie.numerics.kernels import Floats

@@ -7,19 +7,19 @@ from importlib import import_module
 from coterie.codecs.base import Codec
 from coterie.errors import CoterieError, nearest
 
-# name: (module, class); each class has a classmethod ``of(*parameters: str)`` where it takes any.
-_KNOWN = {
-    "none": ("floats", "Float64"),
-    "float64": ("floats", "Float64"),
-    "float32": ("floats", "Float32"),
-    "float16": ("floats", "Float16"),
-    "qsgd": ("qsgd", "QSGD"),
-    "topk": ("topk", "TopK"),
-    "sign": ("sign", "SignScale"),
-    "kmeans": ("kmeans", "KMeans"),
-    "lowrank": ("low_rank", "LowRank"),
-    "tv": ("total_variation", "TotalVariation"),
+CODECS = {
+    "none": "quantisation:Float64",
+    "float64": "quantisation:Float64",
+    "float32": "quantisation:Float32",
+    "float16": "quantisation:Float16",
+    "qsgd": "quantisation:QSGD",
+    "topk": "sparsification:TopK",
+    "sign": "quantisation:SignScale",
+    "kmeans": "kmeans:KMeans",
+    "lowrank": "low_rank:LowRank",
+    "tv": "total_variation:TotalVariation",
 }
+"""Module and class of each; a class has a classmethod ``of(*parameters: str)`` where it takes any."""
 
 DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER = "tv:2", "ef", "magnitude"
 """What needs the fewest bytes to 1.01 times the optimal loss (``benchmarks/bytes.py``, fresh seeds, against float32).
@@ -50,9 +50,9 @@ def by_name(name: str | None) -> Codec:
     """
     name = DEFAULT if name == "auto" else name
     kind, *parameters = (name or "none").strip().lower().split(":")
-    if kind not in _KNOWN:
-        raise CoterieError(f"There is no codec {name!r}; there are {', '.join(_KNOWN)}.{nearest(kind, _KNOWN)}")
-    module, class_name = _KNOWN[kind]
+    if kind not in CODECS:
+        raise CoterieError(f"There is no codec {name!r}; there are {', '.join(CODECS)}.{nearest(kind, CODECS)}")
+    module, class_name = CODECS[kind].split(":")
     make = getattr(import_module(f"coterie.codecs.{module}"), class_name)
     codec: Codec
     try:

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.codecs.base import Codec, unreadable
-from coterie.codecs.floats import Float16, Float32
-from coterie.codecs.labels import decode_labels, encode_labels
-from coterie.codecs.pieces import even, joined, parted
+from coterie.codecs.base import Codec
+from coterie.codecs.framing import split_head, unreadable, with_head, write_table
+from coterie.codecs.quantisation import Float16, Float32
+from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats
@@ -66,16 +66,16 @@ class TopK(Codec):
         chosen = np.zeros((m, d), dtype=np.uint8)
         np.put_along_axis(chosen, where, 1, axis=1)
         values = self._values().pack(np.take_along_axis(rows, where, axis=1), draws)
-        return joined(values.values.reshape(m, self._length(k)), encode_labels(chosen, 2))
+        return with_head(values.values.reshape(m, self._length(k)), encode_labels(chosen, 2))
 
     def unpack(self, bodies: Ragged, d: int) -> Floats:
         """See :class:`Codec`."""
         k = self.size(d)
-        head, codes = parted(bodies, self._length(k), self.name)
+        head, codes = split_head(bodies, self._length(k), self.name)
         chosen = decode_labels(codes, d, 2).astype(bool)
         wrong = chosen.sum(axis=1) != k
         if wrong.any():
             raise unreadable(self.name, int(np.argmax(wrong)))
         out = np.zeros(chosen.shape)
-        out[chosen] = self._values().unpack(even(head), k).reshape(-1)
+        out[chosen] = self._values().unpack(write_table(head), k).reshape(-1)
         return out

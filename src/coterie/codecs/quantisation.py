@@ -1,0 +1,188 @@
+"""Each coordinate rounded by itself: float64, float32, float16 with a scale for each row, QSGD's levels, and signs.
+
+References
+----------
+.. [1] Alistarh, Grubic, Li, Tomioka, Vojnovic (2017), QSGD: random rounding to a few levels, unbiased.
+.. [2] Seide, Fu, Droppo, Li, Yu (2014); Karimireddy, Rebjock, Stich, Jaggi (2019): signs and one scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.codecs.base import Codec
+from coterie.codecs.framing import (
+    from_bfloat16,
+    read_table,
+    split_head,
+    to_bfloat16,
+    unreadable,
+    with_head,
+    write_table,
+)
+from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
+from coterie.errors import CoterieError
+from coterie.federation import Ragged
+from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.keyed import U64
+from coterie.numerics.keyed_kernel import GOLDEN, scramble
+
+LARGEST = 15
+"""float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
+
+
+@dataclass(frozen=True)
+class Float64(Codec):
+    """Eight bytes a coordinate, nothing lost: what travels without a codec."""
+
+    name: str = "none"
+    identity: ClassVar[int] = 0
+    unbiased: ClassVar[bool] = True
+    zstandard: ClassVar[bool] = True
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`."""
+        return write_table(rows.astype("<f8").view(np.uint8))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        return read_table(bodies, 8 * d, self.name).view("<f8").astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Float32(Codec):
+    """Four bytes a coordinate, rounded to nearest."""
+
+    name: str = "float32"
+    identity: ClassVar[int] = 1
+    zstandard: ClassVar[bool] = True
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`."""
+        with np.errstate(over="ignore"):
+            return write_table(rows.astype("<f4").view(np.uint8))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        return read_table(bodies, 4 * d, self.name).view("<f4").astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Float16(Codec):
+    """Two bytes a coordinate after division by a power of two for each row, so that nothing overflows."""
+
+    name: str = "float16"
+    identity: ClassVar[int] = 2
+    zstandard: ClassVar[bool] = True
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`. The body begins with the power of two, as an int16."""
+        power = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1].astype("<i2")
+        halves = np.ldexp(rows, LARGEST - power[:, None].astype(np.int64)).astype("<f2")
+        return write_table(np.hstack([power[:, None].view(np.uint8), halves.view(np.uint8)]))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        table = read_table(bodies, 2 + 2 * d, self.name)
+        power = np.ascontiguousarray(table[:, :2]).view("<i2").astype(np.int64)
+        return np.ldexp(np.ascontiguousarray(table[:, 2:]).view("<f2").astype(np.float64), power - LARGEST)
+
+
+@dataclass(frozen=True)
+class QSGD(Codec):
+    """Sign and level of each coordinate in ``bits`` bits, between 0 and a norm of the row, which takes two bytes.
+
+    Parameters
+    ----------
+    bits : int, default 4
+        2 to 8: sign and ``2^(bits - 1) - 1`` levels above 0.
+    norm : {"max", "l2"}, default "max"
+        The number that the highest level stands for. The paper's l2 norm has more variance and more zeros.
+    coded : bool, default False
+        Levels in an adaptive arithmetic code where that is shorter than ``bits`` bits (the paper: Elias' code).
+    """
+
+    bits: int = 4
+    norm: str = "max"
+    coded: bool = False
+    identity: ClassVar[int] = 3
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8 or self.norm not in ("max", "l2"):
+            raise CoterieError(f"QSGD takes 2 to 8 bits and norm 'max' or 'l2', not {self.bits} and {self.norm!r}.")
+
+    @classmethod
+    def of(cls, bits: str = "4", *options: str) -> QSGD:
+        """From text: ``"4"``, then any of ``"l2"``, ``"max"`` and ``"coded"``."""
+        norms = [o for o in options if o != "coded"] or ["max"]
+        if len(norms) > 1:
+            raise CoterieError(f"QSGD takes one norm, not {' and '.join(norms)}.")
+        return cls(int(bits), norms[0], "coded" in options)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """``qsgd:bits``, with what is not a default."""
+        return f"qsgd:{self.bits}{':l2' * (self.norm == 'l2')}{':coded' * self.coded}"
+
+    @property
+    def levels(self) -> int:
+        """Levels above 0."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    def _alphabet(self) -> tuple[int, int]:
+        return (2 * self.levels + 1, ANY) if self.coded else (2**self.bits, UNIFORM)
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`. The norm is rounded up, so that no level lies above the highest."""
+        top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
+        scale = to_bfloat16(top[:, None], up=True)
+        labels = _round(rows, from_bfloat16(scale)[:, 0], draws, self.levels)
+        codes = (
+            encode_labels(labels, 2 * self.levels + 1) if self.coded else encode_labels(labels, 2**self.bits, UNIFORM)
+        )
+        return with_head(scale, codes)
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        scale, codes = split_head(bodies, 2, self.name)
+        labels = decode_labels(codes, d, self._alphabet()[0])
+        if labels.size and labels.max() > 2 * self.levels:
+            raise unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
+        return from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
+
+
+@kernel
+def _round(rows: Floats, top: Floats, draws: U64, levels: int) -> npt.NDArray[np.uint8]:
+    """Levels -s, ..., s as labels 0, ..., 2 s, up or down with probabilities that make the mean right."""
+    m, d = rows.shape
+    out = np.empty((m, d), np.uint8)
+    for i in range(m):
+        unit = levels / top[i] if top[i] > 0.0 else 0.0
+        for j in range(d):
+            bits = scramble(draws[i] + (np.uint64(j) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
+            level = np.floor(rows[i, j] * unit + float(bits) * 2.0**-53)
+            out[i, j] = np.uint8(max(min(level, float(levels)), -float(levels)) + levels)
+    return out
+
+
+@dataclass(frozen=True)
+class SignScale(Codec):
+    """``mean |x| * sign(x)``, where 0 counts as positive. Biased: it wants a feedback."""
+
+    name: str = "sign"
+    identity: ClassVar[int] = 4
+
+    def pack(self, rows: Floats, draws: U64) -> Ragged:
+        """See :class:`Codec`."""
+        scale = to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
+        return with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
+
+    def unpack(self, bodies: Ragged, d: int) -> Floats:
+        """See :class:`Codec`."""
+        scale, codes = split_head(bodies, 2, self.name)
+        return from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)
