@@ -152,7 +152,7 @@ def test_imports_go_one_way() -> None:
         ("methods/x.py", "import torch"),
         ("methods/x.py", "import flwr.app"),
         ("objectives/glm.py", "def f():\n    import torch.nn"),
-        ("engines/base.py", "from ray import remote"),
+        ("engines/message_layout.py", "from ray import remote"),
         ("errors.py", "from .numerics import keyed"),
         ("data/table.py", "import importlib\nimportlib.import_module('coterie.cli')"),
     ],

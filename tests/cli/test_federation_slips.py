@@ -14,9 +14,9 @@ from coterie.deployment.config import Member
 from coterie.deployment.host import Host
 from coterie.deployment.logs import RunLog
 from coterie.deployment.preview import Here
-from coterie.engines.courier import said
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
+from coterie.engines.retry import said
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback
-from coterie.engines.assemble import Gather
+from coterie.engines.reduction import Gather
 from coterie.errors import CoterieError
 from coterie.federation import Clusters, PerCluster, PerRow, Ragged, find_work, work
 from coterie.objectives.quadratic import Quadratic

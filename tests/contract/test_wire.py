@@ -141,7 +141,7 @@ def test_every_bit_that_flips_is_damage_and_never_another_version():
                 wire.decode(flipped)
             assert type(caught.value) is CoterieError
             reply = replies.read(flipped, {"kind": "ask"})
-            assert isinstance(reply, replies.Trouble) and reply.kind == "unreadable"
+            assert isinstance(reply, replies.ReplyFault) and reply.kind == "unreadable"
 
 
 def test_a_pickle_is_not_a_message():

@@ -18,7 +18,7 @@ from coterie.deployment.host import FAILS, Host
 from coterie.deployment.prepared import LEFT_OUT, PROBLEM
 from coterie.deployment.schema import Schema, propose
 from coterie.engines import wire
-from coterie.engines.privacy.at_home import clipped
+from coterie.engines.privacy.client_work import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg

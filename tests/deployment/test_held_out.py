@@ -120,7 +120,7 @@ def test_no_number_tells_of_fewer_held_out_rows_than_min_group(tmp_path):
         fed = Remote(ends, run=f"few{fraction:.0%}".rstrip("%"), task=task)
         with pytest.raises(CoterieError, match=r"(so|too) few rows"):
             fed.total(describe)
-        assert fed.people.counts.max() == 1
+        assert fed.participants.counts.max() == 1
     for wrong in ({"seed": 0}, {"seed": 0, "repeat": 0, "fraction": 1}, "half"):
         request = {"kind": "open", "run": "wrong", "seed": 0, "task": {"kind": "table", **SCHOOLS, "hold": wrong}}
         assert "A split is" in wire.decode(Host(homes[0]).receive(wire.encode(request)))["refused"]

@@ -53,11 +53,11 @@ def test_a_fit_over_sites_is_that_of_all_rows_in_one_table(by_client, tmp_path):
     build(tmp_path)
     columns = {"client": "ward", "cluster": ["kind"]} if by_client else {}
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, **columns))
-    fitted = METHODS["hierarchical"].fit(fed, problem_of(fed.people))
+    fitted = METHODS["hierarchical"].fit(fed, problem_of(fed.participants))
     every = pd.concat([f.assign(site=name) for name, f in tables().items()], ignore_index=True)
     clients, _ = prepare(every, FORMULA, columns.get("client", "site"), columns.get("cluster", ()))
     alone, _ = run("hierarchical", clients, problem_of(clients), {})
-    assert fed.people.labels.tolist() == clients.labels.tolist()
+    assert fed.participants.labels.tolist() == clients.labels.tolist()
     assert np.allclose(fitted.client, alone.client, rtol=1e-11, atol=1e-12)
     assert np.allclose(fitted.root, alone.root, rtol=1e-11, atol=1e-12)
 
@@ -185,7 +185,7 @@ def test_a_site_without_rows_takes_no_part_and_the_run_goes_on(tmp_path):
     frames["bern"] = frames["bern"].assign(score=np.nan)
     build(tmp_path, frames, min_group=1)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, missing="drop"))
-    assert len(fed.people.roster) == 2
+    assert len(fed.participants.roster) == 2
     assert fed.away["bern"].startswith("no row of its table can be used")
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
 
@@ -195,7 +195,7 @@ def test_where_rules_hold_a_site_without_rows_says_so_when_a_sum_is_to_leave_not
     frames["bern"] = frames["bern"].assign(score=np.nan)
     build(tmp_path, frames)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
-    assert len(fed.people.roster) == 3 and not fed.away
+    assert len(fed.participants.roster) == 3 and not fed.away
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
     assert "0 rows can be used" in (home(tmp_path, "bern") / PROBLEM).read_text()
 
@@ -438,7 +438,7 @@ def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
 @pytest.mark.parametrize("deep", [1, 2])
 def test_what_the_owner_does_not_let_leave_does_not_leave_inside_a_sum_with_noise(kind, deep, tmp_path):
     build(tmp_path)
-    clipped, describe = "coterie.engines.privacy.at_home:clipped", "coterie.methods.tree.setup:describe"
+    clipped, describe = "coterie.engines.privacy.client_work:clipped", "coterie.methods.tree.setup:describe"
     folder, how = home(tmp_path, "bern"), {"form": "names", "noise": 0.0, "sampling": 1.0, "seed": None}
     how["bound"] = dict.fromkeys(("rows", "w", "y", "x", "xx", "constant"), 1e300)
     message = {"inner": describe, "message": {}} | how

@@ -110,7 +110,7 @@ def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allo
     (tmp_path / "ring.py").write_text(WORK)
     request = {"work": name, "message": {}}
     if inside:
-        request = {"work": "coterie.engines.privacy.at_home:clipped", "message": {"inner": name}}
+        request = {"work": "coterie.engines.privacy.client_work:clipped", "message": {"inner": name}}
     code = (
         "import sys; from pathlib import Path; from coterie.deployment import tasks, config\n"
         f"member, names = config.Member('east', allow={tuple(allow)!r}), tasks.works({request!r})\n"
@@ -138,7 +138,7 @@ def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
 
 
 def test_works_inside_of_sums_with_noise_are_named_however_deep():
-    clipped, message = "coterie.engines.privacy.at_home:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
+    clipped, message = "coterie.engines.privacy.client_work:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
     assert tasks.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
     assert tasks.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
     twice = {"inner": clipped, "message": message}

@@ -10,7 +10,7 @@ import pytest
 from coterie.deployment.config import Member
 from coterie.deployment.host import Host
 from coterie.engines import wire
-from coterie.engines.privacy.at_home import clipped
+from coterie.engines.privacy.client_work import clipped
 from coterie.engines.requests import failed
 from coterie.federation import PerCluster, PerRow, Ragged
 from tests.deployment.sites import LENIENT, build, home, say, task

@@ -167,11 +167,11 @@ def test_a_site_that_was_away_is_not_waited_for_until_its_time():
     fed = remote(silent_from(2, 2), Policy(strict=False, retries=0, rejoin=3600.0))
     assert len(ask(fed).missing) == 13
     assert len(ask(fed).missing) == 13 and "asked again later" in fed.troubles["site 1"]
-    fed._courier._away[1] = time.monotonic() - 1.0
+    fed._retry._away[1] = time.monotonic() - 1.0
     assert len(ask(fed).missing) == 0
     needed = remote(silent_from(2, 2), Policy(strict=False, retries=0, rejoin=3600.0, min_per_cluster=0))
     ask(needed)
-    needed._courier.policy = Policy(strict=False, retries=0, rejoin=3600.0, min_clients="all")
+    needed._retry.policy = Policy(strict=False, retries=0, rejoin=3600.0, min_clients="all")
     assert len(ask(needed).missing) == 0, "a quorum that needs it asks it at once"
 
 
@@ -189,8 +189,8 @@ def test_a_site_that_stays_away_holds_up_the_others_less_and_less():
     away = []
     for _ in range(7):
         assert len(ask(fed).missing) == 13
-        away.append(fed._courier._away[1] - time.monotonic())
-        fed._courier._away[1] = 0.0
+        away.append(fed._retry._away[1] - time.monotonic())
+        fed._retry._away[1] = 0.0
     alone = [timeout for names, timeout in waited if names == {"site 1"}]
     assert len(alone) == 6 and max(alone) <= 100.0, "it is asked after the others, and not for the whole deadline"
     np.testing.assert_allclose(away, [100.0, 200.0, 400.0, 800.0, 1600.0, 1600.0, 1600.0], atol=50.0)
@@ -209,24 +209,24 @@ def test_a_site_that_is_back_is_asked_where_another_has_left_too_little_time_and
 
     fed = remote(fault, Policy(strict=False, retries=0, rejoin=3600.0))
     ask(fed)
-    fed._courier._away[1] = 0.0
-    fed._courier.policy = Policy(strict=False, retries=0, rejoin=3600.0, deadline=0.2, min_clients=10)
+    fed._retry._away[1] = 0.0
+    fed._retry.policy = Policy(strict=False, retries=0, rejoin=3600.0, deadline=0.2, min_clients=10)
     assert len(ask(fed).missing) == 7 and list(fed.troubles) == ["site 2"]
 
 
 def test_sites_that_are_left_out_are_not_counted_on():
     fed = remote(silent_from(2, 2), Policy(strict=False, retries=0, rejoin=3600.0, min_clients=10))
     assert len(ask(fed).missing) == 13
-    fed._courier.quarantined["site 2"] = "it was broken"
+    fed._retry.quarantined["site 2"] = "it was broken"
     assert len(ask(fed).missing) == 7, "a quorum needs the site that was away"
 
 
 def test_a_site_that_was_away_once_and_refuses_now_is_not_called_late():
     fed = remote(silent_from(2, 2), Policy(strict=False, retries=0))
     ask(fed)
-    assert fed._courier.late == ["site 1"]
+    assert fed._retry.late == ["site 1"]
     fed.ask(fails_at_site_1)
-    assert list(fed.troubles) == ["site 1"] and not fed._courier.late
+    assert list(fed.troubles) == ["site 1"] and not fed._retry.late
 
 
 def test_a_deadline_ends_an_exchange():
@@ -294,11 +294,11 @@ def test_sites_that_cannot_take_part():
 def test_the_order_of_clients_is_that_of_a_table():
     problem = quadratic()
     fed = Remote(transport(problem, PARTS))
-    np.testing.assert_array_equal(fed.people.labels, np.arange(23))
+    np.testing.assert_array_equal(fed.participants.labels, np.arange(23))
     np.testing.assert_array_equal(fed.clients.ids, problem.ids)
     np.testing.assert_array_equal(fed.clients.clusters, problem.clusters)
-    np.testing.assert_array_equal(fed.people.weights, problem.weights)
-    assert fed.people.levels[0].name == "0" and len(fed.people.levels[0].labels) == 5
+    np.testing.assert_array_equal(fed.participants.weights, problem.weights)
+    assert fed.participants.levels[0].name == "0" and len(fed.participants.levels[0].labels) == 5
 
 
 def test_where_no_shape_is_that_of_most_nobody_is_taken_for_sound():

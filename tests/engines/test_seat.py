@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.engines.ray import cluster
-from coterie.engines.ray.cluster import Seat
+from coterie.engines.ray.cluster import ActorSlot
 from coterie.errors import CoterieError
 
 
@@ -24,13 +24,13 @@ def make():
 
 def test_two_federations_do_not_share_a_folder_nor_wait_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "_WAIT", 0.2)
-    seats = Seat(), Seat()
-    seats[0].open(make, "site 0", tmp_path, {}, {})
-    seats[0].open(make, "site 0", tmp_path, {}, {})  # its own lock is none to it
+    slots = ActorSlot(), ActorSlot()
+    slots[0].open(make, "site 0", tmp_path, {}, {})
+    slots[0].open(make, "site 0", tmp_path, {}, {})  # its own lock is none to it
     with pytest.raises(CoterieError, match=r"Another federation uses .*: end it, or give this one a folder of its own"):
-        seats[1].open(make, "site 0", tmp_path, {}, {})
-    del seats
-    Seat().open(make, "site 0", tmp_path, {}, {})
+        slots[1].open(make, "site 0", tmp_path, {}, {})
+    del slots
+    ActorSlot().open(make, "site 0", tmp_path, {}, {})
 
 
 def test_an_actor_that_comes_back_waits_for_the_one_that_died(tmp_path):
@@ -38,9 +38,9 @@ def test_an_actor_that_comes_back_waits_for_the_one_that_died(tmp_path):
         import sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from test_seat import Seat, make
-        seat = Seat()
-        seat.open(make, "site 0", Path(sys.argv[1]), {}, {})
+        from test_seat import ActorSlot, make
+        slot = ActorSlot()
+        slot.open(make, "site 0", Path(sys.argv[1]), {}, {})
         print(1, flush=True)
         sys.stdin.read()
     """
@@ -49,7 +49,7 @@ def test_an_actor_that_comes_back_waits_for_the_one_that_died(tmp_path):
         try:
             assert other.stdout.read(1) == b"1"
             threading.Timer(0.3, other.kill).start()
-            Seat().open(make, "site 0", tmp_path, {}, {})
+            ActorSlot().open(make, "site 0", tmp_path, {}, {})
             assert other.wait(60) < 0
         finally:
             other.kill()

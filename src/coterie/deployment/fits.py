@@ -120,7 +120,7 @@ def fit(
 
 def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
     """What sites said of how they read their tables, and which terms are shared."""
-    notes = list(dict.fromkeys(n for told in fed.people.info.values() for n in told.get("notes", ())))
+    notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
     return notes + [f"Shared, because no client varies in them: {', '.join(shared)}."] * bool(shared)
 
 
@@ -184,20 +184,20 @@ def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
     """All clients with their numbers of rows, without a row."""
-    people, none = fed.people, np.empty(0)
-    stops = np.cumsum(people.counts)
+    participants, none = fed.participants, np.empty(0)
+    stops = np.cumsum(participants.counts)
     return Clients(
         X=np.empty((0, len(terms))),
         y=none,
         offset=none,
         weights=none,
-        starts=stops - people.counts,
+        starts=stops - participants.counts,
         stops=stops,
         terms=terms,
-        labels=people.labels,
+        labels=participants.labels,
         name=task.get("client") or "site",
         ids=fed.clients.ids,
-        levels=people.levels,
+        levels=participants.levels,
         clusters=fed.clients.clusters,
         order=np.empty(0, np.int64),
     )

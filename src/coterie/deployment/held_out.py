@@ -213,8 +213,8 @@ def spoken_of(fed: Remote) -> tuple[bool, bool]:
     """Whether all sites will speak of every cluster that they have, and of every client: ``min_group`` allows it."""
     groups = clients = True
     for name, rows in zip(fed.names, fed.sites, strict=True):
-        least = int(fed.people.info[name].get("min_group", 0))
-        covers, at = fed.people.counts[rows], fed.clients.clusters[rows]
+        least = int(fed.participants.info[name].get("min_group", 0))
+        covers, at = fed.participants.counts[rows], fed.clients.clusters[rows]
         present = np.unique(at, return_inverse=True)[1]
         groups &= bool(np.all(np.bincount(present, covers) >= least))
         clients &= bool(np.all(covers >= least))

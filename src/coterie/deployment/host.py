@@ -28,7 +28,7 @@ from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Schema, disagreements
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
-from coterie.engines.privacy.at_home import PUBLIC
+from coterie.engines.privacy.client_work import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import Site, Work

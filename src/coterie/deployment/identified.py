@@ -70,7 +70,7 @@ def problem(
     must &= ~asked
     nothing = len(fed.clients) == 1 or int(sums["several"]) == 0
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
-    tree = Tree(tuple(level.parent for level in fed.people.levels))
+    tree = Tree(tuple(level.parent for level in fed.participants.levels))
     return (
         GroupedProblem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0),
         names,

@@ -120,7 +120,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
         feds.append(fed)
         return fed
 
-    went = (home / JOURNAL / "people").exists()
+    went = (home / JOURNAL / "participants").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if not (program.fits or program.program in TRAINERS):
@@ -157,7 +157,7 @@ def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
     for state in method.run(fed, range(begun["t"] + 1, rounds + 1), begun):
         if state["t"] % every == 0 and state["status"] == "running":
             fed.keep(state)
-    found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.people.labels]}
+    found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.participants.labels]}
     return found | ({"privacy": fed.statement} if config.privacy else {})
 
 

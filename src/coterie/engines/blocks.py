@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie.engines.assemble import checked
-from coterie.engines.base import Segments, compact, localise
+from coterie.engines.message_layout import Segments, compact, localise
+from coterie.engines.reduction import checked
 from coterie.errors import CoterieError
 from coterie.federation import WRITTEN, Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
 

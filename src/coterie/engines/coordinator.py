@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import replies, wire
-from coterie.engines.addresses import Address, Addresses, Grouping, Part, shared_out
-from coterie.engines.assemble import Adder, Gather
-from coterie.engines.base import compact, measure, unequal
-from coterie.engines.courier import Courier
 from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger
+from coterie.engines.message_layout import compact, measure, unequal
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
+from coterie.engines.reduction import Adder, Gather
+from coterie.engines.retry import Retry
+from coterie.engines.routing import Address, Addresses, Grouping, Part, shared_out
 from coterie.errors import CoterieError, fitting
 from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work, work_name
 
@@ -68,14 +68,14 @@ class Coordinator(ABC):
         self.ledger = Ledger()
         self.number = 0
         self._beside: dict[str, Any] = {}  # what every request says beside
-        self._courier = Courier(self.names, policy or Policy(), self.exchange)
+        self._retry = Retry(self.names, policy or Policy(), self.exchange)
         self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
         self._watch = watch
         self._relay = None
         if secure is not None:
             from coterie.engines.secure_sum import Relay
 
-            self._relay = Relay(secure, self._courier)
+            self._relay = Relay(secure, self._retry)
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
@@ -190,12 +190,12 @@ class Coordinator(ABC):
     @property
     def quarantined(self) -> dict[str, str]:
         """Sites that were left out for the rest of the run, and why."""
-        return self._courier.quarantined
+        return self._retry.quarantined
 
     @property
     def troubles(self) -> dict[str, str]:
         """Why each site that is missing from the last exchange is missing."""
-        return self._courier.troubles
+        return self._retry.troubles
 
     @property
     def _k(self) -> int:
@@ -235,16 +235,16 @@ class Coordinator(ABC):
         self.number += 1
         if hidden is not None:
             requests = hidden.requests(requests)
-        found = self._courier.collect(requests, parts)
+        found = self._retry.collect(requests, parts)
         if hidden is not None:
             hidden.take(found)
         else:
-            self._courier.judge(replies.disagreeing(found, rows, unequal(message)), found)
-            if not self._courier.policy.strict:
-                self._courier.judge(replies.not_numbers(found), found)
+            self._retry.judge(replies.disagreeing(found, rows, unequal(message)), found)
+            if not self._retry.policy.strict:
+                self._retry.judge(replies.not_numbers(found), found)
             if check is not None:
-                self._courier.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
-        self._courier.need(parts, found)
+                self._retry.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
+        self._retry.need(parts, found)
         if hidden is not None:
             hidden.open(found)
         for site, reply in found.items():
@@ -286,7 +286,7 @@ class Coordinator(ABC):
             work=request["work"],
             asked=tuple(self.names[s] for s in parts),
             answered=tuple(self.names[s] for s in sorted(found)),
-            missing=dict(self._courier.troubles),
+            missing=dict(self._retry.troubles),
             clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
             down=self.ledger.bytes_down - before.bytes_down,
             up=self.ledger.bytes_up - before.bytes_up,
@@ -302,7 +302,7 @@ class Coordinator(ABC):
         if (past := self._past(kind, tag.encode())) is not None:
             unreached: Ints = past["unreached"]
             return unreached
-        found = self._courier.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
+        found = self._retry.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
         lost = [rows for s, rows in enumerate(self.sites) if s not in found]
         unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
         if self._journal is not None:
@@ -338,11 +338,11 @@ class Coordinator(ABC):
     def _standing(self) -> dict[str, Any]:
         return {
             "number": self.number,
-            "sent": self._courier.number,
+            "sent": self._retry.number,
             "life": self._life,
             "counted": self._counted,
             "ledger": self.ledger.as_dict(),
-            "quarantined": self._courier.quarantined,
+            "quarantined": self._retry.quarantined,
         }
 
     def _stand(self, engine: Mapping[str, Any]) -> None:
@@ -353,9 +353,9 @@ class Coordinator(ABC):
             if not (whole and len(counted) == len(self._counted)):
                 raise ValueError
             self.number, self._life, self._counted = number, life, counted
-            self._courier.number = sent
+            self._retry.number = sent
             self.ledger.load(engine["ledger"])
-            self._courier.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}
+            self._retry.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}
 
 
 def _answered(address: Address, answers: Sequence[tuple[Part, Any]]) -> tuple[Ints, Ints]:

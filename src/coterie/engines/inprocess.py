@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.engines.assemble import Adder, Gather, counts
-from coterie.engines.base import addressed, grouped, measure, nbytes, roster, shares, unequal
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
 from coterie.engines.ledger import Ledger
+from coterie.engines.message_layout import addressed, grouped, measure, nbytes, roster, shares, unequal
+from coterie.engines.reduction import Adder, Gather, counts
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import files
-from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
+from coterie.engines.message_layout import roster, shares
 from coterie.engines.node import Node
 from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
@@ -109,8 +109,8 @@ class Loopback(Coordinator):
     ) -> None:
         m = len(objective)
         policy = policy or Policy(retries=retries)
-        people, places = roster(m, clusters, ids), parts(m, sites)
-        super().__init__(people, places, policy=policy, journal=journal, watch=watch, secure=secure)
+        participants, places = roster(m, clusters, ids), parts(m, sites)
+        super().__init__(participants, places, policy=policy, journal=journal, watch=watch, secure=secure)
         self._party: Callable[[str], Party] | None = None
         if secure is not None:
             from coterie.engines.secure_sum import parties

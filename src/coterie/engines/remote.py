@@ -14,10 +14,10 @@ from coterie import files
 from coterie.data.clients import Level, arrange
 from coterie.data.labels import Coded, Labels, encode
 from coterie.engines import checkpoint, wire
-from coterie.engines.base import roster
 from coterie.engines.coordinator import Coordinator
-from coterie.engines.courier import Courier, said
+from coterie.engines.message_layout import roster
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
+from coterie.engines.retry import Retry, reasons
 from coterie.errors import CoterieError, fitting, listed, shortened
 from coterie.federation import Array, Ints, Roster
 
@@ -48,7 +48,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class People:
+class Participants:
     """All clients, as the sites told of them, in the order of a table: by coarsest to finest cluster, then by label.
 
     Attributes
@@ -73,8 +73,8 @@ class People:
     info: dict[str, dict[str, Any]]
 
     @classmethod
-    def of(cls, told: Mapping[str, Mapping[str, Any]]) -> People:
-        """The people of sites that answered "about" or "open", by the sites' names.
+    def of(cls, told: Mapping[str, Mapping[str, Any]]) -> Participants:
+        """The clients of sites that answered "about" or "open", by the sites' names.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Remote(Coordinator):
 
     Attributes
     ----------
-    people : People
+    participants : Participants
         All clients with their labels, clusters and sizes.
     seed : int
     away : dict of str to str
@@ -193,7 +193,7 @@ class Remote(Coordinator):
         self._transport, self._down, self._up = transport, 0, 0
         self.away: dict[str, str] = {}
         self.seed = seed
-        path = None if journal is None else files.local(journal) / "people"
+        path = None if journal is None else files.local(journal) / "participants"
         if path is not None and path.exists():
             with fitting(f"The journal {journal}", "Begin again with an empty folder."):
                 asked, told = checkpoint.read(path)
@@ -201,10 +201,10 @@ class Remote(Coordinator):
                     raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
                 if not (told.keys() <= set(names) and all(map(_tells, told.values()))):
                     raise ValueError
-                people = People.of(told)
+                participants = Participants.of(told)
         else:
             told = self._open(names, opening, policy)
-            people = People.of(told)
+            participants = Participants.of(told)
         if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
             checkpoint.write(path, wire.pieces([[opening, names], told]))
         for name in names:
@@ -212,9 +212,9 @@ class Remote(Coordinator):
                 self.away.setdefault(name, "it was not there when the run began")
             elif not len(told[name]["ids"]):
                 self.away[name] = next(iter(told[name]["info"].get("notes", ())), "it has no clients")
-        self.people = people
-        sites = {"names": list(told), "sites": self.people.sites}
-        super().__init__(self.people.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
+        self.participants = participants
+        sites = {"names": list(told), "sites": self.participants.sites}
+        super().__init__(self.participants.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
         self._beside = {"run": run}
         self._book()
 
@@ -222,22 +222,22 @@ class Remote(Coordinator):
         """What the sites tell of their clients, by name."""
         from coterie import __version__
 
-        courier = Courier(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
-        told = courier.collect(dict.fromkeys(range(len(names)), opening), {})
-        courier.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
+        retry = Retry(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
+        told = retry.collect(dict.fromkeys(range(len(names)), opening), {})
+        retry.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
         another = {s: t["name"] for s, t in told.items() if t.get("name", names[s]) != names[s]}
         wrong = {s: f"it calls itself '{name}': another site's folder is used there" for s, name in another.items()}
-        courier.judge(wrong, told)
+        retry.judge(wrong, told)
         versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
         other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
-        courier.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        retry.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
         for t in told.values():
             t["info"]["notes"] = [shortened(str(note)) for note in t["info"].get("notes", [])[:NOTES]]
-        self.away = dict(courier.troubles)
-        if courier.troubles and (policy.min_clients == "all" or not told):
-            who, why = listed(courier.troubles), said(courier.troubles)
+        self.away = dict(retry.troubles)
+        if retry.troubles and (policy.min_clients == "all" or not told):
+            who, why = listed(retry.troubles), reasons(retry.troubles)
             text = f"{who} cannot take part ({why}). Nothing was begun: put that right, and run again."
-            raise BelowQuorum(text) if courier.late else Refused(text)
+            raise BelowQuorum(text) if retry.late else Refused(text)
         return {names[s]: t for s, t in told.items()}
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:

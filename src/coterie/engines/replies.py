@@ -28,7 +28,7 @@ _TROUBLES: tuple[tuple[str, Kind, str], ...] = (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ReplyFault:
     """An answer that cannot be used.
 
     Attributes
@@ -47,33 +47,33 @@ class Trouble:
     number: int = 0
 
 
-def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Trouble:
+def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | ReplyFault:
     """The answer in ``data`` (None: there was none) to ``request``."""
     if data is None:
-        return Trouble("lost", "did not answer")
+        return ReplyFault("lost", "did not answer")
     try:
         reply = wire.decode(data)
     except wire.OtherVersion as problem:
-        return Trouble("broken", str(problem))
+        return ReplyFault("broken", str(problem))
     except CoterieError as problem:
-        return Trouble("unreadable", f"its answer cannot be read ({problem})")
+        return ReplyFault("unreadable", f"its answer cannot be read ({problem})")
     if not isinstance(reply, dict):
-        return Trouble("broken", "its answer is no answer")
+        return ReplyFault("broken", "its answer is no answer")
     if "late" in reply:
         if type(reply["late"]) is not int or not 0 < reply["late"] < _FARTHEST:
-            return Trouble("broken", "its answer is no answer")
-        return Trouble("late", "was asked something later, by another process of the coordinator", reply["late"])
+            return ReplyFault("broken", "its answer is no answer")
+        return ReplyFault("late", "was asked something later, by another process of the coordinator", reply["late"])
     for name, kind, text in _TROUBLES:
         if name in reply:
-            return Trouble(kind, f"{text}{shortened(str(reply[name]), LONGEST)}")
+            return ReplyFault(kind, f"{text}{shortened(str(reply[name]), LONGEST)}")
     if request["kind"] in ("ask", "total"):
         if not _answers(reply, request):
-            return Trouble("broken", "its answer belongs to another request")
+            return ReplyFault("broken", "its answer belongs to another request")
         if request["kind"] == "total" and "secure" not in request and (other := _unsummed(reply["values"])) is not None:
-            return Trouble("broken", f"its {other!r} is no sum of numbers")
+            return ReplyFault("broken", f"its {other!r} is no sum of numbers")
         return reply
     if not isinstance(reply.get("done"), str) or reply["done"] != request["kind"]:
-        return Trouble("broken", "its answer belongs to another request")
+        return ReplyFault("broken", "its answer belongs to another request")
     return reply
 
 

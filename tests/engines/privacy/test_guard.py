@@ -7,7 +7,7 @@ pytest.importorskip("dp_accounting")
 
 from coterie.engines import Faults, Loopback, wire
 from coterie.engines.privacy import Event, Guard, Private, epsilon
-from coterie.engines.privacy.at_home import clipped
+from coterie.engines.privacy.client_work import clipped
 from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import PerRow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.engines.ray import Ray
-from coterie.engines.ray.cluster import Seats
+from coterie.engines.ray.cluster import ActorSlots
 from tests.contract import cases
 
 ROOT = Path(__file__).parents[3]
@@ -42,20 +42,20 @@ FREE = []
 @pytest.fixture
 def pool(monkeypatch):
     """Federations of a test take actors that earlier tests have left, and leave them when it ends."""
-    fresh, taken = Seats._start, []
+    fresh, taken = ActorSlots._start, []
 
-    def start(seats):
-        actor = FREE.pop() if FREE else fresh(seats)
+    def start(slots):
+        actor = FREE.pop() if FREE else fresh(slots)
         actor.run.remote(find_tests)  # of one that was killed too
         taken.append(actor)
         return actor
 
-    def close(seats):
-        FREE.extend(seats.actors)
-        taken[:] = [actor for actor in taken if actor not in seats.actors]
+    def close(slots):
+        FREE.extend(slots.actors)
+        taken[:] = [actor for actor in taken if actor not in slots.actors]
 
-    monkeypatch.setattr(Seats, "_start", start)
-    monkeypatch.setattr(Seats, "close", close)
+    monkeypatch.setattr(ActorSlots, "_start", start)
+    monkeypatch.setattr(ActorSlots, "close", close)
     yield
     FREE.extend(taken)
 

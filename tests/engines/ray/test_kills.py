@@ -13,7 +13,7 @@ import pytest
 
 from coterie.engines.policy import Policy
 from coterie.engines.ray import Ray
-from coterie.engines.ray.cluster import Seats
+from coterie.engines.ray.cluster import ActorSlots
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import quadratic
@@ -69,8 +69,8 @@ def test_a_deadline_leaves_out_a_slow_actor():
     problem = quadratic(8)
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
         fed.ask(double, x=PerRow(np.ones(8)))  # which imports the work
-        fed._courier.policy = Policy(deadline=1.0, retries=0)
-        pid = ray.get(fed._seats.actors[1].pid.remote())
+        fed._retry.policy = Policy(deadline=1.0, retries=0)
+        pid = ray.get(fed._slots.actors[1].pid.remote())
         os.kill(pid, signal.SIGSTOP)
         try:
             replies = fed.ask(double, x=PerRow(np.ones(8)))
@@ -81,15 +81,15 @@ def test_a_deadline_leaves_out_a_slow_actor():
 
 def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
     sent = {"down": 0, "up": 0}
-    send = Seats.send
+    send = ActorSlots.send
 
-    def counting(seats, messages, timeout):
-        answers = send(seats, messages, timeout)
+    def counting(slots, messages, timeout):
+        answers = send(slots, messages, timeout)
         sent["down"] += sum(map(len, messages.values()))
         sent["up"] += sum(map(len, answers.values()))
         return answers
 
-    monkeypatch.setattr(Seats, "send", counting)
+    monkeypatch.setattr(ActorSlots, "send", counting)
     problem = quadratic(8)
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
         fed.ask(double, x=PerRow(np.ones(8)))
@@ -102,9 +102,9 @@ def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
 def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path, monkeypatch):
     rng = np.random.default_rng(seed)
     moments = set(rng.integers(1, undisturbed["exchanges"], 2 if seed == 0 else 6).tolist())
-    seats, killed = [], []
-    opened = Seats.open
-    monkeypatch.setattr(Seats, "open", lambda self, *args: (seats.append(self), opened(self, *args))[1])
+    slots, killed = [], []
+    opened = ActorSlots.open
+    monkeypatch.setattr(ActorSlots, "open", lambda self, *args: (slots.append(self), opened(self, *args))[1])
 
     def kill(pid):
         os.kill(pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path
 
     def watch(exchanged):
         if exchanged.number in moments:
-            victim = seats[0].actors[int(rng.integers(2))]
+            victim = slots[0].actors[int(rng.integers(2))]
             threading.Timer(rng.exponential(0.003), kill, [ray.get(victim.pid.remote(), timeout=30)]).start()
 
     same(run(home(tmp_path, rows), folder=tmp_path / "state", watch=watch), undisturbed)
@@ -156,6 +156,6 @@ def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
     problem = quadratic(8)
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
         fed.ask(double, x=PerRow(np.ones(8)))
-        os.kill(ray.get(fed._seats.actors[0].pid.remote()), signal.SIGKILL)
+        os.kill(ray.get(fed._slots.actors[0].pid.remote()), signal.SIGKILL)
         with pytest.raises(CoterieError, match=r"site 0 .*begin with empty folders"):
             fed.ask(double, x=PerRow(np.ones(8)))

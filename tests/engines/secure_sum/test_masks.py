@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.engines.secure_sum import masks
+from coterie.engines.secure_sum import crypto
 from coterie.errors import CoterieError
 
 # RFC 7748, section 6.1
@@ -16,20 +16,20 @@ COMMON = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c
 
 
 def test_x25519():
-    assert masks.public(ALICE) == ALICE_PUBLIC and masks.public(BOB) == BOB_PUBLIC
-    assert masks.agree(ALICE, BOB_PUBLIC, b"p") == masks.agree(BOB, ALICE_PUBLIC, b"p") == masks.derive(COMMON, b"p")
-    assert masks.agree(ALICE, BOB_PUBLIC, b"q") != masks.agree(ALICE, BOB_PUBLIC, b"p")
+    assert crypto.public(ALICE) == ALICE_PUBLIC and crypto.public(BOB) == BOB_PUBLIC
+    assert crypto.agree(ALICE, BOB_PUBLIC, b"p") == crypto.agree(BOB, ALICE_PUBLIC, b"p") == crypto.derive(COMMON, b"p")
+    assert crypto.agree(ALICE, BOB_PUBLIC, b"q") != crypto.agree(ALICE, BOB_PUBLIC, b"p")
 
 
 def test_a_public_key_that_makes_the_secret_known_is_refused():
     with pytest.raises(CoterieError, match="not sound"):
-        masks.agree(ALICE, bytes(32), b"p")
+        crypto.agree(ALICE, bytes(32), b"p")
 
 
 def test_hkdf():
     """RFC 5869, test case 3: no salt, no info; the first 32 bytes of its output."""
     expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
-    assert masks.derive(b"\x0b" * 22, b"").hex() == expected
+    assert crypto.derive(b"\x0b" * 22, b"").hex() == expected
 
 
 def test_chacha20():
@@ -40,9 +40,9 @@ def test_chacha20():
         "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
         "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
     )
-    words = masks.stream(bytes(32), 8)
+    words = crypto.stream(bytes(32), 8)
     assert words.shape == (8, 2) and words.astype("<u8").tobytes().hex() == expected
-    assert masks.stream(bytes(32), 0).shape == (0, 2)
+    assert crypto.stream(bytes(32), 0).shape == (0, 2)
 
 
 def test_chacha20_poly1305():
@@ -53,12 +53,12 @@ def test_chacha20_poly1305():
         b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, "
         b"sunscreen would be it."
     )
-    sealed = masks.seal(key, text, bound, nonce)
+    sealed = crypto.seal(key, text, bound, nonce)
     assert sealed[:12] == nonce and sealed[12:28].hex() == "d31a8d34648e60db7b86afbc53ef7ec2"
     assert sealed[-16:].hex() == "1ae10b594f09e26a7e902ecbd0600691"
-    assert masks.unseal(key, sealed, bound) == text
+    assert crypto.unseal(key, sealed, bound) == text
     for broken in (sealed[:-1] + b"\0", sealed[:5], b""):
         with pytest.raises(CoterieError, match="cannot be opened"):
-            masks.unseal(key, broken, bound)
+            crypto.unseal(key, broken, bound)
     with pytest.raises(CoterieError, match="cannot be opened"):
-        masks.unseal(key, sealed, b"other")
+        crypto.unseal(key, sealed, b"other")

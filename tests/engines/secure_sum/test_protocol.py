@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.secure_sum import Collector, Identity, Party, Secure, masks
+from coterie.engines.secure_sum import Collector, Identity, Party, Secure, crypto
 from coterie.engines.secure_sum.fixed_point import add, decode, encode, subtract
 from coterie.engines.secure_sum.round import Round
 from coterie.engines.secure_sum.settings import signed
@@ -155,11 +155,11 @@ def test_fixed_keys_give_fixed_bytes(monkeypatch):
     reply = table.masked(tally, "s1", {"x": np.array([0.5, -3.0])})
 
     def prg(key):
-        stream = masks.stream(key, 2).astype("<u8").tobytes()
+        stream = crypto.stream(key, 2).astype("<u8").tobytes()
         return [int.from_bytes(stream[i : i + 16], "little") for i in (0, 16)]
 
-    own = prg(masks.derive(seed, purpose))
-    before, after = (prg(masks.agree(secret["s1"], masks.public(secret[j]), purpose)) for j in ("s0", "s2"))
+    own = prg(crypto.derive(seed, purpose))
+    before, after = (prg(crypto.agree(secret["s1"], crypto.public(secret[j]), purpose)) for j in ("s0", "s2"))
     numbers = [2**63, -3 * 2**64]
     expected = [(x + b + up - down) % 2**128 for x, b, up, down in zip(numbers, own, after, before, strict=True)]
     assert [int(low) + (int(high) << 64) for low, high in reply["words"]] == expected
@@ -209,8 +209,8 @@ def test_a_late_sum_of_a_site_that_was_given_up_stays_hidden():
         tally.reveal(name, table.parties[name].unmask(passed(question)))
     np.testing.assert_array_equal(tally.result()[1]["x"][0][0], 28.0)
     for name in table.names[1:]:
-        key = masks.agree(tally._secret("s0"), tally._round.keys[name].public, tally._round.purpose())
-        late = subtract(late, masks.stream(key, 4000))
+        key = crypto.agree(tally._secret("s0"), tally._round.keys[name].public, tally._round.purpose())
+        late = subtract(late, crypto.stream(key, 4000))
     assert stats.chisquare(np.bincount(late.view(np.uint8).reshape(-1), minlength=256)).pvalue > 1e-5
 
 
@@ -354,7 +354,7 @@ def test_keys_of_strangers_other_runs_and_other_settings_are_refused():
             table.masked(tally, "s0", of(0))
     tally = table.open()
     forged = passed(tally.request)
-    forged["keys"][1][1] = masks.public(bytes(range(32)))  # a key whose private half the coordinator knows
+    forged["keys"][1][1] = crypto.public(bytes(range(32)))  # a key whose private half the coordinator knows
     with pytest.raises(CoterieError, match="s0 refuses the key of s1"):
         table.parties["s0"].check(forged)
     stranger = passed(tally.request)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.engines.secure_sum.shamir import PRIME, join, split
+from coterie.engines.secure_sum.crypto import PRIME, join_secret, split_secret
 from coterie.errors import CoterieError
 
 SECRETS = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([bytes(32), b"\xff" * 32]))
@@ -15,9 +15,9 @@ SECRETS = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([bytes(
 @given(data=st.data(), secret=SECRETS, n=st.integers(1, 12))
 def test_any_t_shares_give_the_secret(data, secret, n):
     t = data.draw(st.integers(1, n))
-    shares = dict(enumerate(split(secret, t, n), 1))
+    shares = dict(enumerate(split_secret(secret, t, n), 1))
     some = data.draw(st.permutations(sorted(shares)))[: data.draw(st.integers(t, n))]
-    assert join({x: shares[x] for x in some}) == secret
+    assert join_secret({x: shares[x] for x in some}) == secret
 
 
 def test_the_modulus_is_prime():
@@ -33,7 +33,7 @@ def test_the_modulus_is_prime():
 @given(secret=SECRETS, other=SECRETS, t=st.integers(2, 6))
 def test_fewer_shares_fit_every_secret(secret, other, t):
     """For t - 1 shares of one secret there is a polynomial through them for any other: Lagrange's through 0."""
-    shares = split(secret, t, t)
+    shares = split_secret(secret, t, t)
     points = {0: int.from_bytes(other, "big")} | {x: int.from_bytes(shares[x - 1], "big") for x in range(1, t)}
     last = 0
     for x, y in points.items():
@@ -43,13 +43,13 @@ def test_fewer_shares_fit_every_secret(secret, other, t):
                 over, under = over * (t - z) % PRIME, under * (x - z) % PRIME
         last = (last + y * over * pow(under, -1, PRIME)) % PRIME
     forged = {x: shares[x - 1] for x in range(1, t)} | {t: last.to_bytes(33, "big")}
-    assert join(forged) == other
+    assert join_secret(forged) == other
 
 
 def test_fixed_coefficients_give_fixed_shares():
     """Secret 1, slope 2, curvature 3: 1 + 2 x + 3 x^2."""
     drawn = iter([(2).to_bytes(49, "big"), (3).to_bytes(49, "big")])
-    shares = split((1).to_bytes(32, "big"), 3, 4, lambda size: next(drawn))
+    shares = split_secret((1).to_bytes(32, "big"), 3, 4, lambda size: next(drawn))
     assert [int.from_bytes(s, "big") for s in shares] == [6, 17, 34, 57]
     assert {len(s) for s in shares} == {33}
 
@@ -57,9 +57,9 @@ def test_fixed_coefficients_give_fixed_shares():
 def test_what_is_no_share_is_refused():
     for shares in ({}, {1: b"short"}, {1: b"\xff" * 33}):
         with pytest.raises(CoterieError, match="no shares"):
-            join(shares)
+            join_secret(shares)
     with pytest.raises(CoterieError, match="do not belong together"):
-        join({1: (PRIME - 1).to_bytes(33, "big")})
+        join_secret({1: (PRIME - 1).to_bytes(33, "big")})
     for secret, t, n in ((b"short", 1, 2), (os.urandom(32), 3, 2), (os.urandom(32), 0, 2)):
         with pytest.raises(CoterieError, match="cannot be shared"):
-            split(secret, t, n)
+            split_secret(secret, t, n)

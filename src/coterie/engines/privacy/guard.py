@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.engines import checkpoint, wire
 from coterie.engines.privacy.account import Event, accounting, epsilon
-from coterie.engines.privacy.at_home import ABOUT_ROWS, PUBLIC, clipped
+from coterie.engines.privacy.client_work import ABOUT_ROWS, PUBLIC, clipped
 from coterie.engines.requests import NUMBERED, Answer, answered, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name

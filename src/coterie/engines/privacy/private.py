@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.engines.base import addressed, grouped
+from coterie.engines.message_layout import addressed, grouped
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.account import Account, Event, accounting, noise_for
-from coterie.engines.privacy.at_home import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
+from coterie.engines.privacy.client_work import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Ints, PerCluster, PerRow, Replies, Sums, To, Work, work_name
 

@@ -69,7 +69,7 @@ def leave() -> None:
         library().shutdown()
 
 
-class Seat:
+class ActorSlot:
     """What an actor is: the process where one site lives. A new one is empty until it is opened."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Seat:
         return os.getpid()
 
 
-class Seats:
+class ActorSlots:
     """The actors of all sites.
 
     Parameters
@@ -164,10 +164,10 @@ class Seats:
         return len(self.actors)
 
     def _start(self) -> Any:
-        return library().remote(Seat).options(max_restarts=-1, **self._actor).remote()
+        return library().remote(ActorSlot).options(max_restarts=-1, **self._actor).remote()
 
     def open(self, openings: Sequence[tuple[Any, ...]], here: bool = False) -> list[tuple[Any, Ints]]:
-        """Open all sites, each with its arguments of :meth:`Seat.open`, which are kept for when an actor comes back.
+        """Open all sites, each with its arguments of :meth:`ActorSlot.open`, kept for when an actor comes back.
 
         ``here``: the shards are at the actors, and need not be made.
         """

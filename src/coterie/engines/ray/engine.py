@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from coterie import files
 from coterie.data.columns import as_name, as_names
-from coterie.engines.base import roster, shares
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
+from coterie.engines.message_layout import roster, shares
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
-from coterie.engines.ray.cluster import Parts, Seats
+from coterie.engines.ray.cluster import ActorSlots, Parts
 from coterie.engines.ray.loading import load
 from coterie.engines.ray.shards import Asked
 from coterie.errors import CoterieError
@@ -104,14 +104,14 @@ class Ray(Coordinator):
             arrays = known[0].clusters, shares(m, weights), known[0].ids
         self._begun = cluster.join(address)
         try:
-            self._seats = Seats(n, actor or {})
+            self._slots = ActorSlots(n, actor or {})
             if isinstance(objective, Asked):
-                makes, data, agreed = load(self._seats, objective)
+                makes, data, agreed = load(self._slots, objective)
                 self.problem, self.terms = agreed.problem, agreed.terms
                 self.levels, self.notes = agreed.levels, agreed.notes
             elif known is not None:
                 data = (cluster.library().put(pickle.dumps((objective, *arrays))),)
-            found = self._seats.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
+            found = self._slots.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
             clients, where = known or gathered(found)
             super().__init__(clients, where, policy=policy, journal=journal, watch=watch)
         except BaseException:
@@ -205,21 +205,21 @@ class Ray(Coordinator):
             tuple(a[rows] if a is not None and len(a) else None for a in (fitted.client, fitted.client_cov))
             for rows in self.sites
         ]
-        seats = zip(self._seats.actors, told, strict=True)
-        cluster.get([actor.write.remote(place, *own) for actor, own in seats])
+        slots = zip(self._slots.actors, told, strict=True)
+        cluster.get([actor.write.remote(place, *own) for actor, own in slots])
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """All sites at once; see :meth:`coterie.engines.coordinator.Coordinator.exchange`."""
         self.ledger.bytes_down += sum(map(len, messages.values()))
-        answers = self._seats.send(messages, timeout)
+        answers = self._slots.send(messages, timeout)
         self.ledger.bytes_up += sum(map(len, answers.values()))
         return answers
 
     def close(self) -> None:
         """End the actors, and Ray too where it was begun here."""
-        seats: Seats | None = self.__dict__.pop("_seats", None)
-        if seats is not None:
-            seats.close()
+        slots: ActorSlots | None = self.__dict__.pop("_slots", None)
+        if slots is not None:
+            slots.close()
         if self.__dict__.pop("_begun", False):
             cluster.leave()
 
@@ -247,7 +247,7 @@ def _part(rows: Ints, data: bytes) -> Parts:
 def _openings(
     makes: Sequence[Callable[..., Parts]], folder: Path | None, options: Mapping[str, Any], data: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
-    """The arguments of :meth:`coterie.engines.ray.cluster.Seat.open` for every site."""
+    """The arguments of :meth:`coterie.engines.ray.cluster.ActorSlot.open` for every site."""
     works = cluster.own_works()
     folders = [None if folder is None else folder.absolute() / f"site-{s}" for s in range(len(makes))]
     return [(m, f"site {s}", folders[s], works, dict(options), *data) for s, m in enumerate(makes)]

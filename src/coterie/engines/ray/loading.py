@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.ray.agree import Agreed, agree, design_of, finest, scale_of
-from coterie.engines.ray.cluster import Seats, get
+from coterie.engines.ray.cluster import ActorSlots, get
+from coterie.engines.ray.shard_schema import Agreed, agree, design_of, finest, scale_of
 from coterie.engines.ray.shards import Asked, Plan, Shard, again
 
 Loaded = tuple[list[Any], tuple[Any, ...], Agreed]
 
 
-def load(seats: Seats, asked: Asked) -> Loaded:
+def load(slots: ActorSlots, asked: Asked) -> Loaded:
     """Let every actor read its shard.
 
     Clients whose rows lie in two shards are found by the hashes of their labels, and their rows move from actor to
@@ -27,20 +27,20 @@ def load(seats: Seats, asked: Asked) -> Loaded:
     data : references
     agreed : Agreed
     """
-    n, first = len(seats), seats.actors[0]
+    n, first = len(slots), slots.actors[0]
     plan = first.run.remote(Plan.of, asked, n)
-    get([actor.read.remote(Shard, plan, s) for s, actor in enumerate(seats.actors)])
-    torn = None if get(first.run.remote(_uneven, plan)) else _twice(get(seats.do("ids", [()] * n)))
+    get([actor.read.remote(Shard, plan, s) for s, actor in enumerate(slots.actors)])
+    torn = None if get(first.run.remote(_uneven, plan)) else _twice(get(slots.do("ids", [()] * n)))
     if torn is None or len(torn):
-        given = seats.do("give", [(torn,)] * n, returns=n)
-        get(seats.do("take", [[given[g][s] for g in range(n)] for s in range(n)]))
-    design = first.run.remote(design_of, plan, *seats.do("digest", [()] * n))
-    built = seats.do("build", [(design,)] * n)
+        given = slots.do("give", [(torn,)] * n, returns=n)
+        get(slots.do("take", [[given[g][s] for g in range(n)] for s in range(n)]))
+    design = first.run.remote(design_of, plan, *slots.do("digest", [()] * n))
+    built = slots.do("build", [(design,)] * n)
     scale = get(first.run.remote(scale_of, design, *built))
-    triangles = [] if scale is None else get(seats.do("triangle", [(scale,)] * n))
+    triangles = [] if scale is None else get(slots.do("triangle", [(scale,)] * n))
     agreed = get(first.run.remote(agree, plan, design, triangles, *built))
     common = *finest(asked, agreed), agreed.weight
-    get(seats.do("settle", [common] * n))
+    get(slots.do("settle", [common] * n))
     makes = [partial(_again, s, torn, common) for s in range(n)]
     return makes, (plan, design), agreed
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.replies import most
-from coterie.engines.secure_sum import fixed_point, masks, shamir
+from coterie.engines.secure_sum import crypto, fixed_point
+from coterie.engines.secure_sum.crypto import seed_check
 from coterie.engines.secure_sum.fixed_point import Words
 from coterie.engines.secure_sum.layout import Layout, unpack, where
-from coterie.engines.secure_sum.masks import seed_check
-from coterie.engines.secure_sum.round import Bools, Key, Round, read_lives, thinnest
+from coterie.engines.secure_sum.round import Bools, Key, Round, read_lives, smallest_group
 from coterie.engines.secure_sum.settings import Secure
 from coterie.errors import CoterieError
 from coterie.federation import Ints
@@ -86,7 +86,7 @@ class Collector:
     def check(self, groups: Mapping[str, Ints]) -> None:
         """Raise a CoterieError if a group has clients at fewer than ``min_sites`` sites, all of them counted."""
         present, cover = _cover(groups)
-        thin = thinnest(cover, self.least)
+        thin = smallest_group(cover, self.least)
         if thin is not None:
             raise CoterieError(
                 f"Group {present[thin[0]]} of a secure sum has clients at {thin[1]} of the sites, and min_sites is "
@@ -118,7 +118,7 @@ class Collector:
 
     def enough(self, present: Ints, cover: Bools) -> None:
         """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
-        thin = thinnest(cover, self.least)
+        thin = smallest_group(cover, self.least)
         if thin is not None:
             raise BelowQuorum(
                 f"{thin[1]} of the sites with clients in group {present[thin[0]]} take part in a secure sum, and "
@@ -229,7 +229,7 @@ class Tally:
         """Keep a site's shares; a CoterieError if they have not the form of them."""
         shares = reply.get("shares")
         sound = isinstance(shares, list) and [len(s) for s in shares if isinstance(s, bytes)] == (
-            [shamir.SHARE] * len(self._round.names)
+            [crypto.SHARE] * len(self._round.names)
         )
         if not sound or reply.get("round") != self._round.digest:
             raise CoterieError(f"{name} sent no shares of the secure sum it was asked to open.")
@@ -288,15 +288,15 @@ class Tally:
         """A site's words without its own mask and without those it shares with sites whose words are not here."""
         layout, purpose = self._came[name][1], self._round.purpose()
         widths = np.array(layout.widths(), np.int64)
-        words = fixed_point.subtract(words, masks.stream(masks.derive(self._secret(name), purpose), len(words)))
+        words = fixed_point.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
         for other in self._round.names:
             common = self._round.common(name, other)
             if other in self._came or not common.any():
                 continue
-            key = masks.agree(self._secret(other), self._round.keys[name].public, purpose)
+            key = crypto.agree(self._secret(other), self._round.keys[name].public, purpose)
             combine = fixed_point.subtract if name < other else fixed_point.add
             at = where(common, widths)
-            words[at] = combine(words[at], masks.stream(key, int(widths[common].sum())))
+            words[at] = combine(words[at], crypto.stream(key, int(widths[common].sum())))
         return words
 
     def _secret(self, owner: str) -> bytes:
@@ -309,11 +309,11 @@ class Tally:
         for turn in range(len(helpers) if len(helpers) > t else 1):
             some = [helpers[(turn + i) % len(helpers)] for i in range(t)]
             try:
-                secret = shamir.join({places.index(h) + 1: self._revealed[h][column] for h in some})
+                secret = crypto.join_secret({places.index(h) + 1: self._revealed[h][column] for h in some})
             except CoterieError:
                 continue
             came = owner in self._came
-            if (seed_check(secret) == key.check) if came else (masks.public(secret) == key.public):
+            if (seed_check(secret) == key.check) if came else (crypto.public(secret) == key.public):
                 self._secrets[owner] = secret
                 return secret
         raise CoterieError(f"The shares that sites revealed of the keys of {owner} do not belong together.")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from coterie.engines.requests import Refusal
-from coterie.engines.secure_sum import fixed_point, masks, shamir
+from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.layout import pack, where
-from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, thinnest
+from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, smallest_group
 from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
 from coterie.errors import CoterieError
 
@@ -80,16 +80,18 @@ class Party:
         bound = self._context(lives)
         epoch = max(self.state["epoch"] + 1, time.time_ns())  # rises even where a site has lost its memory
         secret, seed = self._entropy(32), self._entropy(32)
-        public, check = masks.public(secret), masks.seed_check(seed)
+        public, check = crypto.public(secret), crypto.seed_check(seed)
         unsigned = Key(epoch, public, check, b"")
         key = Key(epoch, public, check, self._identity.sign(unsigned.statement(self.name, bound)))
-        both = zip(*(shamir.split(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)), strict=True)
+        both = zip(
+            *(crypto.split_secret(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)), strict=True
+        )
         shares = {
-            peer: masks.seal(
+            peer: crypto.seal(
                 self._channel(self.name, peer, bound),
                 of_seed + of_secret,
                 key.bound(self.name, peer, bound),
-                self._entropy(masks.NONCE),
+                self._entropy(crypto.NONCE),
             )
             if peer in lives
             else b""
@@ -105,7 +107,7 @@ class Party:
         mine = round_.keys.get(self.name)
         if mine is None or not self.state["secret"] or mine.public != self.state["public"]:
             raise Refusal(f"{self.name} does not hold the key it is asked to use: it must join secure sums again.")
-        thin = thinnest(round_.cover, self._least)
+        thin = smallest_group(round_.cover, self._least)
         if thin is not None:
             raise Refusal(f"{self.name} refuses a sum over {thin[1]} sites (min_sites {self._least}).")
         return round_
@@ -126,15 +128,15 @@ class Party:
         if layout.names and layout.rows != len(mine):
             raise Refusal(f"{self.name} has sums of {layout.rows} groups and was asked for {len(mine)}.")
         widths, purpose = np.array(layout.widths(), np.int64), round_.purpose()
-        words = fixed_point.add(words, masks.stream(masks.derive(self.state["seed"], purpose), len(words)))
+        words = fixed_point.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
         for peer, key in round_.keys.items():
             common = round_.common(self.name, peer)
             if peer == self.name or not layout.names or not common.any():
                 continue
-            secret = masks.agree(self.state["secret"], key.public, purpose)
+            secret = crypto.agree(self.state["secret"], key.public, purpose)
             combine = fixed_point.add if self.name < peer else fixed_point.subtract
             at = where(common, widths)
-            words[at] = combine(words[at], masks.stream(secret, int(widths[common].sum())))
+            words[at] = combine(words[at], crypto.stream(secret, int(widths[common].sum())))
         sent = self._identity.sign(round_.sent(self.name, self._context(round_.lives)))
         reply = {"round": round_.digest, "layout": layout.as_dict(), "words": words, "sent": sent}
         return reply | self.join(round_.lives)
@@ -186,7 +188,7 @@ class Party:
         found = []
         for (owner, key), came, sealed in zip(round_.keys.items(), answered, request["shares"], strict=True):
             share = self._opened(owner, key, sealed, bound)
-            found.append(share[: shamir.SHARE] if came else share[shamir.SHARE :])
+            found.append(share[: crypto.SHARE] if came else share[crypto.SHARE :])
         return {"round": round_.digest, "shares": found}
 
     def _question(self, request: Mapping[str, Any]) -> tuple[Round, Bools, bytes]:
@@ -195,7 +197,7 @@ class Party:
         answered: Bools = np.asarray(request["answered"])
         if answered.dtype != bool or answered.shape != (len(round_.names),):
             raise Refusal("A secure sum was to be opened without saying who answered.")
-        thin = thinnest(round_.cover[:, answered], self._least)
+        thin = smallest_group(round_.cover[:, answered], self._least)
         if thin is not None:
             raise Refusal(f"{self.name} does not open a sum over {thin[1]} sites (min_sites {self._least}).")
         return round_, answered, self._context(round_.lives)
@@ -238,7 +240,7 @@ class Party:
         if owner not in self._peers:
             raise Refusal(f"{self.name} does not know {owner}: use the same sites everywhere.")
         try:
-            return masks.unseal(self._channel(owner, self.name, bound), sealed, key.bound(owner, self.name, bound))
+            return crypto.unseal(self._channel(owner, self.name, bound), sealed, key.bound(owner, self.name, bound))
         except CoterieError as problem:
             raise Refusal(f"{self.name} cannot open its share of the keys of {owner}.") from problem
 

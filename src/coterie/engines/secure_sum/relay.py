@@ -1,4 +1,4 @@
-"""Secure sums over a courier: what a coordinator does around its exchange of a ``total``."""
+"""Secure sums over the engines: what a coordinator does around its exchange of a ``total``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.courier import Courier
+from coterie.engines.retry import Retry
 from coterie.engines.secure_sum.collector import Collector, Tally
 from coterie.engines.secure_sum.party import Party
 from coterie.engines.secure_sum.settings import Identity, Secure
@@ -28,11 +28,11 @@ class Relay:
     Parameters
     ----------
     secure : Secure
-    courier : Courier
+    retry : Retry
     """
 
-    def __init__(self, secure: Secure, courier: Courier) -> None:
-        self._courier, self._collector = courier, Collector(secure)
+    def __init__(self, secure: Secure, retry: Retry) -> None:
+        self._retry, self._collector = retry, Collector(secure)
 
     def total(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> Hidden:
         """A sum that is about to be asked for.
@@ -46,8 +46,8 @@ class Relay:
         beside : dict
             What every request says beside.
         """
-        named = {self._courier.names[s]: g for s, g in groups.items()}
-        return Hidden(self._courier, self._collector, named, unequal, beside)
+        named = {self._retry.names[s]: g for s, g in groups.items()}
+        return Hidden(self._retry, self._collector, named, unequal, beside)
 
 
 class Hidden:
@@ -61,13 +61,13 @@ class Hidden:
 
     def __init__(
         self,
-        courier: Courier,
+        retry: Retry,
         collector: Collector,
         groups: Mapping[str, Ints],
         unequal: bool,
         beside: Mapping[str, Any],
     ) -> None:
-        self._courier, self._collector = courier, collector
+        self._retry, self._collector = retry, collector
         self._groups, self._unequal, self._beside = groups, unequal, beside
         self._tally: Tally | None = None
         self._away: dict[str, str] = {}
@@ -83,7 +83,7 @@ class Hidden:
         BelowQuorum
             If those that can take part are too few.
         """
-        names, collector, gone = self._courier.names, self._collector, set[str]()
+        names, collector, gone = self._retry.names, self._collector, set[str]()
         for anew in (True, False):  # first who is new says so, then all make keys for those who are there
             outside = set(collector.outside(list(self._groups))) - gone
             if outside and anew:
@@ -100,27 +100,27 @@ class Hidden:
 
     def _join(self, sites: list[int], anew: bool) -> set[str]:
         """Let sites join; those that did not."""
-        names, told = self._courier.names, dict(self._collector.lives)
+        names, told = self._retry.names, dict(self._collector.lives)
         self._collector.asked |= {names[s] for s in sites}
-        joining = self._courier.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
+        joining = self._retry.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
         self._missed()
         self._collector.agree(joining.values())
-        _each(self._courier, joining, lambda name, reply: self._collector.joined(name, reply, told, anew))
+        _each(self._retry, joining, lambda name, reply: self._collector.joined(name, reply, told, anew))
         self._missed()
         return {names[s] for s in sites if s not in joining}
 
     def _missed(self) -> None:
         """Remember what keeps sites of this sum away."""
-        self._away |= {name: text for name, text in self._courier.troubles.items() if name in self._groups}
+        self._away |= {name: text for name, text in self._retry.troubles.items() if name in self._groups}
 
     def take(self, found: dict[int, Any]) -> None:
         """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
         if self._tally is None:
             return
-        tally, names = self._tally, self._courier.names
-        _each(self._courier, found, lambda name, reply: tally.take(name, reply["values"]))
-        self._courier.judge({names.index(name): text for name, text in tally.disagreeing().items()}, found)
-        self._away |= self._courier.troubles
+        tally, names = self._tally, self._retry.names
+        _each(self._retry, found, lambda name, reply: tally.take(name, reply["values"]))
+        self._retry.judge({names.index(name): text for name, text in tally.disagreeing().items()}, found)
+        self._away |= self._retry.troubles
         for reply in found.values():
             reply["values"] = {}
 
@@ -133,9 +133,9 @@ class Hidden:
             If a group or the helpers are too few.
         """
         if self._tally is None or not found:
-            self._courier.troubles = self._away
+            self._retry.troubles = self._away
             return
-        tally, names = self._tally, self._courier.names
+        tally, names = self._tally, self._retry.names
         for kind, about, use in (
             ("confirm", tally.candidates, tally.confirm),
             ("unmask", tally.questions, tally.reveal),
@@ -145,17 +145,17 @@ class Hidden:
             for helpers in (list(found), rest):
                 if not tally.enough(kind):
                     asked = {s: {"kind": kind, **self._beside, **questions[names[s]]} for s in helpers}
-                    _each(self._courier, self._courier.collect(asked, {}), use)
-        self._courier.troubles = self._away
+                    _each(self._retry, self._retry.collect(asked, {}), use)
+        self._retry.troubles = self._away
         self.sums = tally.result()
 
 
-def _each(courier: Courier, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
+def _each(retry: Retry, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
     """Give every reply to ``use``; those it refuses are judged."""
     wrong = {}
     for site, reply in found.items():
         try:
-            use(courier.names[site], reply)
+            use(retry.names[site], reply)
         except CoterieError as problem:
             wrong[site] = str(problem)
-    courier.judge(wrong, found)
+    retry.judge(wrong, found)

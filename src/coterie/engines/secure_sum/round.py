@@ -143,7 +143,7 @@ class Round:
         return b"coterie secure sum mask" + self.digest
 
 
-def thinnest(cover: Bools, least: int) -> tuple[int, int] | None:
+def smallest_group(cover: Bools, least: int) -> tuple[int, int] | None:
     """A row of ``cover`` (groups, sites) with fewer than ``least`` sites but not none, and how many; or None."""
     left = cover.sum(axis=1)
     found = np.flatnonzero((left > 0) & (left < least))

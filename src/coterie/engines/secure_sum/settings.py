@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie import files
 from coterie.engines import wire
-from coterie.engines.secure_sum import masks
+from coterie.engines.secure_sum import crypto
 from coterie.errors import CoterieError
 
 _TITLE = "coterie identity 1"
@@ -106,7 +106,7 @@ class Identity:
             raise CoterieError(f"An identity has 64 bytes, not {len(secret)}.")
         self._secret = secret
         self._signing = Ed25519PrivateKey.from_private_bytes(secret[:32])
-        self.public = self._signing.public_key().public_bytes_raw() + masks.public(secret[32:])
+        self.public = self._signing.public_key().public_bytes_raw() + crypto.public(secret[32:])
 
     @classmethod
     def new(cls, entropy: Callable[[int], bytes] = os.urandom) -> Identity:
@@ -139,7 +139,7 @@ class Identity:
 
     def channel(self, peer: bytes, purpose: bytes) -> bytes:
         """The key that this site and the owner of the public identity ``peer`` share for ``purpose``."""
-        return masks.agree(self._secret[32:], peer[32:], purpose)
+        return crypto.agree(self._secret[32:], peer[32:], purpose)
 
 
 def signed(signature: bytes, data: bytes, public: bytes) -> bool:

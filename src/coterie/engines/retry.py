@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.engines import replies, wire
-from coterie.engines.addresses import Part, tally
 from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
+from coterie.engines.routing import Part, tally
 from coterie.errors import CoterieError
 
 Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
@@ -17,7 +17,7 @@ MOST_PATIENCE = 4
 _AWAY = "did not answer in time before, and is asked again later"
 
 
-class Courier:
+class Retry:
     """Carries the requests of an exchange to sites, by a policy, and numbers them.
 
     Numbers rise from request to request, so that a site tells a late one, or a copy of one, from what it was asked
@@ -115,7 +115,7 @@ class Courier:
         behind = []
         for site, data in answers.items():
             answer = replies.read(data, requests[site])
-            if not isinstance(answer, replies.Trouble):
+            if not isinstance(answer, replies.ReplyFault):
                 found[site] = answer
                 self.troubles.pop(self.names[site], None)
             else:
@@ -138,14 +138,14 @@ class Courier:
     def judge(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
         """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
         for site, text in wrong.items():
-            self._hopeless(site, replies.Trouble("broken", text), 0)
+            self._hopeless(site, replies.ReplyFault("broken", text), 0)
             del found[site]
 
     def need(self, asked: Mapping[int, Part], found: Mapping[int, Any]) -> None:
         """Raise BelowQuorum unless enough of the clients that were ``asked`` answered."""
         short = self._short(asked, found)
         if short is not None:
-            why = said(self.troubles)
+            why = reasons(self.troubles)
             if self.late:
                 raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
             raise Refused(
@@ -179,7 +179,7 @@ class Courier:
         k = 1 + max((int(part.present[-1]) for part in asked.values()), default=-1)
         return self.policy.shortage(tally(asked.values(), k), tally((asked[s] for s in sites if s in asked), k))
 
-    def _hopeless(self, site: int, trouble: replies.Trouble, strikes: int) -> bool:
+    def _hopeless(self, site: int, trouble: replies.ReplyFault, strikes: int) -> bool:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
         name, strict = self.names[site], self.policy.strict
         self.troubles[name] = trouble.text
@@ -192,11 +192,11 @@ class Courier:
         return True
 
 
-def said(troubles: Mapping[str, str]) -> str:
+def reasons(troubles: Mapping[str, str]) -> str:
     """What is wrong with sites, in words: each reason once, with those that it is true of."""
-    reasons: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for name, text in troubles.items():
-        reasons.setdefault(text.removeprefix(f"Site '{name}': "), []).append(name)
-    if len(reasons) == 1 < len(troubles):
-        return next(iter(reasons)).rstrip(".")
-    return "; ".join(f"{', '.join(names)}: {text.rstrip('.')}" for text, names in reasons.items())
+        named.setdefault(text.removeprefix(f"Site '{name}': "), []).append(name)
+    if len(named) == 1 < len(troubles):
+        return next(iter(named)).rstrip(".")
+    return "; ".join(f"{', '.join(names)}: {text.rstrip('.')}" for text, names in named.items())

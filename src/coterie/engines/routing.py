@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.assemble import counts
-from coterie.engines.base import addressed, compact, grouped, pick
+from coterie.engines.message_layout import addressed, compact, grouped, pick
+from coterie.engines.reduction import counts
 from coterie.federation import By, Clusters, Ints, PerCluster, PerRow, Roster, Rows, To, readonly
 
 
