@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo federation-demo hospitals test soak lint format bench docs clean
+.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint    style and types only"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
+	@echo "make papers  make the papers' tables and figures again, into build/papers; one: make papers NAME=001/table1"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make clean   remove builds and the environment"
 
@@ -51,6 +52,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
+papers: $(VENV)/.papers
+	$(BIN)/python -m papers $(or $(NAME),--all)
+
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
@@ -65,6 +69,6 @@ $(VENV)/.made:
 	@touch $@
 
 # Stamps: installed again only when the requirements change.
-$(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs $(VENV)/.federation: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
+$(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.papers $(VENV)/.docs $(VENV)/.federation: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
 	$(PIP) --editable ".[$*]"
 	@touch $@

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.measure import Row
-from coterie.reproduce.outcome import Settings
-from coterie.reproduce.paper_003.digits import NETWORKS, OURS, alone_says, study
-from coterie.reproduce.paper_003.study import interval
+from papers.outcome import Settings
+from papers.paper_003.digits import NETWORKS, OURS, alone_says, study
+from papers.paper_003.study import interval
 
 SEEDS = 5
 CLIENTS_IN = "40 clients in 4 groups of rotated digits"

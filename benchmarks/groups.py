@@ -6,9 +6,9 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.numerics.kernels import Floats
-from coterie.reproduce.outcome import Settings
-from coterie.reproduce.paper_000.digits import FIRSTS, FOUND, HEADS, MODELS, RESTARTED, SEEDS, study, success
-from coterie.reproduce.paper_003.study import interval, spread
+from papers.outcome import Settings
+from papers.paper_000.digits import FIRSTS, FOUND, HEADS, MODELS, RESTARTED, SEEDS, study, success
+from papers.paper_003.study import interval, spread
 
 WHAT = "40 clients in 4 groups of rotated digits, 64-32-10"
 GOALS = {"pooled": 0.02, "Ditto": 0.02, "local": 0.15, "FedPer": 0.15}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.measure import Row, median_seconds
-from coterie.reproduce.paper_004 import exact
-from coterie.reproduce.paper_004.noisy_quadratic import Curve, average, simulate
+from papers.paper_004 import exact
+from papers.paper_004.noisy_quadratic import Curve, average, simulate
 
 RUNS, STEPS, GOAL = 1_000, 100_000, 20.0
 

@@ -11,14 +11,14 @@ from coterie.data.reading import prepare
 from coterie.data.simulate import donor_response
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
-from coterie.reproduce.outcome import Settings
-from coterie.reproduce.paper_001 import acceleration, bound
-from coterie.reproduce.paper_001.distances import ESTIMATORS
-from coterie.reproduce.paper_001.simulation import simulate
 from coterie.results.compare import Splits
 from coterie.results.compare import run as fit
 from coterie.results.metrics import client_losses
 from coterie.results.strengths import search
+from papers.outcome import Settings
+from papers.paper_001 import acceleration, bound
+from papers.paper_001.distances import ESTIMATORS
+from papers.paper_001.simulation import simulate
 
 GRID = [float(v) for v in np.logspace(-2, 2, 33)]
 

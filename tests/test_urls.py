@@ -149,8 +149,6 @@ COMMANDS = [
     ["train", "URL"],
     ["train", "CONFIG", "--out", "URL"],
     ["train", "CHECKPOINT"],
-    ["reproduce", "001/table-1", "--out", "URL"],
-    ["reproduce", "001/table-1", "--json", "URL"],
     ["data", "fetch", "chem97", "--out", "URL"],
     INIT,
     [*INIT[:2], "new", *INIT[3:], "--schema", "URL"],

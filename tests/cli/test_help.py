@@ -27,7 +27,6 @@ OPTIONS = {
     "train": ["--out", "--resume", "--strict"],
     "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
-    "reproduce": ["--json", "--out", "--seeds", "--quick"],
     "data": ["list", "show", "fetch"],
     "federation": [
         "init",

@@ -24,8 +24,6 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
-from coterie.reproduce.paper_004.exact import loss
-from coterie.reproduce.paper_004.noisy_quadratic import Curve
 
 M, D = 5, 3
 LISTENING = [{}, {"rules": Rules()}, {"remember": True}]
@@ -439,32 +437,6 @@ def test_numbers_of_another_length_are_refused_in_a_sentence():
 
 
 # Against independent computations
-
-
-@pytest.mark.parametrize("listening", [{}, {"rules": Rules()}])
-@pytest.mark.parametrize("alpha", [5 / 6, 0.5])
-@pytest.mark.parametrize("d", [1, 2])
-@pytest.mark.parametrize("kind", ["alone", "wga", "bc from zero", "bc"])
-def test_the_noisy_quadratic_has_the_expected_loss_of_the_exact_recursion(kind, d, alpha, listening):
-    """1,500 main clients that differ in their ids only, each with five collaborators of its own, are 1,500 runs."""
-    R, N, sigma, eta, beta, times = 1500, 5, 3.0, 0.05, 0.1, [1, 2, 5, 20, 60]
-    A0, A1 = ([[1.0]], [[2.0]]) if d == 1 else ([[2.0, 0.5], [0.5, 1.0]], [[1.0, -0.3], [-0.3, 3.0]])
-    A0, A1, x0, x1, start = np.array(A0), np.array(A1), np.zeros(d), np.full(d, 2.0), np.full(d, 1.5)
-    A = np.concatenate([np.tile(A0, (R, 1, 1)), np.tile(A1, (R * N, 1, 1))])
-    b = np.concatenate([np.tile(A0 @ x0, (R, 1)), np.tile(A1 @ x1, (R * N, 1))])
-    who = Collaborators(np.arange(R), np.repeat(np.arange(R), N), R + np.arange(R * N), np.full(R * N, 1 / N))
-    exchange = Exchange(who, Metric.plain(d), batch=1, **listening)
-    alpha = 0.0 if kind == "alone" else alpha
-    if kind.startswith("bc"):
-        first = "zero" if kind.endswith("zero") else "sample"
-        method = BiasCorrection(exchange=exchange, alpha=alpha, eta=eta, beta=beta, first=first)
-    else:
-        method, first, beta = WeightedAveraging(exchange=exchange, alpha=alpha, eta=eta), "zero", 0.0
-    fed = InProcess(NoisyQuadratic(A, b, sigma), seed=5)
-    expected = loss(Curve(A0, A1, x0, x1, sigma, N, eta, alpha, beta, start, int(first == "sample")), times)
-    for state, at in zip(method.run(fed, times, method.init(fed, np.tile(start, (R, 1)))), expected, strict=True):
-        seen = 0.5 * np.einsum("mi,ij,mj->m", state["x"] - x0, A0, state["x"] - x0)
-        assert abs(seen.mean() - at) < 3.0 * seen.std(ddof=1) / np.sqrt(R)
 
 
 def table(family, seed=0, counts=(6, 9, 4, 12), d=3):

@@ -202,7 +202,7 @@ def test_a_message_names_work_in_those_modules_of_the_package_alone_that_hold_an
     before = set(sys.modules)
     for name in (
         "coterie.deployment.flower.gate:x",
-        "coterie.cli.reproduce:reproduce",
+        "coterie.cli.report:report",
         "coterie.methods.\0:x",
         "this:s",
     ):

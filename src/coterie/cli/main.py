@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, compare, data, federation, fit, predict, report, reproduce, train
+from coterie.cli import advise, compare, data, federation, fit, predict, report, train
 from coterie.cli.common import OUTPUTS, complain, interrupted
 from coterie.errors import CoterieError
 
@@ -26,7 +26,6 @@ app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=advise.EXAMPLE)(advise.advise)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=train.EXAMPLE)(train.train)
-app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(federation.app, name="federation")
 app.add_typer(data.app, name="data")
 
@@ -107,7 +106,7 @@ def _run(arguments: list[str]) -> int:
 
 def _stopped(arguments: list[str]) -> int:
     """Say what was kept."""
-    if not {"federation", "reproduce"} & set(arguments[:2]):  # these say for themselves how runs go on
+    if "federation" not in arguments[:2]:  # which says for itself how runs go on
         interrupted()
     return INTERRUPTED
 
