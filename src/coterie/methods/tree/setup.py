@@ -118,7 +118,7 @@ class Setup:
         It is large for a column far from zero, whose smallest deviation moves all rows. Columns count as uncorrelated.
         """
         if self.basis is not None:
-            L = np.linalg.solve(self.deviation * self.units[self.z], L)
+            L = np.asarray(np.linalg.solve(self.deviation * self.units[self.z], L), dtype=np.float64)
         varies = self.z != self.intercept
         square = np.square(L[:, varies]).sum(axis=1) + np.square(self.mean[self.z] @ L)  # (a, q)
         count = np.maximum(np.count_nonzero(square, axis=1), 1)

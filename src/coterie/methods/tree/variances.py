@@ -148,12 +148,14 @@ def begins(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[
 
     What clients differ at the means is then told by intercepts, by slopes, or by slopes beside which all else is free:
     each is an optimum of its own. The last needs deviations that move predictors out of all bounds where columns lie
-    very far from zero.
+    very far from zero. In simulations 180 fits of classes had one optimum each, up to 30 standard deviations;
+    of 180 Gaussian fits six had several, from 3 standard deviations on.
     """
     if covariance in ("auto", "full") or intercept not in setup.z:
         return STARTS[:1]
     far = float(np.abs(setup.mean[setup.z[setup.z != intercept]]).max(initial=0.0))
-    return STARTS if 1.0 < far < 1e4 else STARTS[: 1 + (far > 1.0)]
+    several = far > (1.0 if setup.family == "gaussian" else 10.0)
+    return STARTS if several and far < 1e4 else STARTS[: 1 + several]
 
 
 def seconds(parameters: int, setup: Setup, clients: int) -> float:
