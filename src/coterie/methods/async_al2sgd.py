@@ -17,7 +17,7 @@ from coterie.methods.rounds.anchors import Anchors
 from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, stop
 from coterie.methods.rounds.coins import Coordinated, Vote, draw
 from coterie.methods.rounds.heads import Network, central
-from coterie.methods.stepwise import Striding
+from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
@@ -77,7 +77,7 @@ def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class AsyncAL2SGD(Striding):
+class AsyncAL2SGD(Stepwise):
     """Algorithm 2 with the paper's symbols; ``rounds.al2sgd_theory`` chooses them.
 
     Attributes
@@ -116,8 +116,12 @@ class AsyncAL2SGD(Striding):
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}
 
+    def step(self, fed: Federation, state: State) -> State:
+        """One iteration."""
+        return self.advance(fed, state, 1)
+
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
-    def step(self, fed: Federation, state: State, n: int) -> State:
+    def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
         fed.mark(MARK)
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n

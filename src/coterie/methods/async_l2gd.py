@@ -19,7 +19,7 @@ from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
 from coterie.methods.rounds.counts import before, communications
 from coterie.methods.rounds.heads import Heads, Network, central
 from coterie.methods.rounds.together import TOGETHER, iterate_all
-from coterie.methods.stepwise import Striding
+from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.pull import pull, weigh
@@ -45,7 +45,7 @@ def run(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints
 
 
 @dataclass(frozen=True)
-class AsyncL2GD(Striding):
+class AsyncL2GD(Stepwise):
     """Algorithm 1 with the paper's symbols; ``rounds.l2gd_theory`` chooses them.
 
     Attributes
@@ -90,8 +90,12 @@ class AsyncL2GD(Striding):
         mean = np.full((k, int(about["dim"].max())), at.get("w", 0.0))
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
 
+    def step(self, fed: Federation, state: State) -> State:
+        """One iteration."""
+        return self.advance(fed, state, 1)
+
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
-    def step(self, fed: Federation, state: State, n: int) -> State:
+    def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         heads = Heads(self.ties, state["mean"], state["weight"])

@@ -12,8 +12,8 @@ from coterie.federation import Federation
 
 State = dict[str, Any]
 
-LOOKS = 20
-"""How often a run is looked at, for its trace."""
+TRACE_STEPS = 20
+"""Points of a run's trace."""
 
 
 class Stepwise(ABC):
@@ -27,38 +27,23 @@ class Stepwise(ABC):
     def step(self, fed: Federation, state: State) -> State:
         """One step; a status other than "running" ends the run."""
 
+    def advance(self, fed: Federation, state: State, n: int) -> State:
+        """n steps, or those up to a change of status; overridden where many steps cost less together than apart."""
+        stop = state["t"] + n
+        while state["t"] < stop and state["status"] == "running":
+            state = self.step(fed, state)
+        return state
+
     def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
         """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence but the one found."""
         state = state or self.init(fed)
         for stop in stops:
-            if state["status"] != "running" or stop <= state["t"]:
-                continue
-            while state["t"] < stop and state["status"] == "running":
-                state = self.step(fed, state)
-            yield state
-
-
-class Striding(ABC):
-    """A method that takes the steps up to the next stop at once, as ``step(fed, state, n)``."""
-
-    @abstractmethod
-    def init(self, fed: Federation) -> State:
-        """The state before the first step."""
-
-    @abstractmethod
-    def step(self, fed: Federation, state: State, n: int) -> State:
-        """n steps; a status other than "running" ends the run."""
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) steps, from ``state`` on; none after a divergence."""
-        state = state or self.init(fed)
-        for t in stops:
-            if state["status"] == "running" and t > state["t"]:
-                state = self.step(fed, state, t - state["t"])
+            if state["status"] == "running" and stop > state["t"]:
+                state = self.advance(fed, state, stop - state["t"])
                 yield state
 
 
-def looks(T: int, n: int = LOOKS) -> list[int]:
-    """Steps at which a run of T is looked at: n of them evenly, and as many closer at the beginning."""
+def trace_steps(T: int, n: int = TRACE_STEPS) -> list[int]:
+    """Steps of a run of T at which its trace has a point: n of them evenly, and as many closer at the beginning."""
     even, early = np.linspace(0, T, n + 1), np.geomspace(1, T, n)
     return [int(t) for t in np.unique(np.ceil(np.concatenate([even, early])))[1:]]

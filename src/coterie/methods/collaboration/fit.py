@@ -17,7 +17,7 @@ from coterie.methods.collaboration.plan import plan
 from coterie.methods.collaboration.spread import spread
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.rounds.plan import some
-from coterie.methods.stepwise import looks
+from coterie.methods.stepwise import trace_steps
 from coterie.numerics.kernels import Floats
 
 
@@ -59,7 +59,7 @@ def fit(
             method = replace(method, eta=eta)
             chosen.about["eta"] = some(eta)
         trace, state = [], {}
-        for state in method.run(fed, looks(options.taken)):
+        for state in method.run(fed, trace_steps(options.taken)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
         theta, bad = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]

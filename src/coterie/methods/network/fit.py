@@ -21,7 +21,7 @@ from coterie.methods.network.run_options import Run
 from coterie.methods.network.spread import spread
 from coterie.methods.network.steps import steps
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.methods.stepwise import looks
+from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
@@ -123,7 +123,7 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Estimates) -> tuple[Fl
     begun = state = method.init(fed, *start)
     first, trace, sent = _left(exact, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
     before = _bytes(fed)
-    for state in method.run(fed, looks(run.taken), begun):
+    for state in method.run(fed, trace_steps(run.taken), begun):
         sent += _bytes(fed) - before
         left = _left(exact, best, (state["x"], state["Z"]))
         trace.append((state["t"], left / first if first > 0.0 else 0.0))

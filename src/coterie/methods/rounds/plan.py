@@ -18,7 +18,7 @@ from coterie.methods.rounds.certificate import AT
 from coterie.methods.rounds.curvature import ask_constants, mu_F
 from coterie.methods.rounds.optimum import optimum
 from coterie.methods.rounds.options import Options
-from coterie.methods.stepwise import looks
+from coterie.methods.stepwise import trace_steps
 from coterie.numerics.kernels import Floats
 from coterie.objectives.steps import Momentum
 from coterie.relations.ties import Ties
@@ -63,7 +63,7 @@ def descend(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(bound(T) / at.start)) if known and at.start > 0.0 else float("inf")
-    return Plan(method, looks(T, min(options.looks, T)), about)
+    return Plan(method, trace_steps(T, min(options.looks, T)), about)
 
 
 def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
@@ -83,7 +83,7 @@ def accelerate(fed: Federation, ties: Ties, options: Options) -> Plan:
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
     about |= {"steps": T, "p0": chosen.p0, "p": some(chosen.p), "tau": some(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
-    return Plan(method, looks(T, min(options.looks, T)), about)
+    return Plan(method, trace_steps(T, min(options.looks, T)), about)
 
 
 def some(values: Floats) -> Any:
