@@ -17,7 +17,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import at_home as tree_at_home
 from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.lost import FAR, heard, lost, told
+from coterie.numerics.overflow import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
 from coterie.relations.layout import Layout
@@ -87,11 +87,11 @@ def test_averages_that_are_not_finite_end_known_clusters_too(stream):
 
 def test_losses_travel_as_numbers():
     loss = np.array([1.0, np.nan, np.inf, 1e120])
-    assert np.isfinite(told(loss)).all() and np.isfinite(told(loss[:3].astype(np.float32))).all()
-    np.testing.assert_array_equal(heard(told(loss)), [1.0, np.inf, np.inf, np.inf])
-    assert heard(np.mean(told(loss[:3]))) == np.inf
-    np.testing.assert_array_equal(lost(loss, np.ones((4, 2))), [False, True, True, True])
-    np.testing.assert_array_equal(lost(np.ones(2), np.array([[1.0, -FAR], [0.0, 0.0]])), [True, False])
+    assert np.isfinite(encode_loss(loss)).all() and np.isfinite(encode_loss(loss[:3].astype(np.float32))).all()
+    np.testing.assert_array_equal(decode_loss(encode_loss(loss)), [1.0, np.inf, np.inf, np.inf])
+    assert decode_loss(np.mean(encode_loss(loss[:3]))) == np.inf
+    np.testing.assert_array_equal(overflowed(loss, np.ones((4, 2))), [False, True, True, True])
+    np.testing.assert_array_equal(overflowed(np.ones(2), np.array([[1.0, -LIMIT], [0.0, 0.0]])), [True, False])
 
 
 def far_out(m=6, n=10):
@@ -104,11 +104,13 @@ def far_out(m=6, n=10):
 
 @pytest.fixture
 def spied(monkeypatch):
-    """Losses that were lost on the way."""
+    """Losses that overflowed on the way."""
     seen = []
     for module in (tree_at_home, network_curve, collaboration):
-        real = module.lost
-        monkeypatch.setattr(module, "lost", lambda *parts, real=real: seen.append(real(*parts).any()) or real(*parts))
+        real = module.overflowed
+        monkeypatch.setattr(
+            module, "overflowed", lambda *parts, real=real: seen.append(real(*parts).any()) or real(*parts)
+        )
     return seen
 
 

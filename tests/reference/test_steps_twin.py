@@ -7,8 +7,8 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed
-from coterie.numerics.keyed_kernel import key, whole
-from coterie.numerics.pull import pull, weigh
+from coterie.numerics.kernels import pull, weighted_rows
+from coterie.numerics.keyed import key, whole
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.spectrum import leap, ranks, spectrum
@@ -113,7 +113,7 @@ def test_pulls():
     clusters = np.array([0, 0, 1, 1])
     expected = [theta[i] + gamma[i] * (u[j] - c[j] * theta[i]) for i, j in enumerate(clusters)]
     np.testing.assert_allclose(pull(theta, gamma, c, u, clusters), expected, rtol=1e-14)
-    np.testing.assert_allclose(weigh(theta, gamma), gamma[:, None] * theta, rtol=1e-15)
+    np.testing.assert_allclose(weighted_rows(theta, gamma), gamma[:, None] * theta, rtol=1e-15)
 
 
 def test_keyed_numbers_in_compiled_code_are_those_outside():

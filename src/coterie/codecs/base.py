@@ -17,10 +17,9 @@ import numpy.typing as npt
 from coterie.codecs.framing import Words, compress, decompress, frame, permutation_hashes, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.given import floats
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import U64
-from coterie.numerics.keyed_kernel import key
+from coterie.numerics.keyed import U64, key
+from coterie.numerics.parse_arrays import float_array
 
 LONGEST = 8
 """Bytes of a body for each coordinate, and one more, at most."""
@@ -153,7 +152,7 @@ class Codec(ABC):
 
 def finite_rows(rows: npt.ArrayLike) -> Floats:
     """Rows (m, d) of finite float64 numbers, or a CoterieError that names the first bad row."""
-    out = floats("Rows that a codec encodes", rows)
+    out = float_array("Rows that a codec encodes", rows)
     if out.ndim != 2 or out.shape[1] == 0:
         raise CoterieError(f"A codec encodes rows of at least one number, shape (m, d), not {out.shape}.")
     _refuse(~np.isfinite(out).all(axis=1), "has NaN or infinite numbers, which no codec sends: leave the client out")

@@ -21,8 +21,7 @@ from coterie.methods.rounds.heads import Heads, Network, central
 from coterie.methods.rounds.together import TOGETHER, iterate_all
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Bools, Floats, Ints
-from coterie.numerics.pull import pull, weigh
+from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
 from coterie.objectives.spectrum import leap
 from coterie.objectives.steps import Draws, descend
 from coterie.relations.ties import Ties
@@ -41,7 +40,7 @@ def run(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints
         theta = descend(site.objective, theta, step[j], steps[j], draws)
     site.state["theta"] = theta
     site.count(int(steps[j].sum()))
-    return {"s": weigh(theta, gamma), "g": gamma}
+    return {"s": weighted_rows(theta, gamma), "g": gamma}
 
 
 @dataclass(frozen=True)

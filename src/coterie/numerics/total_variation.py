@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.given import floats
 from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.parse_arrays import float_array
 
 LARGEST = 1e280
 """Elements up to this size can be added up and multiplied by lengths without overflow."""
@@ -45,7 +45,7 @@ def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:
     .. [1] Davies, Kovac (2001), Local extremes, runs, strings and multiresolution, Annals of Statistics.
     .. [2] Condat (2013), A direct algorithm for 1-D total variation denoising, IEEE Signal Processing Letters.
     """
-    g = floats("Rows of the total-variation prox", g)
+    g = float_array("Rows of the total-variation prox", g)
     if g.ndim not in (1, 2):
         raise CoterieError(f"The total-variation prox takes vectors (d,) or rows (m, d), not {g.ndim} axes.")
     rows = np.ascontiguousarray(np.atleast_2d(g))
@@ -55,7 +55,7 @@ def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:
 
 def _weights(rows: Floats, weight: npt.ArrayLike) -> Floats:
     """A weight for each row, and the rows, checked."""
-    weight = floats("Weights of the total-variation prox", weight)
+    weight = float_array("Weights of the total-variation prox", weight)
     if weight.shape not in ((), (len(rows),)):
         raise CoterieError(f"The total-variation prox needs one weight or one for each of {len(rows)} rows.")
     if not np.all(weight >= 0.0):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
-from coterie.numerics.keyed_kernel import key, whole
+from coterie.numerics.keyed import key, whole
 from coterie.objectives.constants import BLOCK, extremes
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals

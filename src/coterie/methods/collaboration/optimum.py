@@ -15,7 +15,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, full
-from coterie.numerics.lost import LOST, heard, lost
+from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
 from coterie.objectives.mean_loss import expand, sizes
 
 EXCHANGES = 200
@@ -31,8 +31,8 @@ LEAST = 1e-8
 def curve(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
     """Value, gradient and curvature of a client's mean loss, times w; and w squared over the weight of its rows."""
     value, g, A = expand(site.objective, theta)
-    if (over := lost(value, g, A)).any():
-        value[over], g[over], A[over] = LOST, 0.0, 0.0
+    if (over := overflowed(value, g, A)).any():
+        value[over], g[over], A[over] = OVERFLOW, 0.0, 0.0
     site.count(len(site))
     weight = sizes(site.objective)
     spread = w**2 / np.where(weight > 0.0, weight, np.inf)
@@ -115,5 +115,5 @@ def _ask(
     u = metric.u(theta)
     held = np.maximum(metric.prior * s["spread"], LEAST)
     H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + held[:, None, None] * np.eye(theta.shape[1])
-    value = heard(s["value"]) + 0.5 * held * np.sum(u**2, axis=1)
+    value = decode_loss(s["value"]) + 0.5 * held * np.sum(u**2, axis=1)
     return value, metric.gradient(s["g"]) + held[:, None] * u, H, held

@@ -13,7 +13,7 @@ from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.grouping.found import Groups, numbered
 from coterie.methods.local_training.own import Link, joined
 from coterie.numerics.kernels import Floats, Ints
-from coterie.numerics.lost import heard, told
+from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.mean_loss import sizes, value
 
 
@@ -21,7 +21,7 @@ from coterie.objectives.mean_loss import sizes, value
 def least(site: Site, w: Floats, link: Link) -> dict[str, Floats]:
     """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
     losses = np.array([value(site.objective, joined(site, model, link)) for model in w])
-    return _weighed(site, site.objective, told(losses).min(axis=0))
+    return _weighed(site, site.objective, encode_loss(losses).min(axis=0))
 
 
 @work
@@ -35,7 +35,7 @@ def own(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
 
 def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
     weight = site.weights * sizes(objective)
-    return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, told(loss), 0.0), "w": weight}
+    return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, encode_loss(loss), 0.0), "w": weight}
 
 
 def training_loss(fed: Federation, w: Floats, link: Link | None = None) -> float:
@@ -50,7 +50,7 @@ def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool
 
 
 def _mean(sums: Any) -> float:
-    return float(heard(sums["x"] / sums["w"])) if sums and float(sums["w"]) > 0.0 else np.inf
+    return float(decode_loss(sums["x"] / sums["w"])) if sums and float(sums["w"]) > 0.0 else np.inf
 
 
 def by_held_out(

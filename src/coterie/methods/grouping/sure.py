@@ -15,7 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.numerics.kernels import Floats, Ints
-from coterie.numerics.lost import heard, told
+from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.glm import GLM
 
 
@@ -84,9 +84,9 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
     second = np.argmin(gap, axis=1)
     at = np.arange(m), second
     return {
-        "loss": told(mean),
+        "loss": encode_loss(mean),
         "group": np.where(known, best, -1),
-        "margin": told(gap[at]),
+        "margin": encode_loss(gap[at]),
         "se": np.where(np.isfinite(se[at]), se[at], -1.0),
         "probability": np.where(known, probability(gap, se, n), 1.0 / k),
     }
@@ -137,7 +137,7 @@ def sure(fed: Federation, w: Floats, held: bool = True) -> Sure:
     for name in out if found else ():
         out[name][found.to[found.rows]] = found[name]
     unknown = out["group"] < 0
-    out["loss"], out["margin"] = heard(out["loss"]), heard(out["margin"])
+    out["loss"], out["margin"] = decode_loss(out["loss"]), decode_loss(out["margin"])
     out["loss"][unknown] = np.nan
     out["margin"][unknown | (k == 1)] = np.nan
     out["se"][unknown | (k == 1) | (out["se"] < 0.0)] = np.nan

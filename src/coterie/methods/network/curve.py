@@ -7,7 +7,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.numerics.kernels import Floats, reading
-from coterie.numerics.lost import LOST, lost, told
+from coterie.numerics.overflow import OVERFLOW, encode_loss, overflowed
 from coterie.objectives.glm import GLM, Data, point
 from coterie.objectives.mean_loss import sizes
 
@@ -49,14 +49,14 @@ def curve(site: Site, unit: Floats, theta: Floats, curved: bool = True) -> Reply
     """A client's loss, summed over its rows, at its theta (m, d), whose columns are in units ``unit`` (d,).
 
     ``square`` is ``n sum_r |grad_r|^2`` over its n rows: what the squared gradient would be if no rows cancelled. The
-    Hessian is left out where it is not ``curved``. Where numbers overflow, the loss is ``LOST``, and the rest 0.
+    Hessian is left out where it is not ``curved``. Where numbers overflow, the loss is ``OVERFLOW``, and the rest 0.
     """
     _check(site)
     site.count(len(site))
     value, g, A, square = _curve(site.objective.compiled, unit, np.ascontiguousarray(theta))
     A = A if curved else A[:, :0]
-    if (over := lost(value, g, A, square)).any():
-        value[over], g[over], A[over], square[over] = LOST, 0.0, 0.0, 0.0
+    if (over := overflowed(value, g, A, square)).any():
+        value[over], g[over], A[over], square[over] = OVERFLOW, 0.0, 0.0, 0.0
     return {"value": value, "g": g, "A": A, "square": square, "weight": sizes(site.objective)}
 
 
@@ -65,7 +65,7 @@ def loss(site: Site, unit: Floats, theta: Floats) -> Reply:
     """A client's loss at its theta (m, d), and the weight of its rows."""
     _check(site)
     theta = np.ascontiguousarray(theta)
-    return {"value": told(site.objective.losses(unit, theta)), "weight": sizes(site.objective)}
+    return {"value": encode_loss(site.objective.losses(unit, theta)), "weight": sizes(site.objective)}
 
 
 def _check(site: Site) -> None:

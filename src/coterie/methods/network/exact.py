@@ -13,8 +13,8 @@ from coterie.methods.network.hold import Hold
 from coterie.methods.network.model import Model, residuals
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.numerics.lost import heard
 from coterie.numerics.network.edges import penalty_and_slack
+from coterie.numerics.overflow import decode_loss
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -60,7 +60,7 @@ class Exact:
         else:
             by = self.labels
             s = require_all_replies(self.fed.total(curve, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by])))
-        g, value = s["g"], float(heard(s["value"].sum()))
+        g, value = s["g"], float(decode_loss(s["value"].sum()))
         if np.isinf(value):  # nothing is known of its slope, which must not look like that of an optimum
             g = np.full_like(g, np.nan)
         gx, gz = self.layout.to_shared(g.sum(axis=0)), self.layout.to_personal(g)

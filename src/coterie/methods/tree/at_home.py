@@ -11,7 +11,7 @@ from coterie.federation import Site, work
 from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints
-from coterie.numerics.lost import LOST, lost
+from coterie.numerics.overflow import OVERFLOW, overflowed
 
 RIDGE = 1e-9
 """Precision of a prior on the root and on clusters that stand alone, so that separated outcomes keep them finite."""
@@ -37,7 +37,7 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
     ``stray`` (m,) multiplies L; a client where it is infinite stands alone. A client whose numbers overflow at w sends
-    no quadratic, and ``LOST`` for its value.
+    no quadratic, and ``OVERFLOW`` for its value.
     """
     L, which = strays(site, L, stray)
     alone = np.isinf(stray) if stray is not None else np.zeros(len(site), dtype=bool)
@@ -56,8 +56,8 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
         free = free_nodes.fold(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
         A1[alone], b1[alone], drop[alone] = free
     value = value - drop if family == "gaussian" else value
-    if (over := lost(A1, b1, value, logdet)).any():
-        A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, LOST, value)
+    if (over := overflowed(A1, b1, value, logdet)).any():
+        A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
     return {"A": A1, "b": b1, "value": value, "logdet": logdet}
 
 

@@ -9,7 +9,7 @@ from coterie.methods.tree.at_home import ridge, strays
 from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.numerics.lost import told
+from coterie.numerics.overflow import encode_loss
 from coterie.objectives.held_out import expand
 
 
@@ -53,4 +53,4 @@ def read(site: Site, unit: Floats) -> Reply:
 @work
 def held_out(site: Site, unit: Floats, origin: Floats) -> Reply:
     """Loss of each client's held-out rows where it is now."""
-    return {"loss": told(site.objective.test.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}
+    return {"loss": encode_loss(site.objective.test.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}

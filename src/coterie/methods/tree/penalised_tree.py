@@ -19,7 +19,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import RIDGE, ridge, up
 from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
-from coterie.numerics.lost import FAR
+from coterie.numerics.overflow import LIMIT
 from coterie.relations.clusters import Positions, Swept
 
 MOST = 1000
@@ -90,7 +90,7 @@ def solve(
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
         value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
-        if not abs(value) < FAR:  # a client's curvature may overflow before its value does
+        if not abs(value) < LIMIT:  # a client's curvature may overflow before its value does
             value = np.inf
         swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
         if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:

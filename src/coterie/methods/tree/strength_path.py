@@ -22,7 +22,7 @@ from coterie.methods.tree.at_home import reveal, ridge
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.numerics.kernels import Floats, pack
-from coterie.numerics.lost import heard
+from coterie.numerics.overflow import decode_loss
 from coterie.relations.clusters import Positions
 
 TOLERANCE = 1e-10
@@ -59,7 +59,7 @@ class Point:
         """The sum of the held-out rows' losses, in a federation whose objective is ``HeldOut``."""
         origin = self._setup.raw(np.zeros(self._setup.p))
         sums = require_all_replies(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))
-        return float(heard(sums["loss"]))
+        return float(decode_loss(sums["loss"]))
 
 
 def path(

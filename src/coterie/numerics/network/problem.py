@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.given import LARGEST, floats
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.parse_arrays import LARGEST, float_array
 
 INF = float("inf")
 
@@ -42,7 +42,7 @@ class Problem:
         cls, V: npt.ArrayLike, edges: npt.ArrayLike, weight: npt.ArrayLike, p: float, metric: npt.ArrayLike | None
     ) -> Problem:
         """Check what a user gave."""
-        V = np.ascontiguousarray(floats("V", V))
+        V = np.ascontiguousarray(float_array("V", V))
         if V.ndim != 2 or not V.shape[0]:
             raise CoterieError(f"V must have one row for each client and at least one row, not the shape {V.shape}.")
         far = ~(np.abs(V) < LARGEST).all(axis=1)
@@ -124,7 +124,7 @@ def _outside(pair: Ints, n: int) -> int:
 
 def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
     """Weights (M,), one number for all or one for each edge."""
-    given = floats("weight", weight)
+    given = float_array("weight", weight)
     if given.shape not in ((), (len(edges),)):
         raise CoterieError(
             f"weight must be one number or one for each of {len(edges)} edges, not of shape {given.shape}."
@@ -143,7 +143,7 @@ def checked_metric(metric: npt.ArrayLike | None, n: int, q: int) -> tuple[Floats
     """The metric and its inverse, (n, 1, 1) or (n, q, q)."""
     if metric is None:
         return np.ones((n, 1, 1)), np.ones((n, 1, 1))
-    given = floats("metric", metric)
+    given = float_array("metric", metric)
     if given.shape == (n,):
         given = given[:, None, None]
     elif given.shape != (n, q, q):

@@ -16,7 +16,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats
-from coterie.numerics.lost import told
+from coterie.numerics.overflow import encode_loss
 
 SURE = 6.0
 """By how many standard deviations of a chi-squared variable a likelihood ratio must be above its mean."""
@@ -25,7 +25,7 @@ SURE = 6.0
 @work
 def misfit(site: Site, theta: Floats) -> dict[str, Any]:
     """Negative log-likelihoods of a client's rows, less a constant."""
-    return {"loss": told(site.objective.losses(np.ones(theta.shape[1]), theta))}
+    return {"loss": encode_loss(site.objective.losses(np.ones(theta.shape[1]), theta))}
 
 
 def contradicted(fed: Federation, metric: Metric, who: Collaborators, alpha: Floats) -> Bools:

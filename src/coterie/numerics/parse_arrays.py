@@ -1,4 +1,4 @@
-"""What users give as numbers, read as such."""
+"""Arrays of numbers from what a user gave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST = 1e140
 """Numbers from here on have squares whose sums may overflow."""
 
 
-def floats(what: str, values: npt.ArrayLike) -> Floats:
+def float_array(what: str, values: npt.ArrayLike) -> Floats:
     """An array of float64; a CoterieError for text, and for rows of unequal lengths."""
     try:
         return np.asarray(values, dtype=np.float64)
