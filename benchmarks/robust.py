@@ -15,14 +15,13 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.engines import InProcess
+from coterie.methods.aggregation.aggregators import Clipped, Trimmed
+from coterie.methods.aggregation.received import Rules
+from coterie.methods.aggregation.trust import Adaptive, Trust
 from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.pairs import Rules
-from coterie.methods.collaboration.rules.adaptive import Adaptive
-from coterie.methods.collaboration.rules.robust import Clipped, Trimmed
-from coterie.methods.collaboration.rules.trust import Trust
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 

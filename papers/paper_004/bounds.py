@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration.theory import bc_theory, wga_theory
-from coterie.methods.collaboration.theory.bc_bound_theory import Correction, theorem_bound
-from coterie.methods.collaboration.theory.bc_recursion_theory import recursion_bound
-from coterie.methods.collaboration.theory.bc_sharp_theory import sharp_bound
-from coterie.methods.collaboration.theory.descent_theory import Descent
+from coterie.methods.collaboration import bc_theory, wga_theory
+from coterie.methods.collaboration.bc_theory import Correction, recursion_bound, sharp_bound, theorem_bound
+from coterie.methods.collaboration.wga_theory import Descent
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

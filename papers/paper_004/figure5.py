@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration.theory.wga_theory import best_alpha
+from coterie.methods.collaboration.wga_theory import best_alpha
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

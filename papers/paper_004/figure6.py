@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration.theory.wga_theory import best_alpha, bound
+from coterie.methods.collaboration.wga_theory import best_alpha, bound
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

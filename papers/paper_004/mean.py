@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.methods.collaboration.theory.descent_theory import Descent
-from coterie.methods.collaboration.theory.wga_theory import best_weights, descent
+from coterie.methods.collaboration.wga_theory import Descent, best_weights, descent
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

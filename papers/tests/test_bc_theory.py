@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.theory import bc_bound_theory as bounds
-from coterie.methods.collaboration.theory import bc_recursion_theory as recursion
-from coterie.methods.collaboration.theory import bc_sharp_theory as sharp
-from coterie.methods.collaboration.theory import bc_theory as theory
-from coterie.methods.collaboration.theory.bc_bound_theory import Correction
-from coterie.methods.collaboration.theory.wga_theory import variance
+from coterie.methods.collaboration import bc_theory as theory
+from coterie.methods.collaboration.bc_theory import Correction
+from coterie.methods.collaboration.wga_theory import variance
 from papers.paper_004.exact import noises, transition
 from papers.paper_004.noisy_quadratic import Curve
 from papers.tests.random_quadratic import T, random_quadratic
@@ -35,12 +32,12 @@ def test_exact_losses_lie_under_every_bound() -> None:
         f = random_quadratic(rng)
         by = Correction(f.smooth, f.mu, f.delta, **(at := chosen(rng, f)), noise0=f.noise[0], average=f.noise[1])
         exact, E0 = f.losses(**at), theory.first_error("zero", f.gap, *f.noise)
-        for i, bound in enumerate((bounds.theorem_bound, sharp.sharp_bound, recursion.recursion_bound)):
+        for i, bound in enumerate((theory.theorem_bound, theory.sharp_bound, theory.recursion_bound)):
             most = bound(by, T, exact[0], float(E0))
             assert np.all(exact <= most * (1 + 1e-9))
             finite[i] += bool(np.isfinite(most).all())
-        exact, (F1, e1) = f.losses(**at, c0=1), recursion.after_own_step(by, exact[0])
-        for bound in (sharp.sharp_bound, recursion.recursion_bound):
+        exact, (F1, e1) = f.losses(**at, c0=1), theory.after_own_step(by, exact[0])
+        for bound in (theory.sharp_bound, theory.recursion_bound):
             assert np.all(exact[1:] <= bound(by, T[1:] - 1, float(F1), float(e1)) * (1 + 1e-9))
     assert np.all(finite > 100)
 
@@ -76,7 +73,7 @@ def test_mean_squared_gradients_lie_under_the_non_convex_bounds() -> None:
         f = random_quadratic(rng)
         by = Correction(f.smooth, 0.0, f.delta, **(at := chosen(rng, f)), noise0=f.noise[0], average=f.noise[1])
         seen, F0 = np.cumsum(squares(f, at, steps)) / t, f.losses([0])[0]
-        for bound in (bounds.theorem_nonconvex_bound, sharp.sharp_nonconvex_bound):
+        for bound in (theory.theorem_nonconvex_bound, theory.sharp_nonconvex_bound):
             assert np.all(seen <= bound(by, t, F0, f.gap) * (1 + 1e-9))
 
 
@@ -137,7 +134,7 @@ def test_below_the_largest_step_some_beta_is_promised_something() -> None:
         best = float(theory.best_beta(eta, delta, alpha, 1.0, 0.1))
         for beta in (max(least, 1e-9), best, 1.0):
             by = Correction(L, 0.1 * L, delta, alpha, eta, min(beta, 1.0), 1.0, 0.1)
-            assert np.isfinite(sharp.sharp_bound(by, 100, 1.0, 1.0))
+            assert np.isfinite(theory.sharp_bound(by, 100, 1.0, 1.0))
 
 
 def test_beta_minimises_its_part_of_the_bound() -> None:
@@ -194,21 +191,21 @@ def test_where_it_begins() -> None:
         m, zeta2, alpha, g = rng.exponential(), rng.exponential(), rng.uniform(), rng.normal(size=3)
         b = rng.normal(size=3)
         b *= np.sqrt(m * g @ g + zeta2) / np.linalg.norm(b)
-        assert np.sum((g + alpha * b) ** 2) <= recursion.first_move(g @ g, zeta2, m)
+        assert np.sum((g + alpha * b) ** 2) <= theory.first_move(g @ g, zeta2, m)
 
 
 def test_without_collaborators_or_beyond_their_conditions_bounds_say_so() -> None:
     alone = Correction(2.0, 0.1, 3.0, 0.0, 0.2, 1e-3, 1.0, 0.1)
     t = np.arange(50)
     np.testing.assert_allclose(
-        sharp.sharp_bound(alone, t, 5.0, 9.0),
+        theory.sharp_bound(alone, t, 5.0, 9.0),
         theory.oracle_descent(2.0, 0.1, 0.0, 1.0, 0.0).bound(t, 0.2, 5.0),
         rtol=1e-12,
     )
     far = Correction(2.0, 0.1, 3.0, 1.0, 0.2, 1e-3, 1.0, 0.1)
-    assert np.isinf(sharp.sharp_bound(far, 5, 1.0, 1.0))
-    assert np.isinf(bounds.theorem_bound(far, 5, 1.0, 1.0))
-    assert recursion.recursion_bound(far, [0, 5], 1.0, 1.0)[0] == 1.0
-    assert np.isinf(recursion.recursion_bound(far, 100_000, 1.0, 1.0)[0])
+    assert np.isinf(theory.sharp_bound(far, 5, 1.0, 1.0))
+    assert np.isinf(theory.theorem_bound(far, 5, 1.0, 1.0))
+    assert theory.recursion_bound(far, [0, 5], 1.0, 1.0)[0] == 1.0
+    assert np.isinf(theory.recursion_bound(far, 100_000, 1.0, 1.0)[0])
     steep = Correction(2.0, 0.1, 0.0, 1.0, 0.6, 1.0, 1.0, 0.1)
-    assert np.isinf(recursion.recursion_bound(steep, 5, 1.0, 1.0)[0])
+    assert np.isinf(theory.recursion_bound(steep, 5, 1.0, 1.0)[0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coterie import CoterieError
-from coterie.methods.collaboration.theory.wga_theory import best_alpha, bound
+from coterie.methods.collaboration.wga_theory import best_alpha, bound
 from papers import outcome
 from papers.paper_004 import exact, figure1, figure2, figure3, figure4, figure5, figure6
 from papers.paper_004.noisy_quadratic import Curve, average, simulate

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration.theory.wga_theory import best_alpha, best_weights
+from coterie.methods.collaboration.wga_theory import best_alpha, best_weights
 from coterie.numerics import keyed
 from papers import outcome
 from papers.paper_004 import mean

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
+from coterie.methods.aggregation.received import Rules
 from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.pairs import Rules
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004.exact import loss

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration.theory import bc_theory, selection_theory, wga_theory
-from coterie.methods.collaboration.theory.bc_bound_theory import Correction, theorem_bound
-from coterie.methods.collaboration.theory.bc_recursion_theory import after_own_step, recursion_bound
-from coterie.methods.collaboration.theory.bc_sharp_theory import sharp_bound
+from coterie.methods.collaboration import bc_theory, tuning, wga_theory
+from coterie.methods.collaboration.bc_theory import (
+    Correction,
+    after_own_step,
+    recursion_bound,
+    sharp_bound,
+    theorem_bound,
+)
 from papers.outcome import Settings
 from papers.paper_004 import bounds, exact
 from papers.paper_004.noisy_quadratic import Curve, average, simulate
@@ -153,9 +157,9 @@ def test_the_decreasing_step_gains_one_over_t_without_logarithms(alpha: float) -
 
 def test_tuned_bounds_are_kept_by_runs() -> None:
     """eta and beta that Corollary 5.3's comparison chooses, for a c_0 of many samples."""
-    by = selection_theory.Setting(1.0, 1.0, SIGMA**2, SIGMA**2 / 20, 0.5 * START**2, 1e-3)
-    best = selection_theory.tuned(by, 1_000, 0.02)
-    alone = selection_theory.tuned(by, 1_000, 0.02, 0.0)
+    by = tuning.Setting(1.0, 1.0, SIGMA**2, SIGMA**2 / 20, 0.5 * START**2, 1e-3)
+    best = tuning.tuned(by, 1_000, 0.02)
+    alone = tuning.tuned(by, 1_000, 0.02, 0.0)
     made = curve(0.0, 0.02, 20 / 21, best.eta, best.beta)  # c_0 = 0, whose error is (0.02 START)^2
     assert best.bound < 0.5 * alone.bound
     assert exact.loss(made, [1_000])[0] <= best.bound

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration.theory import selection_theory as theory
-from coterie.methods.collaboration.theory.selection_theory import Setting
+from coterie.methods.collaboration import tuning as theory
+from coterie.methods.collaboration.tuning import Setting
 from papers.paper_004 import exact
 from papers.paper_004.noisy_quadratic import Curve
 

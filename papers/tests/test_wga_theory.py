@@ -7,9 +7,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.theory import noise_theory
-from coterie.methods.collaboration.theory import wga_theory as theory
-from coterie.methods.collaboration.theory.descent_theory import Descent, over, repeated
+from coterie.methods.collaboration import wga_theory as theory
+from coterie.methods.collaboration.wga_theory import Descent, over, repeated
 from papers.tests.random_quadratic import T, random_quadratic
 
 
@@ -122,7 +121,7 @@ def test_the_decreasing_step_a_schedule_and_growing_noise_lie_under_their_bounds
         alpha, (m, zeta2), M0 = rng.uniform(0, 1), f.similarity(1.0), (0.0, 3.0)[i % 2]
         if alpha**2 * m >= 0.9:
             continue
-        by = theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m, noise_theory.growth(alpha, M0, 0.0, m))
+        by = theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m, theory.growth(alpha, M0, 0.0, m))
         etas = by.decreasing_step(t)
         assert np.all(etas <= by.most)
         exact, squares = moments(f, alpha, etas, M0)
@@ -184,11 +183,11 @@ def test_appendix_b_bounds_the_noise() -> None:
         off *= (np.sqrt(m * G0 @ G0 + zeta2[1:]) / np.linalg.norm(off, axis=1))[:, None]
         noise = M[1:] * np.sum((G0 + off) ** 2, axis=1) + sigma2[1:]
         seen = (1 - alpha) ** 2 * (M[0] * G0 @ G0 + sigma2[0]) + alpha**2 * np.sum(tau**2 * noise)
-        quiet = noise_theory.collaborator_noise(sigma2[1:], M[1:], zeta2[1:])
-        average, growth = (noise_theory.sums(tau**2 * v, [0, N])[0] for v in (quiet, M[1:]))
-        grows = noise_theory.growth(alpha, M[0], growth, m)
+        quiet = theory.collaborator_noise(sigma2[1:], M[1:], zeta2[1:])
+        average, growth = (theory.sums(tau**2 * v, [0, N])[0] for v in (quiet, M[1:]))
+        grows = theory.growth(alpha, M[0], growth, m)
         assert seen <= (grows * G0 @ G0 + theory.variance(alpha, sigma2[0], average)) * (1 + 1e-12)
-        assert grows <= noise_theory.growth_at_most(M[0], growth, m)
+        assert grows <= theory.growth_at_most(M[0], growth, m)
     by = theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3, m=1.0, M=5.0)
     assert by.most == pytest.approx(0.75 / 20.0)
     assert (by.c, theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3).c) == (4.0, 2.0)

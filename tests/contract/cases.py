@@ -19,6 +19,7 @@ from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
 from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
+from coterie.methods.aggregation.received import Rules
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.bias_correction import BiasCorrection
@@ -27,7 +28,6 @@ from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
-from coterie.methods.collaboration.pairs import Rules
 from coterie.methods.estimates import GroupedProblem, collect
 from coterie.methods.rounds.l2gd_theory import fractions
 from coterie.methods.rounds.peers import ring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.collaboration.pairs import Pairs, Rules
+from coterie.methods.aggregation.received import Pairs, Rules
 
 
 def run(who, gradients, x, steps, eta, alpha, beta=None, rules=None, state=None):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
+from coterie.methods.aggregation.received import Pairs, Rules
+from coterie.methods.aggregation.trust import Adaptive
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.pairs import Pairs, Rules
-from coterie.methods.collaboration.rules.adaptive import Adaptive
 from tests.methods.collaboration_loop import Noisy, run
 
 D = 3

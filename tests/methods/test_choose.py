@@ -6,16 +6,13 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.choice.choose import choose
-from coterie.methods.collaboration.choice.likeness import likeness
-from coterie.methods.collaboration.choice.mix import mix
-from coterie.methods.collaboration.choice.nearest import nearest_of, nearest_pairs
-from coterie.methods.collaboration.choice.shrinkage import between, posterior
+from coterie.methods.collaboration.choose import choose, nearest_of, nearest_pairs
+from coterie.methods.collaboration.client_similarity import between, likeness, posterior
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.estimates import GroupedProblem
-from coterie.numerics.simplex_qp import simplex_qp
+from coterie.numerics.simplex_qp import mix, simplex_qp
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree

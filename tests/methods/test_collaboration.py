@@ -8,13 +8,13 @@ from scipy.sparse import csr_array
 
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
+from coterie.methods.aggregation.received import Rules
 from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.collaboration.pairs import Rules
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic

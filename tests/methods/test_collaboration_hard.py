@@ -11,14 +11,14 @@ from coterie.engines import InProcess, Loopback
 from coterie.engines.checkpoint import load, save
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
+from coterie.methods.aggregation.received import Rules
 from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
+from coterie.methods.collaboration.fit import spread
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.collaboration.pairs import Rules
-from coterie.methods.collaboration.spread import spread
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.numerics import keyed
 from coterie.numerics.kernels import full

@@ -7,12 +7,11 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.collaboration import sampled_gradients, smoothness, tuning, wga_theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import bending, by_constants, estimate
-from coterie.methods.collaboration.constants.constants import constants, with_hessians
-from coterie.methods.collaboration.constants.sampled import Estimate, Sampled, sampled
+from coterie.methods.collaboration.constants import estimate_constants, with_hessians
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.theory import wga_theory
+from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, sampled
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic
 
@@ -37,22 +36,22 @@ def gradients(A, shift):
 def test_without_noise_everything_is_exact():
     own = exact(gradients(A0, 0.0))
     copies = np.stack([gradients(A0, SHIFT), 1.5 * gradients(A0, 0.0), gradients(A0, 0.0)])
-    zeta2, m = estimate.similarity(own, exact(copies))
+    zeta2, m = sampled_gradients.similarity(own, exact(copies))
     np.testing.assert_allclose(zeta2.value, [25.0, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(m.value, [0.0, 0.25, 0.0], atol=1e-12)
     other = A0 + np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
-    delta = bending.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
+    delta = smoothness.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
     np.testing.assert_allclose(delta.value, [2.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(bending.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
-    L, mu = bending.smoothness(X, own)
+    np.testing.assert_allclose(smoothness.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
+    L, mu = smoothness.smoothness(X, own)
     assert (L.value, mu.value) == pytest.approx((4.0, 1.0))
 
 
 def test_fewer_directions_see_less():
     line = X[:, :1] * [1.0, 0.0, 0.0]
-    L, mu = bending.smoothness(line, exact(line @ A0.T))
+    L, mu = smoothness.smoothness(line, exact(line @ A0.T))
     assert (L.value, mu.value) == pytest.approx((1.0, 1.0))
-    delta = bending.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
+    delta = smoothness.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
     np.testing.assert_allclose(delta.value, 0.0, atol=1e-12)
 
 
@@ -68,10 +67,10 @@ def runs(d, S, sigma, root, count, seed=0):
     for _ in range(count):
         all_ = sampled(clean[..., None, :] + sigma * rng.normal(size=(*clean.shape[:-1], S, d)) * root)
         own, others = all_[0], all_[1:]
-        zeta2, m = estimate.similarity(own, others)
-        L, mu = bending.smoothness(x, own)
-        delta = bending.dissimilarity(x, own, others)
-        got = {"zeta2": zeta2, "m": m, "delta": delta, "L": L, "mu": mu, "sigma2": estimate.noise(own)[0]}
+        zeta2, m = sampled_gradients.similarity(own, others)
+        L, mu = smoothness.smoothness(x, own)
+        delta = smoothness.dissimilarity(x, own, others)
+        got = {"zeta2": zeta2, "m": m, "delta": delta, "L": L, "mu": mu, "sigma2": sampled_gradients.noise(own)[0]}
         for name, e in got.items():
             found[name].append([np.ravel(part)[: len(true[name])] for part in e])
     return {name: np.array(values) for name, values in found.items()}, true
@@ -108,7 +107,7 @@ def test_copies_in_many_dimensions_have_no_delta():
     rng, d = np.random.default_rng(8), 20
     x = np.vstack([np.zeros(d), np.eye(d)])
     own, copies = noisy(x.copy(), 1.0, 4, rng), noisy(np.stack([x + 1.0] * 50), 1.0, 4, rng)
-    delta = bending.dissimilarity(x, own, copies)
+    delta = smoothness.dissimilarity(x, own, copies)
     plain = np.linalg.norm(copies.g[:, 1:] - copies.g[:, :1] - own.g[1:] + own.g[:1], 2, axis=(1, 2))
     assert np.mean(plain / delta.se) > 3.0
     assert np.mean(delta.value < 2.0 * delta.se) > 0.9
@@ -127,22 +126,22 @@ def test_the_upper_bound_of_delta_covers_where_the_estimate_is_low(d, k, S, delt
         more *= delta / np.linalg.norm(more, 2, axis=(1, 2))[:, None, None]
         A = np.diag(np.linspace(1.0, 4.0, d))
         own, others = noisy(x @ A, 1.0, S, rng), noisy(x @ (A + more), 1.0, S, rng)
-        low.append(bending.dissimilarity(x, own, others).value)
-        high.append(bending.dissimilarity_at_most(x, own, others, k))
+        low.append(smoothness.dissimilarity(x, own, others).value)
+        high.append(smoothness.dissimilarity_at_most(x, own, others, k))
     assert np.mean(low) < 0.9 * delta
     assert np.mean(np.array(high) >= delta) >= 0.95
     many = noisy(x @ A, 1e-4, S, rng), noisy(x @ (A + more), 1e-4, S, rng)
     if k == d:  # without noise it is the norm
-        np.testing.assert_allclose(bending.dissimilarity_at_most(x, *many, k), delta, rtol=0.01)
+        np.testing.assert_allclose(smoothness.dissimilarity_at_most(x, *many, k), delta, rtol=0.01)
     else:
-        found = bending.dissimilarity_at_most(x, *many, k)
+        found = smoothness.dissimilarity_at_most(x, *many, k)
         assert np.all(found >= delta) and np.all(found < 10.0 * delta)
 
 
 def test_hessians_that_change_bound_delta_by_what_they_are_at_most():
     own, other = np.diag([1.0, 2.0]), np.diag([3.0, 2.0])
-    np.testing.assert_allclose(bending.delta_at_most(own, other[None], own, other[None]), [2.0])
-    np.testing.assert_allclose(bending.delta_at_most(own, other[None], 1.5 * own, 2.0 * other[None]), [6.0])
+    np.testing.assert_allclose(smoothness.delta_at_most(own, other[None], own, other[None]), [2.0])
+    np.testing.assert_allclose(smoothness.delta_at_most(own, other[None], 1.5 * own, 2.0 * other[None]), [6.0])
 
 
 def test_the_least_line_that_dominates():
@@ -150,7 +149,7 @@ def test_the_least_line_that_dominates():
     others = exact(
         np.stack([own.g * 1.5, own.g + np.array([0.0, 2.0]), own.g + np.array([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]])])
     )
-    zeta2, m = estimate.dominating(own, others)
+    zeta2, m = sampled_gradients.dominating(own, others)
     np.testing.assert_allclose(zeta2, [0.0, 4.0, 9.0], atol=1e-12)
     np.testing.assert_allclose(m, [0.25, 0.0, 0.0], atol=1e-12)
     rng = np.random.default_rng(9)
@@ -159,7 +158,7 @@ def test_the_least_line_that_dominates():
         noisy(np.stack([gradients(1.3 * A0, SHIFT)] * 20), 1.0, 5, rng),
     )
     for sure in (0.0, 2.0):
-        zeta2, m = estimate.dominating(own, others, sure)
+        zeta2, m = sampled_gradients.dominating(own, others, sure)
         apart = others.apart(own)
         line = zeta2[:, None] + m[:, None] * np.maximum(own.square.value, 0.0)
         assert np.all(line >= (apart.value + sure * apart.se) * (1 - 1e-6))
@@ -184,7 +183,7 @@ def test_noise_that_grows_with_the_gradient():
     g = gradients(A0, 0.0)
     size = np.sqrt((0.3 * np.sum(g**2, axis=1) + 6.0) / D)
     drawn = g[:, None, :] + size[:, None, None] * rng.normal(size=(len(g), 4000, D))
-    sigma2, growth = estimate.noise(sampled(drawn))
+    sigma2, growth = sampled_gradients.noise(sampled(drawn))
     assert sigma2.value == pytest.approx(6.0, abs=4 * sigma2.se)
     assert growth.value == pytest.approx(0.3, abs=4 * growth.se)
     assert sigma2.se < 0.3 and growth.se < 0.02
@@ -192,10 +191,10 @@ def test_noise_that_grows_with_the_gradient():
 
 def test_one_point_says_nothing_of_m():
     one = exact(np.array([[1.0, 0.0, 0.0]]))
-    zeta2, m = estimate.similarity(one, exact(np.array([[[1.0, 2.0, 0.0]]])))
+    zeta2, m = sampled_gradients.similarity(one, exact(np.array([[[1.0, 2.0, 0.0]]])))
     assert (zeta2.value[0], m.value[0]) == (4.0, 0.0)
     with pytest.raises(CoterieError, match="two different points"):
-        bending.smoothness(np.zeros((1, 3)), one)
+        smoothness.smoothness(np.zeros((1, 3)), one)
     with pytest.raises(CoterieError, match="two sampled gradients"):
         sampled(np.zeros((1, 1, 3)))
 
@@ -217,12 +216,12 @@ def test_samples_that_cannot_be(samples, words):
 def test_points_that_do_not_fit():
     own = exact(np.ones((4, 2)))
     with pytest.raises(CoterieError, match="same points"):
-        estimate.similarity(own, exact(np.ones((1, 3, 2))))
+        sampled_gradients.similarity(own, exact(np.ones((1, 3, 2))))
     with pytest.raises(CoterieError, match="same points"):
-        estimate.similarity(own, own)
+        sampled_gradients.similarity(own, own)
     for x in (np.ones((3, 2)), np.full((4, 2), np.nan)):
         with pytest.raises(CoterieError, match="Points must be finite"):
-            bending.smoothness(x, own)
+            smoothness.smoothness(x, own)
 
 
 def test_a_federation_that_cannot_be_asked():
@@ -231,16 +230,16 @@ def test_a_federation_that_cannot_be_asked():
     who, metric = Collaborators.of_one(0, 3), Metric.plain(D)
     fed = InProcess(NoisyQuadratic(A, b, 0.3))
     with pytest.raises(CoterieError, match="positions 2 have gradients that are not finite"):
-        constants(fed, metric, who)
+        estimate_constants(fed, metric, who)
     for wrong, words in (
         ({"samples": 1}, "two at a point"),
         ({"reach": 0.0}, "reach"),
         ({"directions": 0}, "directions"),
     ):
         with pytest.raises(CoterieError, match=words):
-            constants(fed, metric, who, **wrong)
+            estimate_constants(fed, metric, who, **wrong)
     with pytest.raises(CoterieError, match="parameters"):
-        constants(fed, Metric.plain(D + 1), who)
+        estimate_constants(fed, Metric.plain(D + 1), who)
 
 
 def test_a_federation_of_noisy_quadratics():
@@ -248,7 +247,7 @@ def test_a_federation_of_noisy_quadratics():
     b = np.array([[0.0, 0, 0], [3.0, 0, 4.0], [0.0, 0, 0], [0.0, 0, 0]])
     fed = InProcess(NoisyQuadratic(A, b, sigma=0.5), seed=3)
     who = Collaborators.of_one(0, 4)
-    found = constants(fed, Metric(np.full(D, 0.5), np.eye(D)), who, samples=200, reach=3.0)
+    found = estimate_constants(fed, Metric(np.full(D, 0.5), np.eye(D)), who, samples=200, reach=3.0)
     near = {"zeta2": (0, 25.0), "m": (1, 0.25), "delta": (2, 1.0)}
     for name, (pair, value) in near.items():
         e = getattr(found, name)
@@ -279,7 +278,7 @@ def test_rows_of_many_main_clients(samples):
     glm = GLM(Z, y, np.zeros(n * rows), np.ones(n * rows), starts, starts + rows)
     fed = InProcess(glm, seed=1)
     who = Collaborators.of_all((np.ones((n, n)) - np.eye(n)) / (n - 1))
-    found = constants(fed, Metric(np.array([1.0, -1.0]), np.eye(2)), who, samples=samples)
+    found = estimate_constants(fed, Metric(np.array([1.0, -1.0]), np.eye(2)), who, samples=samples)
     here = [slice(s, s + rows) for s in starts]
     left = [y[h] - Z[h] @ np.linalg.lstsq(Z[h], y[h], rcond=None)[0] for h in here]
     row = np.array([np.sum((Z[h] * e[:, None]) ** 2) / rows for h, e in zip(here, left, strict=True)])
@@ -302,7 +301,7 @@ def test_sites_and_blocks_change_nothing():
     A, b = np.stack([A0] * 9), rng.normal(size=(9, D))
     who = Collaborators.of_all((np.ones((9, 9)) - np.eye(9)) / 8)
     one, other = (
-        constants(InProcess(NoisyQuadratic(A, b, 0.3), seed=2, block=block), Metric.plain(D), who, samples=5)
+        estimate_constants(InProcess(NoisyQuadratic(A, b, 0.3), seed=2, block=block), Metric.plain(D), who, samples=5)
         for block in (4096, 4)
     )
     for name in ("sigma2", "zeta2", "m", "delta", "L"):
@@ -322,8 +321,8 @@ def clients(sigma=1.0):
 
 def test_from_gradients_to_weights_and_steps():
     fed, who, metric = clients()
-    found = constants(fed, metric, who, samples=200, reach=3.0)
-    averaged, corrected = by_constants.averaging(found, who, 1000), by_constants.correction(found, who, 1000)
+    found = estimate_constants(fed, metric, who, samples=200, reach=3.0)
+    averaged, corrected = tuning.averaging(found, who, 1000), tuning.correction(found, who, 1000)
     tau = averaged.who.tau
     assert tau[2:4].max() < 1e-6 < tau[4]
     assert tau[5] < tau[4]  # the bent one has m = 1 x 0.9, and no zeta
@@ -334,14 +333,14 @@ def test_from_gradients_to_weights_and_steps():
     np.testing.assert_allclose(corrected.who.tau, 1.0 / 6.0, rtol=0.2)
     assert np.all((corrected.eta > 0.0) & (corrected.eta <= 0.5 / found.L.value))
     assert np.all((corrected.beta > 0.0) & (corrected.beta < 1.0))
-    short = by_constants.averaging(found, who, 10)
+    short = tuning.averaging(found, who, 10)
     assert short.alpha[0] > averaged.alpha[0] and short.eta[0] > averaged.eta[0]
 
 
 def test_weights_pay_for_m():
     """The bound at what is chosen is at most that of other weights, with m of the average."""
     fed, who, metric = clients()
-    found = constants(fed, metric, who, samples=50, reach=3.0)
+    found = estimate_constants(fed, metric, who, samples=50, reach=3.0)
     L, mu, T = found.L.value, found.mu.value, 1000
     scale = L / (mu * T)
     rng = np.random.default_rng(1)
@@ -351,7 +350,7 @@ def test_weights_pay_for_m():
         a, z, m = scale * np.sum(tau**2 * noise), np.sum(tau * found.zeta2.value), np.sum(tau * found.m.value)
         return wga_theory.bound(alpha, scale * found.sigma2.value, a, z, m)[0] if alpha**2 * m < 1.0 else np.inf
 
-    chosen = by_constants.averaging(found, who, T)
+    chosen = tuning.averaging(found, who, T)
     least = bound(chosen.alpha[0], chosen.who.tau)
     others = [bound(rng.uniform(), rng.dirichlet(np.full(6, 0.3))) for _ in range(3000)]
     assert least <= min(others) * (1.0 + 1e-6)
@@ -359,24 +358,24 @@ def test_weights_pay_for_m():
 
 def test_corollary_5_3_leaves_out_who_curves_differently():
     fed, who, metric = clients()
-    found = constants(fed, metric, who, samples=200, reach=3.0)
-    keep = by_constants.select(found, who, 300)
+    found = estimate_constants(fed, metric, who, samples=200, reach=3.0)
+    keep = tuning.select(found, who, 300)
     assert keep.tolist() == [True, True, True, True, True, False]  # however far the copies are
     unsure = replace(found, delta=Estimate(found.delta.value, found.delta.se + 10.0))
-    assert not by_constants.select(unsure, who, 300).any()
+    assert not tuning.select(unsure, who, 300).any()
     quiet = replace(found, sigma2=Estimate(np.zeros(1), np.zeros(1)))
-    assert not by_constants.select(quiet, who, 300).any()
-    assert by_constants.averaging(quiet, who, 300).alpha[0] == 0.0
+    assert not tuning.select(quiet, who, 300).any()
+    assert tuning.averaging(quiet, who, 300).alpha[0] == 0.0
 
 
 def test_theory_needs_curvature_and_steps():
     fed, who, metric = clients()
-    found = constants(fed, metric, who, samples=5)
+    found = estimate_constants(fed, metric, who, samples=5)
     flat = replace(found, mu=Estimate(np.zeros(1), np.zeros(1)))
     with pytest.raises(CoterieError, match="flat in some direction"):
-        by_constants.averaging(flat, who, 10)
+        tuning.averaging(flat, who, 10)
     unsure = replace(found, mu=Estimate(np.zeros(1), np.full(1, 0.2)))
-    assert by_constants.averaging(unsure, who, 10).eta[0] > 0.0
+    assert tuning.averaging(unsure, who, 10).eta[0] > 0.0
     for T in (0, np.nan):
         with pytest.raises(CoterieError, match="number of steps"):
-            by_constants.correction(found, who, T)
+            tuning.correction(found, who, T)

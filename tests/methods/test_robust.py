@@ -9,13 +9,13 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.methods.aggregation.aggregators import Clipped, Trimmed
+from coterie.methods.aggregation.received import Mean, Pairs, Rules
+from coterie.methods.aggregation.trust import Trust
 from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.pairs import Mean, Pairs, Rules
-from coterie.methods.collaboration.rules.robust import Clipped, Trimmed
-from coterie.methods.collaboration.rules.trust import Trust
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.methods.collaboration_loop import Noisy, run

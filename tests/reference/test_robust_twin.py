@@ -8,10 +8,10 @@ import statistics
 import numpy as np
 import pytest
 
+from coterie.methods.aggregation.aggregators import Clipped, Trimmed, trimmed_mean
+from coterie.methods.aggregation.received import Pairs, weighted_mean
+from coterie.methods.aggregation.trust import lower_median
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.pairs import Pairs, weighted_mean
-from coterie.methods.collaboration.rules.robust import Clipped, Trimmed, trimmed_mean
-from coterie.methods.collaboration.rules.trust import lower_median
 
 COUNTS = (3, 0, 1, 6, 2, 11)
 STARTS = np.concatenate([[0], np.cumsum(COUNTS)])

@@ -11,8 +11,7 @@ from coterie.data.catalog import fetch
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.choice import doubt
-from coterie.methods.collaboration.choice.choose import choose
+from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
@@ -107,7 +106,7 @@ def test_says_where_one_pooled_model_is_better():
 
 
 def test_says_where_clients_alone_are_better(monkeypatch):
-    monkeypatch.setattr(doubt, "SURE", np.inf)  # what would keep these clients alone
+    monkeypatch.setattr("coterie.methods.collaboration.choose.SURE", np.inf)  # what would keep these clients alone
     rng = np.random.default_rng(5)
     client = np.repeat(np.arange(8), 30)
     df = pd.DataFrame({"client": client, "x": rng.normal(size=240)})

@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
+from coterie.methods.aggregation.received import State
 from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD, Schedule, at_step, within
-from coterie.methods.collaboration.heard import Heard
-from coterie.methods.collaboration.pairs import State
+from coterie.methods.collaboration.exchange import Heard
 from coterie.numerics.kernels import Floats
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.methods.aggregation.received import State
 from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
-from coterie.methods.collaboration.heard import Heard
-from coterie.methods.collaboration.pairs import State
+from coterie.methods.collaboration.exchange import Heard
 from coterie.numerics.kernels import Floats
 
 

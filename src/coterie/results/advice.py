@@ -19,7 +19,7 @@ from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
-from coterie.methods.collaboration.choice.choose import Choice, choose
+from coterie.methods.collaboration.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
@@ -107,7 +107,7 @@ def advise(
 
     A client collaborates by weighted gradient averaging: its model minimises
     ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, f_k being mean losses. Weights are chosen by theory from gradients
-    (:func:`coterie.methods.collaboration.choice.choose.choose`), in every split from its training rows only.
+    (:func:`coterie.methods.collaboration.choose.choose`), in every split from its training rows only.
 
     Parameters
     ----------

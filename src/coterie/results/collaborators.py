@@ -12,10 +12,10 @@ from coterie.data.clients import Clients
 from coterie.data.labels import find_labels
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
+from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import HELD_OUT, Options
-from coterie.methods.collaboration.plan import weights
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints
 from coterie.results.compare import Splits

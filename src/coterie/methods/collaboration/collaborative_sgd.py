@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.collaboration.exchange import Exchange
-from coterie.methods.collaboration.heard import Heard
+from coterie.methods.aggregation.received import State
+from coterie.methods.collaboration.exchange import Exchange, Heard
 from coterie.methods.collaboration.optimisers import SGD, Optimiser
-from coterie.methods.collaboration.pairs import State
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 

@@ -1,24 +1,221 @@
-"""Main clients and their collaborators, from a table to coefficients."""
+"""Weighted averaging and bias correction of a table: options, what theory makes of them, and coefficients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation
-from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.aggregation.aggregators import rules
+from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.collaboration import bc_theory
+from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
+from coterie.methods.collaboration.collaborators import Collaborators, need_rows
+from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric, around_pooled
+from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
-from coterie.methods.collaboration.plan import plan
-from coterie.methods.collaboration.spread import spread
+from coterie.methods.collaboration.smoothness import curvature
 from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.replies import require_all_replies
 from coterie.methods.rounds.plan import some
 from coterie.methods.stepwise import trace_steps
-from coterie.numerics.kernels import Floats
+from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.objectives.mean_loss import expand, sizes
+
+MOST = 2_000_000
+"""Pairs at most, where all clients are to collaborate with all."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Who collaborates with whom, and how much it counts.
+
+    Attributes
+    ----------
+    who : Collaborators
+    alpha : (M,)
+        0 for main clients without collaborators.
+    noise, average : (M,)
+        Variances of mean gradients: of main clients, and of what their collaborators say together.
+    speedup : (M,)
+        Predicted; NaN where it was not.
+    """
+
+    who: Collaborators
+    alpha: Floats
+    noise: Floats
+    average: Floats
+    speedup: Floats
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method with its parameters; with what alpha (M,) averaging would end where it ends; what to say about it."""
+
+    method: CollaborativeSGD
+    goes: Floats
+    about: dict[str, Any]
+
+
+def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Weights:
+    """Choose, or take, collaborators and their weights; a CoterieError where there is one client only.
+
+    Bias correction takes the same collaborators, the most alike, and listens to the quiet ones more: its alpha and tau
+    are dictated by variances alone (section 5.2).
+    """
+    n = len(fed.clients)
+    if n < 2:
+        raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
+    main = np.arange(n) if options.main is None else np.asarray(options.main, dtype=np.int64)
+    asked = _asked(fed, main, options)
+    alike = options.within == "cluster"
+    choice = choose(fed, metric, main, asked, options.collaborators, same_cluster=alike, keep=asked is not None)
+    who, alpha, speedup = choice.who, choice.alpha, choice.speedup
+    if asked is not None:
+        who = asked
+    elif corrected:
+        who = Collaborators(main, who.of, who.who, bc_theory.best_tau(choice.noise[who.who], who.starts))
+    average = np.bincount(who.of, who.tau**2 * choice.noise[who.who], minlength=len(main)).astype(np.float64)
+    noise, helped = choice.noise[main], np.diff(who.starts) > 0
+    if corrected:
+        alpha = bc_theory.best_alpha(noise, average)
+    if not isinstance(options.alpha, str):
+        alpha, speedup = np.full(len(main), float(options.alpha)), np.full(len(main), np.nan)
+    return Weights(who, np.where(helped, alpha, 0.0), noise, average, speedup)
+
+
+def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | None:
+    """Collaborators whose weights are given; None where they are to be chosen."""
+    n = len(fed.clients)
+    if isinstance(options.tau, str) and options.tau == "auto":
+        return None
+    if isinstance(options.tau, str):
+        if len(main) * n > MOST:
+            raise CoterieError(
+                f"Equal weights of all would be {len(main) * n:,} pairs: let tau be chosen, or name them."
+            )
+        places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
+        of, who = np.nonzero(places[main][:, None] == places)
+        of, who = of[who != main[of]], who[who != main[of]]
+        return Collaborators(main, of, who, 1.0 / np.bincount(of, minlength=len(main))[of])
+    everybody = Collaborators.of_all(options.tau, options.normalise)
+    place = np.full(n, -1)
+    place[main] = np.arange(len(main))
+    at = np.flatnonzero(place[everybody.of] >= 0)
+    if not len(at):
+        raise CoterieError("tau gives these main clients no collaborators: name one at least.")
+    at = at[np.argsort(place[everybody.of[at]], kind="stable")]
+    return Collaborators(main, place[everybody.of[at]], everybody.who[at], everybody.tau[at])
+
+
+def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Plan:
+    """The method with weights, step size and, for bias correction, beta: theory's where they are not given."""
+    need_rows(fed, options.batch)
+    chosen = weights(fed, metric, options, corrected)
+    who, alpha = chosen.who, chosen.alpha
+    bent = curvature(fed, who, metric)
+    L, delta = bent.smoothness(alpha), bent.delta_at_most
+    most = bc_theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
+    eta = most / options.local if isinstance(options.eta, str) else np.full(len(alpha), float(options.eta))
+    exchange = Exchange(
+        who,
+        metric,
+        options.batch,
+        options.local,
+        rules(options.rule, corrected),
+        options.participation,
+        seed=options.seed,
+    )
+    common: dict[str, Any] = {"exchange": exchange, "alpha": alpha, "eta": eta}
+    common["optimiser"] = OPTIMISERS[options.optimiser]()
+    about: dict[str, Any] = {"steps": options.taken, "alpha": some(alpha), "eta": some(eta), "L": some(L)}
+    about |= {
+        "delta": some(bent.delta),
+        "delta_at_most": some(delta),
+        "collaborators": some(np.diff(who.starts)),
+        "batch": options.batch,
+    }
+    about |= {"speedup": None if np.isnan(chosen.speedup).any() else some(chosen.speedup), "rule": options.rule}
+    limit = "min(1 / (2 L), 1 / (sqrt(8) alpha delta)), of Theorem 5.2" if corrected else "1 / L, of Theorem 4.1"
+    beyond = eta * options.local > most * (1.0 + 1e-9)
+    about["uncovered"] = []
+    if beyond.any():
+        about["uncovered"].append(
+            f"eta = {np.max(eta):.3g} is above {np.min(most[beyond]):.3g}, the largest step of theory ({limit}), "
+            f"for {np.sum(beyond):,} of {len(eta):,} main clients: nothing is promised of their runs."
+        )
+    if not corrected:
+        return Plan(WeightedAveraging(**common), alpha, about)
+    beta: Any = options.beta
+    if isinstance(beta, str):
+        beta = bc_theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
+    keep = float(options.keep)
+    method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
+    about["uncovered"] += method.notes
+    return Plan(method, keep * alpha, about | {"beta": some(beta), "keep": keep})
+
+
+CUT = 1e-10
+"""Curvature, relative to the largest, below which a direction is not seen and has no variance."""
+
+
+@work
+def meat(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
+    """Curvature times w; times w squared over the weight of rows, as variances are; and what its own rows say."""
+    value, _, A = expand(site.objective, theta)
+    value, A = (np.where(np.isfinite(each), each, np.nan) for each in (value, A))  # of models that diverged
+    weight = sizes(site.objective)
+    weight = np.where(weight > 0.0, weight, 1.0)
+    square = (w**2 / weight)[:, None] * A
+    return {
+        "A": w[:, None] * A,
+        "V": square,
+        "own": (own * w)[:, None] * A,
+        "all": (own * weight)[:, None] * A,
+        "sse": 2.0 * own * weight * value,
+        "n": own * site.objective.moments()["rows"],
+    }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Packed covariances (M, P) of main clients' coefficients, and the residual variance of a Gaussian outcome."""
+
+    covariance: Floats
+    sigma2: float | None
+
+
+def spread(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool) -> Spread:
+    """``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance.
+
+    That is the main clients' own: their squared residuals at theta over what these expect per unit of it where nobody
+    is biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
+    """
+    M = len(who.main)
+    alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
+    w, own = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau]), np.concatenate([np.ones(M), np.zeros(len(who.of))])
+    message: dict[str, Any] = {"theta": PerRow(theta[who.places]), "w": PerRow(w), "own": PerRow(own)}
+    s = require_all_replies(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
+    names = ("A", "V", "own", "all")
+    H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
+    wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models
+    H, V, part, whole = (np.where(wild[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
+    values, vectors = np.linalg.eigh(H)
+    seen = values > CUT * np.maximum(values[:, -1:], 1.0)
+    inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
+    cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
+    dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
+    sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
+    cov = np.where(wild[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
+    return Spread(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
 
 
 def fit(

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coterie.methods.collaboration.pairs import State
+from coterie.methods.aggregation.received import State
 from coterie.numerics.kernels import Floats
 
 

@@ -1,4 +1,14 @@
-"""From estimated constants to weights, steps and beta for a horizon, and whom Corollary 5.3 keeps."""
+"""From estimated constants to weights, steps and beta for a horizon, and whom Corollary 5.3 keeps.
+
+Bounds of bias correction and of working alone are compared at their best eta (and beta) for a horizon T: F_T where ``mu
+> 0``, and the mean of ``E|grad f_0(x_t)|^2`` where ``mu = 0``.
+
+The corollary leaves out what c costs, at delta = 0 and for any N. Non-convex: ``beta S + E_0 / (beta T)`` is at least
+``2 sqrt(S E_0 / T)``, for one sample (E_0 = S) of the order of working alone; a speed-up that grows with N needs a c_0
+of so many samples. mu-PL: what c does not know adds about S / (mu T), and the speed-up stays below about L / mu. Means
+say why: with f_k = (x - mean_k)^2 / 2 delta is 0, and collaborators whose means are off by what nobody knows can not
+tell where the main client's is; nothing beats F_T = sigma_0^2 / (2 T).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.methods.collaboration import bc_theory, wga_theory
+from coterie.methods.collaboration.bc_theory import Correction, sharp_bound, sharp_nonconvex_bound
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants.constants import Constants
-from coterie.methods.collaboration.theory import bc_theory, noise_theory, selection_theory, wga_theory
-from coterie.methods.collaboration.theory.noise_theory import sums
+from coterie.methods.collaboration.constants import Constants
+from coterie.methods.collaboration.wga_theory import sums
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 TURNS = 100
@@ -46,9 +57,9 @@ def averaging(found: Constants, who: Collaborators, T: float) -> Settings:
         Where T is no number of steps, or some mu or L is 0: the theorem needs both.
     """
     L, mu = _bent(found, T)
-    noise = noise_theory.collaborator_noise(found.others_sigma2.value, found.others_growth.value, found.zeta2.value)
+    noise = wga_theory.collaborator_noise(found.others_sigma2.value, found.others_growth.value, found.zeta2.value)
     tau, alpha, m = _weights(found, noise, who.starts, L / (mu * T))
-    grown = noise_theory.growth(alpha, found.growth.value, sums(tau**2 * found.others_growth.value, who.starts), m)
+    grown = wga_theory.growth(alpha, found.growth.value, sums(tau**2 * found.others_growth.value, who.starts), m)
     noises, biases = sums(tau**2 * noise, who.starts), sums(tau * found.zeta2.value, who.starts)
     by = wga_theory.descent(L, mu, alpha, found.sigma2.value, noises, biases, m, grown)
     eta = by.step(T, found.loss())
@@ -99,8 +110,8 @@ def select(found: Constants, who: Collaborators, T: float, sure: float = 1.0) ->
             noise = found.others_sigma2.value[mine]
             average = float(np.sum(bc_theory.best_tau(noise, np.array([0.0, len(mine)])) ** 2 * noise))
             noise0 = float(found.sigma2.value[i])
-            by = selection_theory.Setting(float(L[i]), float(mu[i]), noise0, average, float(F0[i]), noise0 + average)
-            kept = mine[delta[mine] <= selection_theory.largest_delta(by, T)]
+            by = Setting(float(L[i]), float(mu[i]), noise0, average, float(F0[i]), noise0 + average)
+            kept = mine[delta[mine] <= largest_delta(by, T)]
             changed, mine = 0 < len(kept) < len(mine), kept
             if not changed:
                 break
@@ -148,3 +159,84 @@ def _bent(found: Constants, T: float) -> tuple[Floats, Floats]:
             "for more samples or rows, or leave columns out."
         )
     return L, mu
+
+
+GRID = 120
+"""Step sizes, and as many betas, that are tried."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known before a run of T steps.
+
+    Attributes
+    ----------
+    L, mu : float
+        Of f_0; ``mu = 0`` is the non-convex case.
+    noise0, average : float
+        sigma_0^2 and sigma_a^2.
+    F0 : float
+        ``f_0(x_0) - f_0*``.
+    E0 : float
+        Squared error of c_0, of ``bc_theory.first_error``.
+    """
+
+    L: float
+    mu: float
+    noise0: float
+    average: float
+    F0: float
+    E0: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The smallest bound for a horizon, and the eta and beta that have it; without alpha beta is 1 and idle."""
+
+    bound: float
+    eta: float
+    beta: float
+
+
+def tuned(by: Setting, T: float, delta: float, alpha: float | None = None) -> Tuned:
+    """The smallest ``sharp_bound`` over a grid of eta and beta.
+
+    Parameters
+    ----------
+    by : Setting
+    T : float
+        Steps.
+    delta : float
+        Of A3.
+    alpha : float, optional
+        By default ``bc_theory.best_alpha``, which minimises ``sigma^2(alpha)``; 0 is working alone.
+    """
+    alpha = float(bc_theory.best_alpha(by.noise0, by.average)) if alpha is None else alpha
+    low = min(1e-3, 0.1 / T)
+    eta = np.geomspace(low, 1.0, GRID)[:, None] / by.L
+    beta = np.geomspace(low, 1.0, GRID) if alpha > 0.0 else np.ones(1)
+    at = Correction(by.L, by.mu, delta, alpha, eta, beta, by.noise0, by.average)
+    found: Floats = (sharp_bound if by.mu > 0.0 else sharp_nonconvex_bound)(at, T, by.F0, by.E0)
+    i, j = np.unravel_index(np.argmin(found), found.shape)
+    return Tuned(float(found[i, j]), float(eta[i, 0]), float(beta[j]))
+
+
+def speedup(by: Setting, T: float, delta: float) -> float:
+    """The bound of working alone over that of bias correction; below 1 correction is promised less."""
+    return tuned(by, T, 0.0, 0.0).bound / tuned(by, T, delta).bound
+
+
+def largest_delta(by: Setting, T: float) -> float:
+    """The delta up to which correction is promised at least what working alone is; 0 where it never is.
+
+    It falls as ``delta^2 ~ T^(-1/2)`` in the non-convex case and ``delta^2 ~ 1 / T`` in the mu-PL case. Bounds grow
+    with delta, so it is bisected, from 0 to 2 L (which A1 of all clients implies).
+    """
+    alone = tuned(by, T, 0.0, 0.0).bound
+    if tuned(by, T, 0.0).bound > alone:
+        return 0.0
+    low, high = 1e-9 * by.L, 2.0 * by.L
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if tuned(by, T, middle).bound <= alone else (low, middle)
+    return low

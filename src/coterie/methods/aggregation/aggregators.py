@@ -1,4 +1,4 @@
-"""Averages that a few bad collaborators cannot move far: trimmed means coordinate by coordinate, centred clipping.
+"""Averages that a few bad clients cannot move far: trimmed means coordinate by coordinate, centred clipping.
 
 References
 ----------
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.methods.aggregation.received import Pairs, Rules, State
+from coterie.methods.aggregation.trust import Adaptive, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.pairs import Pairs, State
 from coterie.methods.local_training.options import need
 from coterie.numerics.kernels import Floats, Ints, kernel
 
@@ -139,3 +140,24 @@ class Clipped:
             "clipped around": v,
             "clipped before": state["clipped before"] | heard,
         }
+
+
+def rules(name: str, corrected: bool) -> Rules | None:
+    """What "mean", "trimmed", "clipped", "trust" and "adaptive" are; None where gradients are simply added up.
+
+    "trust" drops harmful collaborators and clips the others; "adaptive" drops them and weighs the others by their bias
+    and noise so far. A CoterieError for "adaptive" with bias correction, whose c cannot follow weights that change.
+    """
+    if name == "adaptive" and corrected:
+        raise CoterieError(
+            "Bias correction averages past biases, which weights that change would make wrong: take rule 'trust', or "
+            "the method 'weighted-averaging'."
+        )
+    named: dict[str, Rules | None] = {
+        "mean": None,
+        "trimmed": Rules(combine=Trimmed(0.2)),
+        "clipped": Rules(combine=Clipped()),
+        "trust": Rules([Trust(direction=not corrected)], Clipped()),
+        "adaptive": Rules([Trust(direction=True), Adaptive("bias")]),
+    }
+    return named[name]

@@ -1,23 +1,30 @@
-"""How gradients change between points, A1 to A3 of the paper: L, mu and delta, estimated.
+"""How gradients change between points, A1 to A3: L, mu and delta, from sampled gradients or from Hessians.
 
-delta and L are lower bounds of what holds everywhere, and mu is an upper one: they come nearer with more directions.
-:func:`dissimilarity_at_most` bounds delta from above.
-The largest of many noisy numbers is too large. Measured with one half of the samples in the direction that the other
-half found, it is too small instead, with twice the noise twice as much to second order: a third of this and two thirds
-of that cancel. Copies, whose delta is 0, are left with what was found crosswise: 0, give or take its standard error.
+From samples, delta and L are lower bounds of what holds everywhere, and mu is an upper one: they come nearer with more
+directions. :func:`dissimilarity_at_most` bounds delta from above. The largest of many noisy numbers is too large.
+Measured with one half of the samples in the direction that the other half found, it is too small instead, with twice
+the noise twice as much to second order: a third of this and two thirds of that cancel. Copies, whose delta is 0, are
+left with what was found crosswise: 0, give or take its standard error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.constants.estimate import need_same_points
-from coterie.methods.collaboration.constants.sampled import Estimate, Sampled
-from coterie.numerics.kernels import Floats
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, need_same_points
+from coterie.methods.replies import require_all_replies
+from coterie.numerics.kernels import Floats, full
+from coterie.objectives.constants import hessians
+from coterie.objectives.mean_loss import sizes
 
 Ends = Callable[[Floats], tuple[Floats, Floats]]
 """From a fitted map (..., d, d): directions left and right (..., d, 1)."""
@@ -148,3 +155,59 @@ def _end(
 def _between(A: Floats, left: Floats, right: Floats) -> Floats:
     """``l' A r`` (...,)."""
     return np.asarray((np.swapaxes(left, -1, -2) @ A @ right)[..., 0, 0])
+
+
+@work
+def bend(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
+    """Packed Hessian of the mean loss at one point, and what it is at most in the region of ``Constants``, times w."""
+    weight = sizes(site.objective)
+    theta, share = np.tile(at, (len(site), 1)), (w / np.where(weight > 0.0, weight, 1.0))[:, None]
+    return {"A": share * hessians(site.objective, theta), "most": share * hessians(site.objective, theta, most=True)}
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """In the units of a metric, at its origin.
+
+    Attributes
+    ----------
+    own, average : (M, d, d)
+        Hessians of ``f_0`` and of ``sum_k tau_k f_k``.
+    own_most, average_most : (M, d, d)
+        What they are at most.
+    """
+
+    own: Floats
+    average: Floats
+    own_most: Floats
+    average_most: Floats
+
+    def smoothness(self, alpha: Floats) -> Floats:
+        """L (M,) of ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, and of ``f_0`` where that is larger."""
+        alpha = alpha[:, None, None]
+        mixed = np.linalg.eigvalsh((1.0 - alpha) * self.own_most + alpha * self.average_most)[:, -1]
+        return np.asarray(np.maximum(mixed, np.linalg.eigvalsh(self.own_most)[:, -1]))
+
+    @property
+    def mu(self) -> Floats:
+        """Smallest curvature (M,) of ``f_0``."""
+        return np.asarray(np.maximum(np.linalg.eigvalsh(self.own)[:, 0], 0.0))
+
+    @property
+    def delta(self) -> Floats:
+        """``|H_average - H_0|`` (M,) at the origin: what BC has to do with, which corrects the average's bias."""
+        return delta_of(self.own, self.average)
+
+    @property
+    def delta_at_most(self) -> Floats:
+        """What delta is at most (M,): losses that are not quadratic curve otherwise elsewhere."""
+        return delta_at_most(self.own, self.average, self.own_most, self.average_most)
+
+
+def curvature(fed: Federation, who: Collaborators, metric: Metric) -> Curvature:
+    """Ask for it: one exchange of sums."""
+    M, here = len(who.main), np.concatenate([np.ones(len(who.main)), who.tau])
+    by = np.concatenate([np.arange(M), M + who.of])
+    s = require_all_replies(fed.total(bend, to=who.requests, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
+    own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
+    return Curvature(own[:M], own[M:], most[:M], most[M:])

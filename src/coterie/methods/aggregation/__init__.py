@@ -1,0 +1,1 @@
+"""How what clients return is put together: who is left out, robust averages, trust."""

@@ -1,0 +1,314 @@
+"""Theorems 5.1, 5.2, C.3 and C.4 of the 2022 paper: what bias correction needs chosen, and its bounds.
+
+Numbers are one for each main client, (M,) or scalars: ``noise0`` is sigma_0^2, ``average`` is ``sigma_a^2 = sum_k
+tau_k^2 sigma_k^2``, delta that of A3 between f_0 and ``sum_k tau_k f_k``, or an upper bound of it: steps from a delta
+that was estimated too low may diverge. Bounds are infinite where their proof does not hold.
+
+``theorem_bound`` is Theorem 5.2 with what its proof needs: ``c_0`` is independent of the first step's noise, and
+``x_{-1} = x_0``, so that ``Delta_0 = 0`` and the printed zeta~ is not needed. ``sharp_bound`` is smaller, and holds for
+more beta. Keep what C.4 drops in (8), ``-eta (1 - L eta) / 2 H_t`` with ``H_t = E|E_t g(x_t)|^2``, and take ``e_t =
+E|c_t - B(x_t)|^2`` for ``B(x) = grad f_1(x) - grad f_0(x)``. With ``S = sigma_0^2 + sigma_a^2`` and ``D = (delta
+eta)^2``,
+
+    F_{t+1} <= F_t - eta/2 G_t + eta/2 alpha^2 e_t - eta/2 (1 - L eta) H_t + L eta^2 sigma^2(alpha) / 2
+    e_{t+1} <= (1 + beta) ((1 - beta)^2 e_t + beta^2 S) + (1 + 1/beta) D (sigma^2(alpha) + H_t)
+
+so that H_t pays for how x moves the bias. Unrolled from T backwards, F_T weighs e_t by A_t times F_t; as long as
+``2 A_t (1 + 1/beta) D <= eta (1 - L eta)`` for all of them, H_t drops out, and two lines are repeated in closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError
+from coterie.methods.collaboration.wga_theory import Descent, Value, geometric, over, repeated, variance
+from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.simplex_qp import diagonal_simplex_qp
+
+
+def best_tau(noise: Value, starts: Ints) -> Floats:
+    """C.4: tau (P,) minimises ``sum_k tau_k^2 sigma_k^2``: ``1 / sigma_k^2``, normalised; the noise-free share all."""
+    return diagonal_simplex_qp(noise, 0.0, starts)
+
+
+def best_alpha(noise0: Value, average: Value, oracle: Value = 0.0) -> Floats:
+    """The alpha that minimises ``sigma^2(alpha)``: ``sigma_0^2 / (sigma_0^2 + sigma_a^2 + oracle)``, 0 if sigma_0 = 0.
+
+    ``oracle`` is the variance of the bias oracle's noise, ``v^2 / N`` in Theorem 5.1. With ``sigma_a^2 = sigma_0^2 /
+    N`` this is ``N / (N + 1 + v^2 / sigma_0^2)``, and ``N / (N + 1)`` for the moving average (Theorem 5.2).
+    """
+    noise0 = np.asarray(noise0, dtype=np.float64)
+    return over(noise0, noise0 + np.asarray(average) + np.asarray(oracle))
+
+
+def oracle_descent(
+    L: Value,
+    mu: Value,
+    alpha: Value,
+    noise0: Value,
+    average: Value,
+    oracle: Value = 0.0,
+    M: Value = 0.0,
+) -> Descent:
+    """Theorem 5.1's recursion (7), with its step sizes and bounds: (5) without bias, and the oracle's noise added."""
+    return Descent(L, mu, variance(alpha, noise0, np.asarray(average) + oracle), 0.0, 1.0, M)
+
+
+def least_beta(eta: Value, delta: Value, alpha: Value) -> Floats:
+    """The least that ``sharp_bound`` takes at ``eta <= 1 / (2 L)``: ``beta^2 = 4 (1 + beta) (alpha delta eta)^2``.
+
+    Above 1 where eta is too large for any beta. A beta much smaller than ``alpha delta eta`` may let x run away before
+    c has followed: with Hessians a and a - delta that is so for ``beta < eta (alpha delta - a)``.
+    """
+    y = (2.0 * np.asarray(alpha) * np.asarray(delta) * np.asarray(eta)) ** 2
+    return np.asarray(0.5 * (y + np.sqrt(y * (y + 4.0))))
+
+
+def largest_step(L: Value, alpha: Value, delta: Value) -> Floats:
+    """``min(1 / (2 L), 1 / (sqrt(8) alpha delta))``: below it some beta up to 1 satisfies ``sharp_bound``.
+
+    Theorem 5.2 prints ``min(1 / L, 1 / (6 alpha^2 delta^2))``, which depends on units and is not enough; C.4's proof
+    needs ``alpha delta eta <= beta / sqrt(120)``, so eta and beta cannot be chosen apart.
+    """
+    slopes = np.sqrt(8.0) * np.asarray(alpha, dtype=np.float64) * np.asarray(delta)
+    return np.asarray(np.minimum(over(0.5, L), over(1.0, slopes)))
+
+
+def best_beta(
+    eta: Value,
+    delta: Value,
+    alpha: Value,
+    noise0: Value,
+    average: Value,
+    T: Value = 10_000.0,
+    E0: Value | None = None,
+    constant: float = 10.0,
+) -> Floats:
+    """The beta in (0, 1] that minimises the bound's part that depends on it.
+
+    ``beta S + constant (delta eta)^2 sigma^2(alpha) / (2 beta^2) + E_0 / (beta T)``, ``S = sigma_0^2 + sigma_a^2``. For
+    endless T that is C.4's ``min(1, (10 delta^2 sigma^2(alpha) / S)^(1/3) eta^(2/3))``, of the mu-PL and the
+    non-convex case alike. Never below ``least_beta``.
+
+    Parameters
+    ----------
+    T : float, default 10,000
+        Steps. Where nothing curves otherwise (delta = 0) it alone keeps beta above 0: ``sqrt(E_0 / (S T))``.
+    E0 : float, optional
+        Of ``first_error``; by default S, that of one sample.
+    constant : float, default 10
+        C.4's; ``sharp_bound`` has 2.
+    """
+    S = np.asarray(noise0, dtype=np.float64) + np.asarray(average)
+    curved = constant * (np.asarray(delta) * np.asarray(eta)) ** 2 * variance(alpha, noise0, average)
+    curved, lag = over(curved, S), over(S if E0 is None else E0, S * np.asarray(T, dtype=np.float64))
+    # beta^3 = lag beta + curved: the bracket's upper end is above its one positive root
+    beta = np.maximum(np.sqrt(2.0 * lag), np.cbrt(2.0 * curved))
+    for _ in range(60):  # Newton's steps on a convex function, from above
+        slope = 3.0 * beta**2 - lag
+        beta = beta - over(np.maximum(beta**3 - lag * beta - curved, 0.0), np.where(slope > 0.0, slope, 1.0))
+    beta = np.where(S > 0.0, beta, 1.0)
+    return np.asarray(np.clip(np.maximum(beta, least_beta(eta, delta, alpha)), np.finfo(np.float64).tiny, 1.0))
+
+
+def first_error(first: Any, gap: Value, noise0: Value, average: Value) -> Floats:
+    """``E_0 = E|c_0 - grad f_1(x_0) + grad f_0(x_0)|^2`` (C.4).
+
+    Parameters
+    ----------
+    first : {"zero", "sample"} or int
+        c_0: 0, or the mean of one or so many observed biases.
+    gap : float
+        ``|grad f_1(x_0) - grad f_0(x_0)|^2``, or what A4 bounds it by, ``m |grad f_0(x_0)|^2 + zeta^2``.
+    noise0, average : float
+    """
+    if first == "zero":
+        return np.asarray(gap, dtype=np.float64)
+    samples = 1 if first == "sample" else first
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 1:
+        raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {first!r}.")
+    return np.asarray((np.asarray(noise0, dtype=np.float64) + np.asarray(average)) / samples)
+
+
+SLACK = 1.0 + 1e-9
+"""For conditions that hold with equality."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Theorem 5.2's numbers, which may be arrays that broadcast; with ``mu = 0`` the loss is not promised to fall.
+
+    Attributes
+    ----------
+    L, mu, delta : float
+        Of A1, A2, A3.
+    alpha, eta, beta : float
+        Of Algorithm 3.
+    noise0, average : float
+        sigma_0^2 and sigma_a^2.
+    """
+
+    L: Any
+    mu: Any
+    delta: Any
+    alpha: Any
+    eta: Any
+    beta: Any
+    noise0: Any
+    average: Any
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, np.asarray(getattr(self, field.name), dtype=np.float64))
+
+    @property
+    def spread(self) -> Floats:
+        """``sigma^2(alpha)``."""
+        return variance(self.alpha, self.noise0, self.average)
+
+    @property
+    def observed(self) -> Floats:
+        """``sigma_0^2 + sigma_a^2``, the variance of an observed bias."""
+        return np.asarray(self.noise0 + self.average)
+
+    @property
+    def lag(self) -> Floats:
+        """``(alpha delta eta)^2``: how far a step moves the bias that the next one is corrected by."""
+        return np.asarray((self.alpha * self.delta * self.eta) ** 2)
+
+    def printed(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Weight of E_0 in C.4's potential, what a step adds by (11), the rate of (12), and 0 or infinity.
+
+        (12)'s rate ``mu eta / 2`` needs ``beta >= 4 mu eta / 3``, and is ``3 beta / 8`` below; all of it needs
+        ``120 (alpha delta eta)^2 <= beta^2`` where ``eta <= 1 / (6 alpha^2 delta^2)`` is printed.
+        """
+        weight = 2.0 * self.alpha**2 * self.eta / self.beta
+        noise = 0.5 * self.L * self.eta**2 * self.spread + 10.0 * self.lag * self.eta * self.spread / self.beta**2
+        rate = np.where(
+            self.alpha > 0.0, np.minimum(0.5 * self.mu * self.eta, 0.375 * self.beta), 0.5 * self.mu * self.eta
+        )
+        holds = (self.L * self.eta <= SLACK) & (120.0 * self.lag <= self.beta**2 * SLACK)
+        return weight, noise + weight * self.beta**2 * self.observed, rate, np.where(holds, 0.0, np.inf)
+
+
+def theorem_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """F_T at most by (13): the floor is ``L sigma^2 eta / mu + 20 ... / mu + 4 ... / mu`` as printed.
+
+    With C.4's beta below 1 its last two terms are ``6 10^(1/3) alpha^2 S^(2/3) sigma^2(alpha)^(1/3) (delta eta)^(2/3) /
+    mu``; (14) has 24, and the exponent 1/3 of S.
+    """
+    weight, noise, rate, never = by.printed()
+    return np.asarray(repeated(rate, noise, T, F0 + weight * E0) + never)
+
+
+def theorem_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most, by (11) summed."""
+    weight, noise, _, never = by.printed()
+    return np.asarray(4.0 / by.eta * ((F0 + weight * E0) / np.asarray(T) + noise) + never)
+
+
+def mixed(p: Value, q: Value, T: Value) -> Floats:
+    """``(p^T - q^T) / (p - q)``, the sum of ``p^i q^j`` with ``i + j = T - 1``, for p, q from 0 to 1."""
+    high, low = np.maximum(p, q), np.minimum(p, q)
+    return np.asarray(geometric(1.0 - low / np.maximum(high, 1e-300), T) * high ** np.maximum(T - 1.0, 0.0))
+
+
+def errors(by: Correction) -> tuple[Floats, Floats, Floats]:
+    """The second line: its factor q, what it settles at, and ``(1 + 1/beta) D``."""
+    moves = (1.0 + 1.0 / by.beta) * (by.delta * by.eta) ** 2
+    q = (1.0 + by.beta) * (1.0 - by.beta) ** 2
+    settles = ((1.0 + by.beta) * by.beta**2 * by.observed + moves * by.spread) / (
+        by.beta * (1.0 + by.beta - by.beta**2)
+    )
+    return np.asarray(q), np.asarray(settles), np.asarray(moves)
+
+
+def holds(by: Correction, p: Floats, T: Value) -> Floats:
+    """Whether the largest ``A_t = eta alpha^2 / 2 (1/p + q/p^2 + ... + q^(T-1)/p^T)`` is small enough."""
+    (q, _, moves), p = errors(by), np.maximum(p, 1e-300)
+    with np.errstate(over="ignore", invalid="ignore"):
+        paid = by.eta * by.alpha**2 * moves / p * geometric(1.0 - q / p, T)
+    free = by.alpha * moves == 0.0
+    return np.asarray(free | (paid <= by.eta * (1.0 - by.L * by.eta + 1e-12)))
+
+
+def factor(by: Correction, T: Value) -> Floats:
+    """The smallest p from ``1 - mu eta`` to 1 that ``holds``: a mu-PL loss is mu'-PL for every smaller mu'."""
+    high, shape = by.mu * by.eta, np.broadcast(by.mu * by.eta, by.beta, by.delta, by.alpha, T).shape
+    low = np.where(holds(by, 1.0 - np.minimum(high, 0.5 * by.beta), T), np.minimum(high, 0.5 * by.beta), 0.0)
+    high, low = np.broadcast_to(high, shape), np.broadcast_to(low, shape)
+    if np.all(fast := holds(by, 1.0 - high, T)):
+        return np.asarray(1.0 - high)
+    low = np.where(fast, high, low)
+    for _ in range(14):
+        at = 0.5 * (low + high)
+        right = holds(by, 1.0 - at, T)
+        low, high = np.where(right, at, low), np.where(right, high, at)
+    return np.asarray(1.0 - low)
+
+
+def sharp_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """F_T at most; F shrinks by ``factor`` in a step.
+
+    Its floor is about ``L sigma^2 eta / (2 mu) + alpha^2 (beta S + (delta eta)^2 sigma^2 / beta^2) / (2 mu)``, where
+    (13) has ``L sigma^2 eta / mu + alpha^2 (4 beta S + 20 (delta eta)^2 sigma^2 / beta^2) / mu``.
+    """
+    T = np.asarray(T, dtype=np.float64)
+    (q, settles, _), p = errors(by), factor(by, T)
+    half = 0.5 * by.eta * by.alpha**2
+    added = 0.5 * by.L * by.eta**2 * by.spread + half * settles
+    found = repeated(1.0 - p, added, T, F0) + half * (E0 - settles) * mixed(p, q, T)
+    return np.asarray(np.where(holds(by, p, T), found, np.inf))
+
+
+def sharp_nonconvex_bound(by: Correction, T: Value, F0: Value, E0: Value) -> Floats:
+    """Mean of ``E|grad f_0(x_t)|^2`` over T steps at most: ``2 F_0 / (eta T) + L eta sigma^2 + alpha^2 mean e_t``."""
+    T = np.asarray(T, dtype=np.float64)
+    q, settles, _ = errors(by)
+    mean = settles + (E0 - settles) * geometric(1.0 - q, T) / T
+    found = 2.0 * F0 / (by.eta * T) + by.L * by.eta * by.spread + by.alpha**2 * mean
+    return np.asarray(np.where(holds(by, np.ones(()), T), found, np.inf))
+
+
+def recursion_bound(by: Correction, T: npt.ArrayLike, F0: float, E0: float) -> Floats:
+    """F_T at most (s,) for T (s,), by (8), (9), (10) with ``2 mu F <= G <= 2 L F`` repeated; for one main client.
+
+    It holds for every ``eta <= 1 / L``; where its matrix grows, which ``12 L (alpha delta eta)^2 > mu beta^2`` brings
+    about, so does the bound.
+    """
+    L, mu, alpha, eta, beta = (float(v) for v in (by.L, by.mu, by.alpha, by.eta, by.beta))
+    a2, d2 = alpha**2, float(by.delta) ** 2
+    step = np.array(
+        [
+            [1.0 - eta * mu, a2 * d2 * eta, a2 * eta, 0.5 * L * eta**2 * float(by.spread)],
+            [6.0 * L * eta**2, 3.0 * a2 * d2 * eta**2, 3.0 * a2 * eta**2, eta**2 * float(by.spread)],
+            [0.0, 2.0 * d2 / beta, 1.0 - beta, beta**2 * float(by.observed)],
+            [0.0, 0.0, 0.0, 1.0],
+        ]
+    )
+    start, most = np.array([F0, 0.0, E0, 1.0]), np.inf if L * eta > SLACK else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [(np.linalg.matrix_power(step, int(t)) @ start)[0] for t in np.atleast_1d(T)]
+    return np.asarray(np.nan_to_num(np.array(found), nan=np.inf, posinf=np.inf) + most)
+
+
+def after_own_step(by: Correction, F0: Value, G0: Value | None = None) -> tuple[Floats, Floats]:
+    """F_1 and e_1 at most where ``c_0 = b_0`` shares the first step's noise, which is then one of working alone.
+
+    Bounds go on from there with T - 1. ``G0 = |grad f_0(x_0)|^2``, by default at most ``2 L F_0``. ``c_1 = b_0`` has
+    variance S, and the bias moves by ``delta |x_1 - x_0|``.
+    """
+    G0 = 2.0 * by.L * F0 if G0 is None else np.asarray(G0)
+    moved = by.delta * by.eta * np.sqrt(by.noise0 + G0)
+    F1 = (1.0 - by.mu * by.eta) * F0 + 0.5 * by.L * by.eta**2 * by.noise0
+    return np.asarray(F1), np.asarray((np.sqrt(by.observed) + moved) ** 2)
+
+
+def first_move(G0: Value, zeta2: Value, m: Value = 0.0) -> Floats:
+    """``zeta~^2 = 2 zeta^2 + 2 (1 + m) |grad f_0(x_0)|^2``, C.4's bracket, of which Theorem 5.2 prints another."""
+    return np.asarray(2.0 * np.asarray(zeta2) + 2.0 * (1.0 + np.asarray(m)) * G0)

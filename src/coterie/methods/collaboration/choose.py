@@ -1,0 +1,264 @@
+"""With whom a main client should collaborate, and how much: the trade-off of Theorem 4.1, on estimates.
+
+In a metric with ``L = mu = 1`` and rows as samples (T = n_0), weights ``omega = (1 - alpha, alpha tau)`` on the main
+client 0 and its collaborators leave a squared error of ``sum omega_k^2 s_k / n_k + |bias|^2`` in the gradient where the
+main client should end. What the bias of a client is measured against is never its own noisy gradient, but what all
+clients together say the main client's true gradient is (``client_similarity``). Measured from g_0, the nearest of
+thousands of clients are those with the same noise: they seem to help, and do not.
+
+Weights are chosen on gradients at one point, as if losses were quadratic. Counts whose means differ by orders of
+magnitude are not, and what seems noise is others' bias: a likelihood ratio sees that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.collaboration.client_similarity import Likeness, gradient, likeness
+from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.replies import require_all_replies
+from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.overflow import encode_loss
+from coterie.numerics.simplex_qp import diagonal_simplex_qp, mix
+
+LEAST = 1e-3
+"""Weights omega below this are left out: they cost a message, and change nothing."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who collaborates, and what is predicted of it.
+
+    Attributes
+    ----------
+    who : Collaborators
+        Only weights that are not zero; a main client that better stays alone has none.
+    alpha : (M,)
+        Weight of the collaborators; 0 for those who stay alone.
+    speedup : (M,)
+        By how much the expected squared error of the gradient falls: of as many times its rows, a client alone would
+        learn as much. Where weights are chosen by theory (``bias="theorem"``), ``1 / (1 - alpha)``.
+    gain : (M,)
+        Expected fall of the main client's own mean loss, against staying alone.
+    noise : (n,)
+        Variance of the gradient of every client of the federation: ``s_k / n_k``.
+    about : dict
+        ``between``: the variance of true gradients between clients; ``noise``: its median within.
+    """
+
+    who: Collaborators
+    alpha: Floats
+    speedup: Floats
+    gain: Floats
+    noise: Floats
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def choose(
+    fed: Federation,
+    metric: Metric,
+    main: Ints | None = None,
+    candidates: Collaborators | None = None,
+    count: int = 10,
+    *,
+    bias: str = "exact",
+    same_cluster: bool = False,
+    keep: bool = False,
+) -> Choice:
+    """Choose collaborators and weights of many main clients at once, by what clients' gradients say.
+
+    A few exchanges, in which d + 5 numbers leave every client, and sums; then ``O(n log n)`` work. A main client of
+    binomial or Poisson outcomes stays alone where its own rows contradict what it would have with others (``doubt``).
+
+    Parameters
+    ----------
+    fed : Federation
+        All clients must answer; their losses must be of rows.
+    metric : Metric
+        In which all rows together have L = mu = 1.
+    main : (M,) int64, optional
+        By default every client.
+    candidates : Collaborators, optional
+        Who may be chosen, for the same main clients; by default everybody.
+    count : int, default 10
+        Collaborators of a main client at most.
+    bias : {"exact", "theorem"}, default "exact"
+        Whether the bias of a combination is that of the combination, or Theorem 4.1's upper bound
+        ``sum_k tau_k zeta_k^2`` with ``alpha = s_0 / (s_0 + R)``. The bound takes no account of rows being used twice,
+        to choose and to fit, and promises too much where clients are small.
+    same_cluster : bool, default False
+        Look for collaborators in the main client's own cluster only.
+    keep : bool, default False
+        Take the candidates' tau as they are, and choose alpha only.
+
+    Returns
+    -------
+    Choice
+    """
+    n = len(fed.clients)
+    main = np.arange(n) if main is None else np.asarray(main, dtype=np.int64)
+    if bias not in ("exact", "theorem"):
+        raise CoterieError(f"bias must be exact or theorem, not {bias!r}.")
+    if n < 2:
+        raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
+    groups = fed.clients.clusters if fed.clients.k > 1 else None
+    like = likeness(fed, metric, groups)
+    theorem = bias == "theorem"
+    near = (like.posterior, like.loose + like.unsure) if theorem else (like.p, like.loose)
+    if candidates is not None:
+        of, who = candidates.of, candidates.who
+        if not keep:
+            at = nearest_pairs(*near, like.posterior[main], of, who, count)
+            of, who = of[at], who[at]
+    else:
+        places = fed.clients.clusters if same_cluster else np.zeros(n, dtype=np.int64)
+        of, who = nearest_of(*near, like.posterior, main, places, count)
+    tau = candidates.tau if candidates is not None and keep else None
+    solved = by_theorem(like, main, of, who, tau) if theorem else exactly(fed, metric, like, main, of, who, tau)
+    about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise)), "bias": bias}
+    choice = _tidy(like, main, of, who, *solved, about)
+    if metric.prior > 0.0 and choice.alpha.any():
+        own, tau, error = solved
+        doubted = contradicted(fed, metric, choice.who, choice.alpha)
+        choice = _tidy(like, main, of, who, np.where(doubted, 1.0, own), tau, error, about)
+    return choice
+
+
+def _tidy(
+    like: Likeness, main: Ints, of: Ints, who: Ints, own: Floats, tau: Floats, error: Floats, about: dict[str, Any]
+) -> Choice:
+    """Without weights that are nearly zero, and without main clients that others would harm."""
+    alone = like.noise[main]
+    alpha = np.where(own < 1.0 - LEAST, 1.0 - own, 0.0)
+    kept = (alpha[of] * tau > LEAST) & (alpha[of] > 0.0)
+    tau = np.where(kept, tau, 0.0)
+    sums = np.bincount(of, tau, minlength=len(main))
+    alpha = np.where(sums > 0.0, alpha, 0.0)
+    error = np.where(alpha > 0.0, np.minimum(error, alone), alone)
+    speedup = alone / np.maximum(error, np.finfo(np.float64).tiny)
+    collaborators = Collaborators(main, of[kept], who[kept], tau[kept] / sums[of[kept]])
+    return Choice(collaborators, alpha, speedup, 0.5 * (alone - error) / like.bend[main], like.noise, about)
+
+
+def nearest_of(g: Floats, noise: Floats, around: Floats, main: Ints, places: Ints, count: int) -> tuple[Ints, Ints]:
+    """The ``count`` clients with the least ``|g_k - around_i|^2 + noise_k``, for every main client, in its own place.
+
+    That is a distance, once the noise is made a coordinate: a k-d tree finds them.
+
+    Parameters
+    ----------
+    g, around : (n, d)
+    noise : (n,)
+    main : (M,)
+    places : (n,) int64
+        Clients of other places are not looked at.
+
+    Returns
+    -------
+    of, who : (P,) int64
+        Pairs, sorted by main client.
+    """
+    from scipy.spatial import cKDTree
+
+    of, who = [], []
+    points = np.column_stack([g, np.sqrt(noise)])
+    for place in np.unique(places[main]):
+        here, mains = np.flatnonzero(places == place), np.flatnonzero(places[main] == place)
+        k = min(count + 1, len(here))
+        asked = np.column_stack([around[main[mains]], np.zeros(len(mains))])
+        found = here[np.asarray(cKDTree(points[here]).query(asked, k)[1]).reshape(len(mains), k)]
+        other = found != main[mains][:, None]
+        other &= np.cumsum(other, axis=1) <= count
+        of.append(np.repeat(mains, other.sum(axis=1)))
+        who.append(found[other])
+    pairs, others = np.concatenate(of), np.concatenate(who)
+    order = np.argsort(pairs, kind="stable")
+    return pairs[order], others[order]
+
+
+def nearest_pairs(g: Floats, noise: Floats, around: Floats, of: Ints, who: Ints, count: int) -> Ints:
+    """Positions, sorted, of the ``count`` nearest of every main client among given pairs (P,), by the same measure."""
+    apart = np.sum((g[who] - around[of]) ** 2, axis=1) + noise[who]
+    order = np.lexsort((apart, of))
+    first = np.searchsorted(of[order], of[order])
+    return np.sort(order[np.arange(len(order)) - first < count])
+
+
+Solved = tuple[Floats, Floats, Floats]
+"""Own weights (M,), tau (P,) and expected squared errors (M,) of the gradient."""
+
+FAR = 9.0
+"""Squared length of a gradient, in variances of it, that is not by chance: three standard deviations."""
+
+
+def exactly(
+    fed: Federation, metric: Metric, like: Likeness, main: Ints, of: Ints, who: Ints, tau: Floats | None
+) -> Solved:
+    """The program over a main client and its candidates.
+
+    Gradients are heard where the main client's true gradient is expected to vanish: there they are bias and noise. A
+    client pulls by its gradient, and holds by its curvature h, so that with ``w_k = omega_k h_k / sum omega h`` the
+    model is off by ``sum w_k g_k / h_k``: the program is over these. Of a pull a share is not known, as curvature
+    differs between directions: it is added to the noise. Where the main client's own gradient is larger than noise can
+    be, what is expected of it is wrong, and it stays alone.
+    """
+    M, h0, h = len(main), like.bend[main], like.bend[who]
+    theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), of])]
+    heard = require_all_replies(fed.ask(gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R))["g"]
+    own, others = heard[:M] / h0[:, None], heard[M:] / h[:, None]
+    square = np.sum(own**2, axis=1)
+    own_blur, blur = like.other[main] * square, like.other[who] * np.sum(others**2, axis=1)
+    held = None if tau is None else tau * h / np.bincount(of, tau * h, minlength=M)[of]
+    own_weight, held = mix(own, like.loose[main] + own_blur, others, like.loose[who] + blur, of, held)
+    own_weight = np.where(square > FAR * like.loose[main], 1.0, own_weight)
+    share = (1.0 - own_weight)[of] * held
+    off = own_weight[:, None] * own
+    off += np.stack([np.bincount(of, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
+    error = np.sum(off**2, axis=1) + own_weight**2 * own_blur + np.bincount(of, share**2 * blur, minlength=M)
+    total = np.bincount(of, share / h, minlength=M)
+    own_weight = own_weight / h0 / (own_weight / h0 + total)
+    tau = np.divide(share / h, total[of], out=np.zeros(len(of)), where=total[of] > 0.0) if tau is None else tau
+    return own_weight, tau, h0**2 * (error + like.unsure[main])
+
+
+def by_theorem(like: Likeness, main: Ints, of: Ints, who: Ints, tau: Floats | None) -> Solved:
+    """The same by Theorem 4.1 and C.2: zeta_k^2 as expected, and noise as if it were drawn anew."""
+    M = len(main)
+    apart = np.sum((like.posterior[who] - like.posterior[main][of]) ** 2, axis=1)
+    zeta2 = like.bend[main][of] ** 2 * (apart + like.unsure[who] + like.unsure[main][of])
+    if tau is None:
+        tau = diagonal_simplex_qp(like.noise[who], zeta2, np.searchsorted(of, np.arange(M + 1)))
+    R = np.bincount(of, tau**2 * like.noise[who] + tau * zeta2, minlength=M)
+    helped, s0 = np.bincount(of, minlength=M) > 0, like.noise[main]
+    own_weight = np.where(helped, R / np.maximum(s0 + R, np.finfo(np.float64).tiny), 1.0)
+    return own_weight, tau, own_weight * s0
+
+
+SURE = 6.0
+"""By how many standard deviations of a chi-squared variable a likelihood ratio must be above its mean."""
+
+
+@work
+def misfit(site: Site, theta: Floats) -> dict[str, Any]:
+    """Negative log-likelihoods of a client's rows, less a constant."""
+    return {"loss": encode_loss(site.objective.losses(np.ones(theta.shape[1]), theta))}
+
+
+def contradicted(fed: Federation, metric: Metric, who: Collaborators, alpha: Floats) -> Bools:
+    """Where twice the own log-likelihood falls by more than ``d + SURE sqrt(2 d)`` against being alone, (M,).
+
+    For outcomes whose rows have a likelihood without a scale, binomial and Poisson.
+    """
+    d, M = len(metric.at), len(who.main)
+    alone = optimum(fed, who, np.zeros(M), metric).theta
+    together = optimum(fed, who, alpha, metric).theta
+    both = np.concatenate([alone, together])
+    loss = require_all_replies(fed.ask(misfit, to=np.tile(who.main, 2), theta=PerRow(both)))["loss"]
+    return np.asarray(2.0 * (loss[M:] - loss[:M]) > d + SURE * np.sqrt(2.0 * d))

@@ -1,1 +1,0 @@
-"""Rules that weigh gradients heard one by one, and put them together."""

@@ -1,1 +1,0 @@
-"""Step sizes, weights and bounds by theorem, as functions of constants."""
