@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network.climb import climb, highest
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.path import Path, grid, path
 from coterie.methods.network.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
@@ -53,7 +53,7 @@ def on_table(network: Mapping[str, Any], steps: int = 16, span: float = 1e-3, kk
         graph = asked.network(fed, about)
         setup = prepare(fed, about.tree, about.family, about.personal, about.intercept)
         how: dict[str, Any] = {"layout": Layout.columns(setup.p, about.personal), "unit": setup.unit}
-        how |= {"hold": Hold.of(graph, about.family), "kkt": kkt if lam is None else CLOSE}
+        how |= {"prior": Prior.of(graph, about.family), "kkt": kkt if lam is None else CLOSE}
         found = path(fed, graph, lam=lam, steps=steps, span=span, **how)
         here = found.at[1:]
         return Walked(found.lam[1:], [o.theta * setup.unit for o in here], [o.groups for o in here], found)
@@ -81,8 +81,8 @@ def over_steps(draw: Callable[[Data, Floats], Network]) -> Walk:
         if lam is None:
             shared = FedAvg(eta=eta, E=5)
             *_, state = shared.run(fed, [SHARED])
-            lam = grid(highest(fed, method, nothing, np.tile(state["w"], (m, 1))), 16, 1e-3)
-        found = climb(fed, method, lam, nothing, alone, EACH)
+            lam = grid(approximate_lambda_max(fed, method, nothing, np.tile(state["w"], (m, 1))), 16, 1e-3)
+        found = first_order_path(fed, method, lam, nothing, alone, EACH)
         return Walked(found.lam, [o.theta for o in found.at], [o.groups for o in found.at], found)
 
     return walk

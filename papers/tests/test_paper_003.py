@@ -10,8 +10,8 @@ import pytest
 
 from coterie import CoterieError
 from coterie.data.clients import Clients
-from coterie.methods.network.climb import climb, highest
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.agreement import agreement
@@ -136,12 +136,12 @@ def test_climbing_by_steps_comes_to_the_exact_minimisers() -> None:
     eta = 1.0 / data.curvature
     method = SimilarityNetwork(network=network, layout=layout, lam=0.0, eta=eta, own=eta / rows, gap=1e-8)
     local = alone(data, grid(eta=(1.0,), steps=(2000,)))[0]
-    top = highest(fed, method, np.zeros(0), np.tile(local.mean(axis=0), (12, 1)))
-    found = climb(fed, method, top * np.array([0.01, 0.1, 2.0]), np.zeros(0), local, 400)
+    top = approximate_lambda_max(fed, method, np.zeros(0), np.tile(local.mean(axis=0), (12, 1)))
+    found = first_order_path(fed, method, top * np.array([0.01, 0.1, 2.0]), np.zeros(0), local, 400)
     assert found.groups[0] == 1
     for lam, here in zip(found.lam, found.at, strict=True):
-        hold = Hold(np.zeros(12), 0.0)
-        best = optimum(fed, network, float(lam), layout=layout, hold=hold, kkt=1e-9)
+        prior = Prior(np.zeros(12), 0.0)
+        best = optimum(fed, network, float(lam), layout=layout, prior=prior, kkt=1e-9)
         np.testing.assert_allclose(here.theta, best.theta, atol=1e-3)
         assert agreement(here.groups, best.groups) == 1.0
 
@@ -154,7 +154,7 @@ def test_a_climb_that_diverges_says_at_which_lambda() -> None:
     network = Network.of(3, [[0, 1], [1, 2]])
     method = SimilarityNetwork(network=network, layout=Layout.columns(2, np.arange(2)), lam=0.0, eta=1e6)
     with pytest.raises(CoterieError, match="smaller steps"):
-        climb(fed, method, [1e-9], np.zeros(0), np.eye(3)[:, :2] + 1.0, 200)
+        first_order_path(fed, method, [1e-9], np.zeros(0), np.eye(3)[:, :2] + 1.0, 200)
 
 
 def test_rotated_digits_merge_into_their_hidden_groups() -> None:

@@ -104,7 +104,7 @@ def fit(
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
         :class:`coterie.methods.rounds.options.Options` and, for main clients and their collaborators,
         :class:`coterie.methods.collaboration.options.Options`; on a network
-        :class:`coterie.methods.network.run_options.Run`. Theory chooses what is left out.
+        :class:`coterie.methods.network.options.Run`. Theory chooses what is left out.
     network : mapping, optional
         Which clients are alike, for the method "similarity-network", which is then compared with the others:
         ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see

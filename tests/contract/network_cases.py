@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.path import path
 from coterie.relations.layout import Layout
@@ -23,15 +23,15 @@ def exact(
     """The minimiser: all columns personal, or the intercept shared."""
     network = ring(fed)
     options = {"kkt": 1e-10} | options
-    found = optimum(fed, network, lam, p, layout=LAYOUTS[layout], hold=Hold.of(network, family), **options)
+    found = optimum(fed, network, lam, p, layout=LAYOUTS[layout], prior=Prior.of(network, family), **options)
     return {"x": found.x, "Z": found.Z, "theta": found.theta, "value": np.array(found.value)}
 
 
 def along(fed: Any, family: str) -> Mapping[str, Any]:
     """Three lambdas of a path."""
     network = ring(fed)
-    hold = Hold.of(network, family)
-    found = path(fed, network, layout=LAYOUTS["personal"], hold=hold, lam=[0.3, 0.03, 0.003], kkt=1e-10)
+    prior = Prior.of(network, family)
+    found = path(fed, network, layout=LAYOUTS["personal"], prior=prior, lam=[0.3, 0.03, 0.003], kkt=1e-10)
     return {"theta": found.at[-1].theta, "groups": found.groups}
 
 

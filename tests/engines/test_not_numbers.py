@@ -10,8 +10,8 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum as gradient_optimum
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network import curve as network_curve
-from coterie.methods.network.hold import Hold
+from coterie.methods.network import objective as network_objective
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import at_home as tree_at_home
@@ -106,7 +106,7 @@ def far_out(m=6, n=10):
 def spied(monkeypatch):
     """Losses that overflowed on the way."""
     seen = []
-    for module in (tree_at_home, network_curve, collaboration):
+    for module in (tree_at_home, network_objective, collaboration):
         real = module.overflowed
         monkeypatch.setattr(
             module, "overflowed", lambda *parts, real=real: seen.append(real(*parts).any()) or real(*parts)
@@ -116,7 +116,7 @@ def spied(monkeypatch):
 
 def on_network(fed):
     network = Network.of(6, np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]), np.ones(5))
-    return optimum(fed, network, 1e-3, layout=Layout.columns(2, np.arange(2)), hold=Hold.of(network, "poisson")).theta
+    return optimum(fed, network, 1e-3, layout=Layout.columns(2, np.arange(2)), prior=Prior.of(network, "poisson")).theta
 
 
 def on_a_tree(fed):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import Prior
 from coterie.objectives.glm import GLM
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
@@ -38,14 +38,14 @@ def loss(family, eta, y, xp=np):
     return np.logaddexp(0.0, eta) - y * eta if family == "binomial" else np.exp(eta) - y * eta
 
 
-def objective(glm: GLM, network: Network, lam, p, theta, Z, hold: Hold | None = None):
+def objective(glm: GLM, network: Network, lam, p, theta, Z, prior: Prior | None = None):
     """F, row by row and edge by edge."""
     total = 0.0
     for i, (a, b) in enumerate(zip(glm.starts, glm.stops, strict=True)):
         eta = glm.offset[a:b] + glm.X[a:b] @ theta[i]
         total += np.sum(glm.weights[a:b] * loss(glm.family, eta, glm.y[a:b]))
-        if hold is not None:
-            total += 0.5 * hold.z[i] * np.sum(Z[i] ** 2)
+        if prior is not None:
+            total += 0.5 * prior.z[i] * np.sum(Z[i] ** 2)
     penalty = sum(w * np.linalg.norm(Z[i] - Z[j], p) for (i, j), w in zip(network.edges, network.weight, strict=True))
     return total / glm.weights.sum() + lam * penalty
 

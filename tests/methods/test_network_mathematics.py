@@ -5,10 +5,10 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
-from coterie.methods.network.hold import Hold
 from coterie.methods.network.link import Link
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.steps import steps
+from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network_prox import network_prox
 from coterie.objectives.glm import GLM
@@ -44,19 +44,19 @@ def method(**options) -> SimilarityNetwork:
 def test_gradients_of_those_who_take_part_add_up_to_that_of_all_on_average(participation):
     fed, link, theta = federation(), Link(participation=participation), np.zeros((N, 2))
     state = link.init(fed, 2) | {"t": 0}
-    heard = [link.hear(fed, state | {"t": t}, theta) for t in range(3000)]
-    each = np.array([h.share[:, None] * h.g for h in heard])
-    whole = Link().hear(fed, Link().init(fed, 2) | {"t": 0}, theta)
+    received = [link.exchange(fed, state | {"t": t}, theta) for t in range(3000)]
+    each = np.array([h.share[:, None] * h.g for h in received])
+    whole = Link().exchange(fed, Link().init(fed, 2) | {"t": 0}, theta)
     off = each.mean(axis=0) - whole.share[:, None] * whole.g
     assert np.all(np.abs(off) < 4.0 * each.std(axis=0) / len(each) ** 0.5)
-    assert any(not h.share.any() and not h.lost for h in heard) or participation > 0.5
+    assert any(not h.share.any() and not h.unanswered for h in received) or participation > 0.5
 
 
 @pytest.mark.parametrize("feedback", ["none", "ef21"])
 def test_steps_are_stable_however_seldom_clients_take_part(feedback):
     fed = federation()
-    size = steps(fed, LAYOUT, np.ones(2), participation=0.05)
-    assert size.eta == pytest.approx(0.05 * steps(fed, LAYOUT, np.ones(2)).eta)
+    size = step_sizes(fed, LAYOUT, np.ones(2), participation=0.05)
+    assert size.eta == pytest.approx(0.05 * step_sizes(fed, LAYOUT, np.ones(2)).eta)
     link = Link(participation=0.05, feedback=feedback, up="float32")
     run = method(eta=size.eta, own=size.own, link=link).run(fed, range(20, 1000, 20))
     assert max(np.abs(state["Z"]).max() for state in run) < 8.0
@@ -74,8 +74,8 @@ def test_all_replies_lost_is_no_step():
 def test_steps_know_what_holds_clients_without_neighbours():
     fed = federation(clients("binomial", small=0.01))
     alone = Network.of(N, [(0, 1), (1, 2)])
-    held = Hold.of(alone, "binomial").z
-    size = steps(fed, LAYOUT, np.ones(2), held=held)
+    held = Prior.of(alone, "binomial").z
+    size = step_sizes(fed, LAYOUT, np.ones(2), held=held)
     m = SimilarityNetwork(network=alone, layout=LAYOUT, lam=0.01, eta=size.eta, own=size.own, held=held / size.weight)
     *_, state = m.run(fed, [300], m.init(fed, Z=np.full((N, 1), 0.5)))
     assert state["status"] == "running" and np.abs(state["Z"][3]) < 0.5
@@ -94,14 +94,14 @@ def test_rows_that_differ_by_rounding_need_no_iterations_to_speak_of(p, noise):
 @pytest.mark.parametrize("layout", [LAYOUT, Layout.of(["a", "b"]), Layout.of(["a", "b"], both=["a"], zero=["b"])])
 def test_steps_of_one_row_each_are_shorter_and_stable(layout):
     fed = federation()
-    whole, one = steps(fed, layout, np.ones(2)), steps(fed, layout, np.ones(2), batch=1)
+    whole, one = step_sizes(fed, layout, np.ones(2)), step_sizes(fed, layout, np.ones(2), batch=1)
     assert np.all(one.own < whole.own) and (one.eta < whole.eta or not layout.d1)
     m = SimilarityNetwork(network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, link=Link(batch=1))
     assert max(np.abs(state["Z"]).max() for state in m.run(fed, range(10, 500, 10))) < 8.0
 
 
 def test_steps_where_all_is_shared():
-    found = steps(federation(), Layout.of(["a", "b"], rest="shared"), np.ones(2), batch=2)
+    found = step_sizes(federation(), Layout.of(["a", "b"], rest="shared"), np.ones(2), batch=2)
     assert found.eta > 0.0 and np.isfinite(found.own).all()
 
 

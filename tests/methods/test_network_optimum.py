@@ -12,9 +12,9 @@ from coterie.errors import CoterieError
 from coterie.methods import local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.duals import DUAL, slopes
-from coterie.methods.network.extremes import extreme
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
+from coterie.methods.network.path_ends import solved_end
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.network.edges import l1_level, project
 from coterie.objectives.quadratic import Quadratic
@@ -109,15 +109,17 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
     fed = InProcess(glm)
     unit = prepare(fed, problem.tree, family, problem.personal, 0).unit
     own, one = local.fit(fed, problem).client, pooled.fit(fed, problem).client
-    held = Hold.of(network, family)
-    alone = optimum(fed, network, 0.0, layout=PERSONAL, unit=unit, hold=Hold.of(network, family, alone=True), kkt=1e-9)
+    held = Prior.of(network, family)
+    alone = optimum(
+        fed, network, 0.0, layout=PERSONAL, unit=unit, prior=Prior.of(network, family, alone=True), kkt=1e-9
+    )
     np.testing.assert_allclose(alone.theta * unit, own, atol=1e-6)
-    np.testing.assert_array_equal(extreme(fed, problem, network, 0.0, PERSONAL).client, own)
-    np.testing.assert_array_equal(extreme(fed, problem, network, np.inf, PERSONAL).client, one)
-    assert extreme(fed, problem, network, 1.0, PERSONAL) is None
-    assert extreme(fed, problem, network, 0.0, LAYOUTS["shared"]) is None
+    np.testing.assert_array_equal(solved_end(fed, problem, network, 0.0, PERSONAL).client, own)
+    np.testing.assert_array_equal(solved_end(fed, problem, network, np.inf, PERSONAL).client, one)
+    assert solved_end(fed, problem, network, 1.0, PERSONAL) is None
+    assert solved_end(fed, problem, network, 0.0, LAYOUTS["shared"]) is None
     for lam in (50.0, np.inf):
-        found = optimum(fed, network, lam, layout=PERSONAL, unit=unit, hold=held, kkt=1e-9)
+        found = optimum(fed, network, lam, layout=PERSONAL, unit=unit, prior=held, kkt=1e-9)
         np.testing.assert_allclose(found.theta * unit, one, atol=1e-6)
         assert found.groups.max() == 0
 
@@ -152,11 +154,11 @@ def test_a_start_saves_exchanges_and_units_only_change_what_is_penalised():
 def test_admm_finds_the_same_without_hessians(p):
     glm, theta = table(n=20)
     network, fed = near(theta), InProcess(glm)
-    held = Hold.of(network, "binomial")
+    held = Prior.of(network, "binomial")
     for layout in (PERSONAL, LAYOUTS["shared"]):
-        newton = optimum(fed, network, 0.005, p, layout=layout, hold=held, kkt=1e-8)
+        newton = optimum(fed, network, 0.005, p, layout=layout, prior=held, kkt=1e-8)
         bytes_up = fed.ledger.bytes_up
-        found = optimum(fed, network, 0.005, p, layout=layout, hold=held, kkt=1e-6, solver="admm")
+        found = optimum(fed, network, 0.005, p, layout=layout, prior=held, kkt=1e-6, solver="admm")
         assert found.kkt <= 1e-6 and abs(found.value - newton.value) <= 1e-6 * newton.value
         np.testing.assert_allclose(found.theta, newton.theta, atol=1e-3)
         assert fed.ledger.bytes_up - bytes_up <= found.exchanges * 20 * 8 * (3 + 3)
@@ -173,9 +175,9 @@ def test_hard_cases_end():
     glm.y[3], glm.offset[4] = 3000.0, 10.0
     glm.weights[glm.starts[5] : glm.stops[5]] = 0.0
     network = Network.of(12, [(0, 5), (5, 6), (6, 0), (1, 2)])
-    held = Hold.of(network, "poisson")
+    held = Prior.of(network, "poisson")
     for lam in (1e-8, 1e-3, 10.0, np.inf):
-        found = optimum(InProcess(glm), network, lam, layout=PERSONAL, hold=held)
+        found = optimum(InProcess(glm), network, lam, layout=PERSONAL, prior=held)
         assert found.kkt <= 1e-6 and np.isfinite(found.theta).all()
     flat, _ = table(n=4, rows=1, family="gaussian")
     flat.X[:, 1] = 0.0

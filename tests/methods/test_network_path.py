@@ -7,10 +7,10 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.network.exact import Exact
-from coterie.methods.network.extremes import flow, most
+from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.path import path
+from coterie.methods.network.path_ends import flow, lambda_max
 from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
 from coterie.relations.merging import merge_tree, merged
@@ -50,8 +50,8 @@ def test_from_the_largest_lambda_on_clients_are_one_and_well_below_they_are_not(
     glm, _, network = grouped
     fed = InProcess(glm)
     one = optimum(fed, network, np.inf, p, layout=PERSONAL)
-    exact = Exact(fed, network, 0.0, float(p), PERSONAL, np.ones(3), None)
-    top = most(exact, one)
+    objective = NetworkObjective(fed, network, 0.0, float(p), PERSONAL, np.ones(3), None)
+    top = lambda_max(objective, one.x, one.Z)
     assert optimum(fed, network, top, p, layout=PERSONAL).groups.max() == 0
     assert optimum(fed, network, 0.2 * top, p, layout=PERSONAL).groups.max() > 0
 

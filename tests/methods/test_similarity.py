@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.similarity import Similarity, points, similarity_network
 from coterie.methods.network.spaces import data, feature, model
-from coterie.methods.network.spaces.columns import agree
+from coterie.methods.network.spaces.data import agree
 from coterie.numerics.kernels import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic

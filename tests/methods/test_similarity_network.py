@@ -8,10 +8,10 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
-from coterie.methods.network.exact import Exact
 from coterie.methods.network.link import Link
+from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.steps import steps
+from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.layout import Layout
@@ -45,7 +45,7 @@ def federation(objective: GLM, **options) -> InProcess:
 
 
 def method(fed, layout: Layout = MIXED, p: float = 2, **options) -> SimilarityNetwork:
-    size = steps(fed, layout, np.ones(3), options.get("phases") is None)
+    size = step_sizes(fed, layout, np.ones(3), options.get("phases") is None)
     eta, own = options.pop("eta", size.eta), options.pop("own", size.own)
     return SimilarityNetwork(network=NETWORK, layout=layout, lam=LAM, p=p, eta=eta, own=own, **options)
 
@@ -53,7 +53,7 @@ def method(fed, layout: Layout = MIXED, p: float = 2, **options) -> SimilarityNe
 def gap(fed, layout: Layout, p: float, state) -> float:
     """How far F is above its minimum, relative to its start at zero."""
     best = optimum(fed, NETWORK, LAM, p, layout=layout, kkt=1e-9)
-    exact = Exact(fed, NETWORK, LAM, p, layout, np.ones(3), None)
+    exact = NetworkObjective(fed, NETWORK, LAM, p, layout, np.ones(3), None)
 
     def value(x, Z):
         here = exact.ask(x, Z)
@@ -111,7 +111,7 @@ def test_as_printed_with_one_step_size_for_both():
 def test_codecs_end_there_too_and_save_bytes(link):
     whole, fed = federation(clients()), federation(clients())
     run(whole, 200)
-    size = steps(fed, MIXED, np.ones(3))
+    size = step_sizes(fed, MIXED, np.ones(3))
     state = run(fed, 1000, eta=0.3 * size.eta, own=0.3 * size.own, link=link)
     limit = {"none": 0.02, "ef": 2e-3, "ef21": 1e-4}[link.feedback]  # only EF21's noise goes away with constant steps
     assert gap(fed, MIXED, 2, state) < limit
@@ -122,7 +122,7 @@ def test_codecs_end_there_too_and_save_bytes(link):
 
 def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
     fed = federation(clients())
-    size = steps(fed, MIXED, np.ones(3))
+    size = step_sizes(fed, MIXED, np.ones(3))
     eta, own = (lambda t, s=s: s / (1 + 0.02 * t) for s in size[:2])
     link = Link(batch=8, participation=0.7)
     assert gap(fed, MIXED, 2, run(fed, 3000, eta=eta, own=own, link=link)) < 0.01

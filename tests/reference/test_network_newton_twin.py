@@ -7,9 +7,9 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.federation import PerRow
-from coterie.methods.network.curve import curve
 from coterie.methods.network.duals import multipliers, slopes
 from coterie.methods.network.newton import add_edges, direction, factor, precondition, times
+from coterie.methods.network.objective import derivatives
 from coterie.numerics.kernels import full
 from tests.methods.network_table import loss, table
 
@@ -89,7 +89,7 @@ def test_multipliers_pull_at_both_ends(problem):
 def test_one_pass_over_rows(family):
     glm, theta = table(n=5, rows=4, family=family)
     unit = np.array([1.0, 2.0, 0.3])
-    s = InProcess(glm).ask(curve, unit=unit, theta=PerRow(theta))
+    s = InProcess(glm).ask(derivatives, unit=unit, theta=PerRow(theta))
     for i, (lo, hi) in enumerate(zip(glm.starts, glm.stops, strict=True)):
         X, w, y = glm.X[lo:hi] * unit, glm.weights[lo:hi], glm.y[lo:hi]
         eta = glm.offset[lo:hi] + X @ theta[i]

@@ -12,7 +12,7 @@ from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network import fit as network
-from coterie.methods.network.run_options import Run
+from coterie.methods.network.options import Run
 from coterie.methods.rounds import fit as rounds
 from coterie.methods.rounds.options import Options as Rounds
 from coterie.relations.clusters import Tree

@@ -14,8 +14,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.checks import need_kinds, need_norm, need_numbers, need_phases, need_positive, need_shape
-from coterie.methods.network.heard import FAR
 from coterie.methods.network.link import Link
+from coterie.methods.network.received import FAR
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network_prox import Proximal, network_prox
@@ -105,15 +105,15 @@ class SimilarityNetwork(Stepwise):
     def step(self, fed: Federation, state: State) -> State:
         """One iteration of Algorithm 6: line 3 collects, lines 4 and 5 update, line 6 delivers with the next one."""
         t, x, Z = state["t"], state["x"], state["Z"]
-        heard = self.link.hear(fed, state, self.unit * self.layout.theta(x, Z))
-        state = heard.state
-        if heard.astray:
+        received = self.link.exchange(fed, state, self.unit * self.layout.theta(x, Z))
+        state = received.state
+        if received.diverged:
             return state | {"status": f"diverged by step {t + 1}"}
         if (state["quarantined"] > 0).all():
             return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
-        if heard.lost:
+        if received.unanswered:
             return state | {"t": t + 1}
-        G = heard.share[:, None] * heard.g * self.unit
+        G = received.share[:, None] * received.g * self.unit
         moves_x, moves_z = self._moves(t)
         x = x - self._at("eta", t) * self.layout.to_shared(G.sum(axis=0)) if moves_x else x
         if moves_z:

@@ -12,7 +12,7 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import Prior
 from coterie.methods.network.options import HELD_OUT, Asked
 from coterie.methods.network.path import Path, path
 from coterie.methods.tree.setup import prepare
@@ -119,10 +119,10 @@ def clusterpath(
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
-    layout, hold = Layout.columns(setup.p, problem.personal), Hold.of(graph, problem.family)
+    layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family)
     tell = None if loss is None else lambda theta: loss(theta * setup.unit)
     along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
-    return path(fed, graph, asked.p, layout=layout, unit=setup.unit, hold=hold, **along)
+    return path(fed, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)
 
 
 def described(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from coterie.federation import Federation
 from coterie.methods.grouping.found import Groups
-from coterie.methods.network.climb import climb, highest
+from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
 from coterie.methods.network.path import Path, grid
 from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.methods.similarity_network import SimilarityNetwork
@@ -29,7 +29,7 @@ def by_merging(
     lam: npt.ArrayLike | None = None,
     points: int = 16,
 ) -> Groups:
-    """Walk up the path of ties and read off who has merged, where the objective has no Hessian (see ``network.climb``).
+    """Walk up the path of ties and read off who has merged, without Hessians: see ``first_order_path``.
 
     Tables of a GLM have an exact path: ``coterie.fit(..., network=...)`` and its ``result.merged``.
 
@@ -63,8 +63,10 @@ def by_merging(
     method = SimilarityNetwork(network=near, layout=layout, lam=0.0, eta=eta, own=eta * m, gap=1e-4)
     nothing = np.zeros(0)
     if lam is None:
-        lam = grid(highest(fed, method, nothing, np.tile(shared, (m, 1))), points, 1e-3)
-    return stretches(climb(fed, replace(method, lam=0.0), lam, nothing, np.array(alone, dtype=np.float64), steps))
+        lam = grid(approximate_lambda_max(fed, method, nothing, np.tile(shared, (m, 1))), points, 1e-3)
+    return stretches(
+        first_order_path(fed, replace(method, lam=0.0), lam, nothing, np.array(alone, dtype=np.float64), steps)
+    )
 
 
 def stretches(path: Path) -> Groups:

@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation
+from coterie.federation import Federation, PerRow
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.network.exact import Exact
-from coterie.methods.network.extremes import extreme, most
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import NetworkObjective, Prior, derivatives
 from coterie.methods.network.optimum import Optimum, optimum
-from coterie.methods.network.options import HELD_OUT, Asked
-from coterie.methods.network.run_options import Run
-from coterie.methods.network.spread import spread
-from coterie.methods.network.steps import steps
+from coterie.methods.network.options import HELD_OUT, Asked, Run
+from coterie.methods.network.path_ends import lambda_max, solved_end
+from coterie.methods.network.step_sizes import step_sizes
+from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -46,7 +44,7 @@ def fit(
     network : mapping, optional
         See :class:`~coterie.methods.network.options.Asked`; lam must be a number here.
     rounds : mapping, optional
-        See :class:`~coterie.methods.network.run_options.Run`; left out, the objective is minimised exactly.
+        See :class:`~coterie.methods.network.options.Run`; left out, the objective is minimised exactly.
 
     Returns
     -------
@@ -69,21 +67,21 @@ def fit(
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
-    hold = Hold.of(graph, problem.family, alone=asked.lam == 0.0)
+    prior = Prior.of(graph, problem.family, alone=asked.lam == 0.0)
     best = optimum(
-        fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, hold=hold, solver=asked.solver
+        fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, prior=prior, solver=asked.solver
     )
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
-        exact = Exact(fed, graph, float(asked.lam), asked.p, layout, setup.unit, hold)
-        theta, found = _run(
-            exact if np.isfinite(exact.lam) else replace(exact, lam=most(exact, best)), run, best, everyone
-        )
+        objective = NetworkObjective(fed, graph, float(asked.lam), asked.p, layout, setup.unit, prior)
+        if np.isinf(objective.lam):
+            objective = replace(objective, lam=lambda_max(objective, best.x, best.Z))
+        theta, found = _run(objective, run, best, everyone)
         about |= found
-    elif (end := extreme(fed, problem, graph, float(asked.lam), layout)) is not None:
+    elif (end := solved_end(fed, problem, graph, float(asked.lam), layout)) is not None:
         return replace(end, log_likelihood=None, info={"network": about})
     rows = setup.rows if problem.family == "gaussian" else None
-    cov, sigma2 = spread(fed, layout, setup.unit, theta, groups, rows)
+    cov, sigma2 = coefficient_covariance(fed, layout, setup.unit, theta, groups, rows)
     info = {"network": about}
     return replace(everyone, client=theta * setup.unit, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
 
@@ -101,17 +99,19 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
     return about
 
 
-def _run(exact: Exact, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
+def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
     """Algorithm 6 from the pooled model, and how far it came."""
-    fed, layout, unit = exact.fed, exact.layout, exact.unit
-    held = 0.0 if exact.hold is None else exact.hold.z
-    size = steps(fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation, run.link.batch)
+    fed, layout, unit = objective.fed, objective.layout, objective.unit
+    held = 0.0 if objective.prior is None else objective.prior.z
+    size = step_sizes(
+        fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation, run.link.batch
+    )
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
-        network=exact.network,
+        network=objective.network,
         layout=layout,
-        lam=exact.lam,
-        p=exact.p,
+        lam=objective.lam,
+        p=objective.p,
         unit=unit,
         eta=lambda t: factor * run.step(t) * size.eta,
         own=lambda t: factor * run.step(t) * size.own,
@@ -121,11 +121,11 @@ def _run(exact: Exact, run: Run, best: Optimum, everyone: Estimates) -> tuple[Fl
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
     begun = state = method.init(fed, *start)
-    first, trace, sent = _left(exact, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
+    first, trace, sent = _left(objective, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
     before = _bytes(fed)
     for state in method.run(fed, trace_steps(run.taken), begun):
         sent += _bytes(fed) - before
-        left = _left(exact, best, (state["x"], state["Z"]))
+        left = _left(objective, best, (state["x"], state["Z"]))
         trace.append((state["t"], left / first if first > 0.0 else 0.0))
         before = _bytes(fed)
     status = "finished" if state["status"] == "running" else state["status"]
@@ -140,7 +140,50 @@ def _bytes(fed: Federation) -> Ints:
     return np.array([fed.ledger.bytes_up, fed.ledger.bytes_down])
 
 
-def _left(exact: Exact, best: Optimum, at: tuple[Floats, Floats]) -> float:
+def _left(objective: NetworkObjective, best: Optimum, at: tuple[Floats, Floats]) -> float:
     """How much F is above its minimum."""
-    here = exact.ask(*at)
+    here = objective.ask(*at)
     return here.value / here.weight - best.value
+
+
+CUT = 1e-10
+"""Curvature, relative to the largest, below which a direction is not seen and has no variance."""
+
+
+def coefficient_covariance(
+    fed: Federation, layout: Layout, unit: Floats, theta: Floats, groups: Ints, rows: float | None
+) -> tuple[Floats, float]:
+    """Packed covariances (n, P) of clients' coefficients, and the residual variance of a Gaussian outcome.
+
+    The penalty is not in them, nor the doubt about the groups: they are those of the groups' own maximum likelihood.
+
+    Parameters
+    ----------
+    unit : (d,)
+        Of the parameters theta (n, d); covariances are in the table's units.
+    groups : (n,) int64
+    rows : float or None
+        Number of all rows, where there is a residual variance to be found; else it is 1.
+    """
+    k = int(groups.max()) + 1
+    sums: Any = require_all_replies(fed.total(derivatives, by=groups, groups=k, unit=unit, theta=PerRow(theta)))
+    H, N, M = full(sums["A"]), layout.N.toarray(), layout.M.toarray()
+    zz, zx = _inverse(N.T @ H @ N), N.T @ H @ M
+    left = zz @ zx  # (k, d2, d1)
+    xx = _inverse((M.T @ H @ M - np.swapaxes(zx, 1, 2) @ left).sum(axis=0)[None])[0]
+    joint = M @ xx @ M.T + N @ (zz + left @ xx @ np.swapaxes(left, 1, 2)) @ N.T
+    cross = N @ (left @ xx) @ M.T
+    cov = (joint - cross - np.swapaxes(cross, 1, 2)) * unit * unit[:, None]
+    seen = float(np.sum(np.linalg.matrix_rank(N.T @ H @ N, hermitian=True))) + layout.d1 if layout.d2 else layout.d1
+    sigma2 = 1.0 if rows is None else 2.0 * float(sums["value"].sum()) / max(rows - seen, 1.0)
+    return pack(cov * sigma2)[groups], sigma2
+
+
+def _inverse(A: Floats) -> Floats:
+    """Inverses of positive semi-definite matrices (k, q, q) on the directions they see."""
+    if not A.shape[-1]:
+        return A
+    values, vectors = np.linalg.eigh(A)
+    kept = values > CUT * np.maximum(values[:, -1:], 1e-300)
+    out: Floats = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)
+    return out

@@ -17,8 +17,8 @@ from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
 from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
-from coterie.methods.network.heard import Heard, put
-from coterie.methods.network.updates import send, shape
+from coterie.methods.network.client_work import send, shape
+from coterie.methods.network.received import Received, put
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
@@ -83,7 +83,7 @@ class Link:
             state |= {"estimate": np.zeros((n, d)), "known": np.zeros(n, dtype=bool)}
         return state
 
-    def hear(self, fed: Federation, state: State, theta: Floats) -> Heard:
+    def exchange(self, fed: Federation, state: State, theta: Floats) -> Received:
         """Deliver the models theta (n, d) to whoever takes part, and collect their gradients."""
         t, (n, d) = state["t"], theta.shape
         takes = keyed.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
@@ -98,14 +98,14 @@ class Link:
         replies = fed.ask(send, to=to, check=check, theta=PerRow(message), **how)
         if not replies:
             if len(to) or self.feedback != "ef21":
-                return Heard(np.zeros((n, d)), np.zeros(n), False, state, lost=len(to) > 0)
-            return Heard(state["estimate"], self._share(state, to, state["known"]), False, state)
+                return Received(np.zeros((n, d)), np.zeros(n), False, state, unanswered=len(to) > 0)
+            return Received(state["estimate"], self._share(state, to, state["known"]), False, state)
         at, sound = replies.rows, replies["sound"]
         spoke = to[at]
         if self.down != "none":
             state = state | {"held": put(state["held"], spoke, held[at])}
         if (~sound & ~replies["broken"]).any():
-            return Heard(np.zeros((n, d)), np.zeros(n), True, state)
+            return Received(np.zeros((n, d)), np.zeros(n), True, state)
         g, state = self._decoded(replies, state, spoke, held[at])
         state = state | {"quarantined": put(state["quarantined"], spoke[~sound], t + 1)}
         if self.feedback == "ef21":
@@ -114,7 +114,7 @@ class Link:
             state["known"] = known
         else:
             g, known = put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
-        return Heard(g, self._share(state, to, known), False, state)
+        return Received(g, self._share(state, to, known), False, state)
 
     def _share(self, state: State, to: Ints, known: Bools) -> Floats:
         """What the gradients of those that are ``known`` (n,) count, where the clients ``to`` were asked."""

@@ -13,11 +13,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network.admm import admm
-from coterie.methods.network.descent import descend
-from coterie.methods.network.exact import Exact
-from coterie.methods.network.extremes import still_one
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import NetworkObjective, Prior
+from coterie.methods.network.path_ends import still_one
+from coterie.methods.network.solvers import admm, descend
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.merging import merged
@@ -35,7 +33,7 @@ class Optimum:
     dual : (M, d2)
         U on the edges, ``||U_e|| <= lambda weight_e`` in the dual norm.
     value : float
-        F there, with what holds parameters that nothing else does (``hold.Hold``).
+        F there, with what holds parameters that nothing else does (``objective.Prior``).
     kkt : float
         The larger of two residuals, free of units. Stationarity: the length of ``1/R grad_z f_n + sum_e +-U_e`` over
         all clients, with that by x shared by them, over what the rows' gradients would be if they did not cancel.
@@ -64,7 +62,7 @@ def optimum(
     *,
     layout: Layout,
     unit: Floats | None = None,
-    hold: Hold | None = None,
+    prior: Prior | None = None,
     start: Optimum | None = None,
     kkt: float = 1e-6,
     solver: str = "newton",
@@ -78,14 +76,14 @@ def optimum(
     network : Network
     lam : float
         0 or more; infinity makes the clients of every component one. What `local` and `pooled` find for 0 and infinity
-        is in ``extremes``.
+        is in ``path_ends``.
     p : 1, 2 or inf, default 2
     layout : Layout
         Which parameters are shared, which personal.
     unit : (d,), optional
         Columns are multiplied by it; parameters, and the differences that are penalised, are in these units.
-    hold : Hold, optional
-        By default nothing is held; ``Hold.of(network, family)`` holds what separated outcomes take to infinity.
+    prior : Prior, optional
+        By default nothing is held; ``Prior.of(network, family)`` holds what separated outcomes take to infinity.
     start : Optimum, optional
         A former one of the same clients, layout and network, for any lambda and p.
     kkt : float, default 1e-6
@@ -110,13 +108,13 @@ def optimum(
     if start is not None:
         x, Z, U = start.x, start.Z, start.dual
     if np.isinf(lam):
-        return _as_one(fed, network, layout, unit, hold, x, Z, kkt)
-    at, asked = Exact(fed, network, lam, float(p), layout, unit, hold), 0
+        return _as_one(fed, network, layout, unit, prior, x, Z, kkt)
+    at, asked = NetworkObjective(fed, network, lam, float(p), layout, unit, prior), 0
     if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
-        as_one = _as_one(fed, network, layout, unit, hold, x, Z, kkt) if start is None else replace(start, exchanges=0)
-        if (found := still_one(at, as_one, kkt)) is not None:
-            return found
+        as_one = _as_one(fed, network, layout, unit, prior, x, Z, kkt) if start is None else replace(start, exchanges=0)
         asked = as_one.exchanges + 1
+        if (proof := still_one(at, as_one.x, as_one.Z, kkt)) is not None:
+            return replace(as_one, dual=proof[0], kkt=proof[1], exchanges=asked)
     end = admm(at, x, Z, kkt) if solver == "admm" else descend(at, x, Z, U, kkt)
     here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)
@@ -125,16 +123,25 @@ def optimum(
 
 
 def _as_one(
-    fed: Federation, network: Network, layout: Layout, unit: Floats, hold: Hold | None, x: Floats, Z: Floats, kkt: float
+    fed: Federation,
+    network: Network,
+    layout: Layout,
+    unit: Floats,
+    prior: Prior | None,
+    x: Floats,
+    Z: Floats,
+    kkt: float,
 ) -> Optimum:
     """One model for every component, from sums over its clients."""
     labels = network.components
     k = int(labels.max()) + 1
     size = np.bincount(labels)
-    held = None if hold is None else Hold(np.bincount(labels, hold.z).astype(np.float64), hold.x)
+    held = None if prior is None else Prior(np.bincount(labels, prior.z).astype(np.float64), prior.x)
     mean = np.stack([np.bincount(labels, z) / size for z in Z.T], axis=1) if layout.d2 else Z[:k]
     nobody = Network(k, np.empty((0, 2), dtype=np.int64), np.empty(0))
-    end = descend(Exact(fed, nobody, 0.0, 2.0, layout, unit, held, labels), x, mean, np.empty((0, layout.d2)), kkt)
+    end = descend(
+        NetworkObjective(fed, nobody, 0.0, 2.0, layout, unit, held, labels), x, mean, np.empty((0, layout.d2)), kkt
+    )
     here, Z = end.here, end.here.Z[labels]
     dual = np.zeros((len(network.edges), layout.d2))
     value = here.value / here.weight

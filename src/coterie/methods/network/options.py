@@ -1,4 +1,4 @@
-"""What may be asked of a similarity network; what is left out is learned."""
+"""What may be asked of a similarity network, where what is left out is learned, and of a run of Algorithm 6 on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
+from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
-from coterie.methods.checks import is_number, need_choices, need_names, need_norm
+from coterie.methods.checks import (
+    is_number,
+    need_choices,
+    need_codec,
+    need_names,
+    need_norm,
+    need_phases,
+    need_positive,
+    need_whole,
+)
+from coterie.methods.network.link import Link
 from coterie.methods.network.similarity import Similarity
 from coterie.relations.network import Network
 
@@ -65,3 +77,104 @@ class Asked:
         need_norm("p of a network", p)
         object.__setattr__(self, "p", float(p))
         need_choices(self, {"solver": SOLVERS})
+
+
+USUAL = 500
+"""Steps of a run."""
+MODELS = "float16"
+"""Codec of models, where updates travel in one."""
+SCHEDULES = ("auto", "constant", "decreasing")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run; where nothing of it is asked for, the objective is minimised exactly.
+
+    Attributes
+    ----------
+    steps : int, optional
+        500 where anything else is asked for.
+    eta : "auto" or number, default "auto"
+        Step size of x and of each client's z, relative to what its own curvature allows; auto takes 1.
+    schedule : {"auto", "constant", "decreasing"}, default "auto"
+        auto decreases steps where gradients are of some rows, or of some clients, only.
+    batch : int, default 0
+        Rows of a gradient, drawn with replacement; 0 takes all.
+    phases : two ints, optional
+        IV-C: so many steps on x, then so many on Z, in turn; by default both at once.
+    codec : str, default "none"
+        Of updates: see ``coterie.codecs.by_name``; "auto" is the one that needs the fewest bytes, ``codecs.DEFAULT``.
+    bytes_per_update : int, optional
+        The paper's codec, with as much compression as this needs.
+    feedback : {"auto", "none", "ef", "ef21"}, default "auto"
+        What happens to what a codec loses; auto is "ef" for biased codecs.
+    order : {"auto", "natural", "magnitude", "last-update"}, default "auto"
+        In which coordinates travel; auto is "magnitude" for codecs that go by runs, else "natural".
+    down : str, optional
+        Codec of models; by default "none", or "float16" where updates travel in one.
+    participation : number, default 1
+        How often a client takes part.
+    seed : int, default 0
+        Of rows, codecs and who takes part.
+    """
+
+    steps: int | None = None
+    eta: Any = "auto"
+    schedule: str = "auto"
+    batch: int = 0
+    phases: Any = None
+    codec: str = "none"
+    bytes_per_update: int | None = None
+    feedback: str = "auto"
+    order: str = "auto"
+    down: str | None = None
+    participation: float = 1.0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Run:
+        """From a user's mapping; a CoterieError for a name or a value that cannot be."""
+        need_names("A run on a similarity network", given, cls)
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        need_whole(self, {"steps": 1, "batch": 0, "bytes_per_update": 1, "seed": 0}, ("steps", "bytes_per_update"))
+        need_choices(self, {"schedule": SCHEDULES, "feedback": ("auto", *FEEDBACKS), "order": ("auto", *ORDERS)})
+        need_positive(self, {"eta": np.inf, "participation": 1.0}, {"eta": ("auto",)})
+        need_phases(self.phases)
+        need_codec("codec", self.codec)
+        need_codec("down", self.down)
+        if self.bytes_per_update is not None and self.codec != "none":
+            raise CoterieError("bytes_per_update is a budget for the paper's codec: leave codec out.")
+        _ = self.link  # whose codecs are looked up
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is asked for that only a run has."""
+        return self == Run(seed=self.seed)
+
+    @property
+    def taken(self) -> int:
+        """Steps of a run."""
+        return USUAL if self.steps is None else int(self.steps)
+
+    @property
+    def link(self) -> Link:
+        """How updates and models travel."""
+        up = (self.codec or "none") if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
+        up = DEFAULT if up == "auto" else up
+        order = self.order
+        if order == "auto":
+            order = DEFAULT_ORDER if up.startswith("tv") else "natural"
+        down = self.down or ("none" if up == "none" else MODELS)
+        feedback = self.feedback
+        if feedback == "auto":
+            feedback = "none" if up == "none" or by_name(up).unbiased else DEFAULT_FEEDBACK
+        taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
+        return Link(int(self.batch), up, down, feedback, order, **taking)
+
+    def step(self, t: int) -> float:
+        """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""
+        sampled = self.batch > 0 or self.participation < 1.0
+        decreasing = self.schedule == "decreasing" or (self.schedule == "auto" and sampled)
+        return 1.0 / (1.0 + 10.0 * t / self.taken) if decreasing else 1.0

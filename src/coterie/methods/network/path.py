@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network.exact import Exact
-from coterie.methods.network.extremes import most
-from coterie.methods.network.hold import Hold
+from coterie.methods.network.objective import NetworkObjective, Prior
 from coterie.methods.network.optimum import Optimum, optimum
+from coterie.methods.network.path_ends import lambda_max
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.merging import MergeTree, merge_tree
@@ -94,7 +93,7 @@ def path(
     *,
     layout: Layout,
     unit: Floats | None = None,
-    hold: Hold | None = None,
+    prior: Prior | None = None,
     lam: npt.ArrayLike | None = None,
     steps: int = STEPS,
     span: float = SPAN,
@@ -108,12 +107,12 @@ def path(
     ----------
     lam : (K,), optional
         Finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the clients of
-        every component are sure to be one (see ``extremes.most``) down to ``span`` times that. Infinity comes first.
+        every component are sure to be one (``path_ends.lambda_max``) down to ``span`` times that. Infinity comes first.
     loss : callable, optional
         ``loss(theta (n, d)) -> float``, of rows that were held out; theta is in the units given.
     patience : int, optional
         Stop when the loss has not fallen for so many lambdas; by default go to the end.
-    kkt, layout, unit, hold
+    kkt, layout, unit, prior
         As in ``optimum``.
 
     Raises
@@ -121,10 +120,10 @@ def path(
     CoterieError
         For lambdas, steps or a span that cannot be.
     """
-    here = optimum(fed, network, np.inf, p, layout=layout, unit=unit, hold=hold, kkt=kkt)
+    here = optimum(fed, network, np.inf, p, layout=layout, unit=unit, prior=prior, kkt=kkt)
     unit = np.ones(layout.d) if unit is None else unit
     if lam is None:
-        top = most(Exact(fed, network, 0.0, float(p), layout, unit, hold), here)
+        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), here.x, here.Z)
         values = grid(top, steps, span)
     else:
         values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
@@ -132,7 +131,7 @@ def path(
         raise CoterieError("The lambdas of a path must be positive and finite; both ends are added to them.")
     found, losses = [here], [np.nan if loss is None else loss(here.theta)]
     for value in values:
-        here = optimum(fed, network, float(value), p, layout=layout, unit=unit, hold=hold, start=here, kkt=kkt)
+        here = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=here, kkt=kkt)
         found.append(here)
         losses.append(np.nan if loss is None else loss(here.theta))
         if patience is not None and len(losses) - 1 - int(np.argmin(losses)) >= patience:

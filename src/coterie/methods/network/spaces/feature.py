@@ -17,7 +17,7 @@ import numpy as np
 
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation, Site, work
-from coterie.methods.network.spaces.columns import Reply, agree, rows_of
+from coterie.methods.network.spaces.data import Reply, agree, rows_of
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives import embedding

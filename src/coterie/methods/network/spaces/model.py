@@ -15,7 +15,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.spaces.columns import Reply, rows_of, sums, widths
+from coterie.methods.network.spaces.data import Reply, rows_of, sums, widths
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,16 +11,15 @@ from coterie.federation import Federation
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network.duals import DUAL
-from coterie.methods.network.exact import Exact, Place
+from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
-if TYPE_CHECKING:
-    from coterie.methods.network.optimum import Optimum
 
-
-def extreme(fed: Federation, problem: GroupedProblem, network: Network, lam: float, layout: Layout) -> Estimates | None:
+def solved_end(
+    fed: Federation, problem: GroupedProblem, network: Network, lam: float, layout: Layout
+) -> Estimates | None:
     """What `local` fits for lambda = 0, and `pooled` for infinity, where that is the objective's minimum.
 
     Parameters
@@ -44,17 +43,17 @@ def extreme(fed: Federation, problem: GroupedProblem, network: Network, lam: flo
     return None
 
 
-def most(exact: Exact, as_one: Optimum) -> float:
+def lambda_max(objective: NetworkObjective, x: Floats, Z: Floats) -> float:
     """A lambda from which on the clients of every component are one.
 
     Duals that carry the clients' gradients along the edges prove it; of all that do, those with the smallest sum of
-    squares over weights are taken, so that the smallest such lambda is somewhat lower. Parameters of ``exact``
-    beside lambda count.
+    squares over weights are taken, so that the smallest such lambda is somewhat lower.
 
     Parameters
     ----------
-    exact : Exact
-    as_one : Optimum
+    objective : NetworkObjective
+        All but its lambda counts.
+    x, Z : (d1,), (n, d2)
         The minimiser at lambda = infinity.
 
     Returns
@@ -62,32 +61,30 @@ def most(exact: Exact, as_one: Optimum) -> float:
     float
         0 where there are no edges, or where clients that are alone are the same.
     """
-    return _proof(exact, exact.ask(as_one.x, as_one.Z))[0]
+    return _proof(objective, objective.ask(x, Z))[0]
 
 
-def still_one(exact: Exact, as_one: Optimum, kkt: float) -> Optimum | None:
-    """The minimiser at infinity with duals that prove it one at the lambda of ``exact`` too, to a residual of ``kkt``.
+def still_one(objective: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> tuple[Floats, float] | None:
+    """Duals (M, d2) and residual that prove the minimiser at infinity to be that at the objective's lambda too.
 
-    None where they do not. Far above the smallest such lambda nothing else finds it: rounding of equal parameters,
-    times lambda, drowns all gradients.
+    None where they do not, to a residual of ``kkt``. Far above the smallest such lambda nothing else finds it: rounding
+    of equal parameters, times lambda, drowns all gradients.
     """
-    here = exact.ask(as_one.x, as_one.Z)
-    lam, U = _proof(exact, here)
-    if not lam <= exact.lam:
+    here = objective.ask(x, Z)
+    lam, U = _proof(objective, here)
+    if not lam <= objective.lam:
         return None
-    left = replace(exact, lam=lam).kkt(here, U)
-    if not left <= kkt:
-        return None
-    return replace(as_one, dual=U / here.weight, kkt=left, exchanges=as_one.exchanges + 1)
+    left = replace(objective, lam=lam).kkt(here, U)
+    return (U / here.weight, left) if left <= kkt else None
 
 
-def _proof(exact: Exact, here: Place) -> tuple[float, Floats]:
-    """The lambda of :func:`most` and the duals (M, d2), times the weight of all rows."""
-    network = exact.network
+def _proof(objective: NetworkObjective, here: Evaluation) -> tuple[float, Floats]:
+    """The lambda of :func:`lambda_max` and the duals (M, d2), times the weight of all rows."""
+    network = objective.network
     if not len(network.edges) or not here.gz.size:
         return 0.0, np.zeros((len(network.edges), here.gz.shape[1]))
     U = np.nan_to_num(flow(network, -here.gz))
-    size = np.linalg.norm(U, DUAL[exact.p], axis=1) / network.weight
+    size = np.linalg.norm(U, DUAL[objective.p], axis=1) / network.weight
     return float(size.max()) / here.weight, U
 
 
@@ -111,9 +108,8 @@ def flow(network: Network, G: Floats) -> Floats:
     out = np.empty((len(square), G.shape[1]))
     for k, g in enumerate(G.T):
         g = g - (np.bincount(labels, g) / count)[labels]
-        with np.errstate(
-            divide="ignore", invalid="ignore", over="ignore"
-        ):  # weights of which some vanish beside others
+        # Some weights may vanish beside others.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             v, _ = cg(laplacian, g, rtol=1e-8, maxiter=10_000, M=inverse)
         out[:, k] = square * (v[i] - v[j])
     return out

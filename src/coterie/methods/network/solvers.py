@@ -1,21 +1,79 @@
-"""Consensus ADMM for objective (1)-(2): clients solve exactly what is theirs, and send d numbers instead of Hessians.
+"""Two ways to minimise objective (1)-(2): proximal Newton, with few exchanges, and consensus ADMM, without Hessians.
 
-``theta_n = argmin f_n(theta) + rho/2 |theta - (M x + N z_n - y_n)|^2`` at home; the coordinator averages
+Proximal Newton minimises the quadratic model with the penalty, goes there or part of the way, and asks again.
+
+ADMM: ``theta_n = argmin f_n(theta) + rho/2 |theta - (M x + N z_n - y_n)|^2`` at the clients; the coordinator averages
 ``theta_n + y_n`` for x and takes its network prox for Z; ``y_n`` adds up what is left (Boyd et al. 2011, section 7).
 rho follows the residuals. The certificate is that of ``optimum``; it comes down to about 1e-7.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, Site, work
-from coterie.methods.network.descent import Descent
-from coterie.methods.network.exact import Exact
+from coterie.methods.network.model import minimise
+from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.network_prox import Proximal, network_prox
+
+EXCHANGES = 200
+"""Exchanges at most: a count far too high takes dozens."""
+ROUNDING = 1e-13
+STIFF = 1e4
+"""How much stiffer than the clients the augmented term may be at the start of a model."""
+SHORTEST = 1e-10
+"""Share of a step that is tried last."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where it ended, the duals and the residual there, and how many exchanges it took."""
+
+    here: Evaluation
+    U: Floats
+    kkt: float
+    exchanges: int
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is halved
+def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float) -> Descent:
+    """Go from (x, Z), with duals of F as they are in ``Optimum``, to where the residual is at most ``kkt``.
+
+    A step counts where F falls by a part of what the model promised, or where the residual halves: near the optimum F
+    is known to rounding only, and models are solved only as well as they are worth.
+    """
+    here, exchanges = at.ask(x, Z), 1
+    if not np.isfinite(here.value):
+        raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
+    U, sigma = at.feasible(dual * here.weight, here), 0.0
+    best = off = at.kkt(here, U)
+    while off > kkt:
+        model = at.model(here)
+        goal = minimise(
+            model, U, min(max(sigma, model.sigma), STIFF * model.sigma), max(min(0.1 * off, off**1.5), 0.2 * kkt)
+        )
+        sigma, U = goal.sigma, goal.U
+        dx, dz = goal.x - here.x, goal.Z - here.Z
+        promised = float(model.gx @ dx + np.sum(model.gz * dz))
+        promised += at.penalty(goal.Z, here.weight) - at.penalty(here.Z, here.weight)
+        t = 1.0
+        while True:
+            if exchanges >= EXCHANGES or t < SHORTEST:
+                return Descent(here, U, at.kkt(here, U), exchanges)
+            there, exchanges = at.ask(here.x + t * dx, here.Z + t * dz), exchanges + 1
+            new = at.kkt(there, U)
+            falls = there.value <= here.value + 1e-4 * t * promised + ROUNDING * (1.0 + abs(here.value))
+            if falls or new <= 0.5 * best:
+                break
+            t *= 0.5 if np.isfinite(there.value) else 0.1
+        here, off, best = there, new, min(best, new)
+    return Descent(here, U, off, exchanges)
+
 
 ROUNDS = 3000
 LOOK = 10
@@ -43,7 +101,7 @@ def near(site: Site, unit: Floats, target: Floats, rho: float) -> dict[str, Floa
     return {"theta": site.state[AT]}
 
 
-def columns(at: Exact) -> tuple[Ints, Ints]:
+def columns(at: NetworkObjective) -> tuple[Ints, Ints]:
     """Which columns are shared and which personal, in the order of x and of z; a CoterieError for other layouts."""
     shared, personal = np.argsort(at.layout.shared), np.argsort(at.layout.personal)
     shared, personal = shared[-at.layout.d1 :][: at.layout.d1], personal[-at.layout.d2 :][: at.layout.d2]
@@ -52,21 +110,21 @@ def columns(at: Exact) -> tuple[Ints, Ints]:
     return shared, personal
 
 
-def admm(at: Exact, x: Floats, Z: Floats, kkt: float) -> Descent:
+def admm(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Descent:
     """Go from (x, Z) to where the residual is at most ``kkt``; exchanges of d numbers for each client."""
     shared, personal = columns(at)
     here, exchanges = at.ask(x, Z, curved=False), 1
     rho = 0.25 * here.weight / at.network.n
     y, prox, U = np.zeros((at.network.n, at.layout.d)), None, np.zeros((len(at.network.edges), at.layout.d2))
     off = at.kkt(here, U)
-    held = np.zeros(at.network.n) if at.hold is None else at.hold.z
+    held = np.zeros(at.network.n) if at.prior is None else at.prior.z
     while off > kkt and exchanges < ROUNDS:
         for _ in range(LOOK):
             before = at.layout.theta(x, Z)
             theta = require_all_replies(at.fed.ask(near, unit=at.unit, target=PerRow(before - y), rho=rho))["theta"]
             exchanges += 1
             V = theta + y
-            x = V[:, shared].sum(axis=0) / (at.network.n + (0.0 if at.hold is None else at.hold.x / rho))
+            x = V[:, shared].sum(axis=0) / (at.network.n + (0.0 if at.prior is None else at.prior.x / rho))
             edges, radius, p = at.graph(here.weight)
             mass = 1.0 + held / rho
             middle = V[:, personal] / mass[:, None]

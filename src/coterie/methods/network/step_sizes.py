@@ -21,7 +21,7 @@ FLAT = 1e-6
 """Curvature of a client's own block at least, relative to the largest."""
 
 
-class Steps(NamedTuple):
+class StepSizes(NamedTuple):
     """Step sizes: of x, and of every client's z (n,); and the weight of all rows."""
 
     eta: float
@@ -48,7 +48,7 @@ def _most(site: Site, unit: Floats, theta: Floats) -> Floats:
     return full(hessians(site.objective, theta, most=True)) * unit * unit[:, None]
 
 
-def steps(
+def step_sizes(
     fed: Federation,
     layout: Layout,
     unit: Floats,
@@ -57,7 +57,7 @@ def steps(
     held: Floats | float = 0.0,
     participation: float = 1.0,
     batch: int = 0,
-) -> Steps:
+) -> StepSizes:
     """Steps with which f surely descends, given gradients of all rows (for Poisson outcomes: near ``theta``).
 
     Few rows may all point in one direction, in which their curvature is the sum of all that they have. So where
@@ -88,4 +88,4 @@ def steps(
     if batch:
         top, common = top + each["own"] / (batch * weight), common + float(each["shared"].max()) / (batch * weight)
     top = np.maximum(top, FLAT * float(top.max(initial=0.0)))
-    return Steps(share / common if common > 0.0 else 1.0, share / np.where(top > 0.0, top, 1.0), weight)
+    return StepSizes(share / common if common > 0.0 else 1.0, share / np.where(top > 0.0, top, 1.0), weight)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.network.duals import DUAL
-from coterie.methods.network.extremes import flow
 from coterie.methods.network.optimum import Optimum
 from coterie.methods.network.path import Path
+from coterie.methods.network.path_ends import flow
 from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.kernels import Floats
@@ -37,7 +37,7 @@ def slope(site: Site, theta: Floats) -> dict[str, Floats]:
     return {"g": weight[:, None] * gradient(site.objective, np.ascontiguousarray(theta), rows), "weight": weight}
 
 
-def highest(fed: Federation, method: SimilarityNetwork, x: Floats, Z: Floats) -> float:
+def approximate_lambda_max(fed: Federation, method: SimilarityNetwork, x: Floats, Z: Floats) -> float:
     """About from which lambda on the clients of every component are one.
 
     Parameters
@@ -60,7 +60,7 @@ def highest(fed: Federation, method: SimilarityNetwork, x: Floats, Z: Floats) ->
     return float((size / method.network.weight).max())
 
 
-def climb(
+def first_order_path(
     fed: Federation,
     method: SimilarityNetwork,
     lam: npt.ArrayLike,

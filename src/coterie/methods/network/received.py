@@ -12,27 +12,27 @@ FAR = 1e100
 
 
 @dataclass(frozen=True)
-class Heard:
+class Received:
     """What the server knows of the clients' gradients after an exchange.
 
     Attributes
     ----------
     g : (n, d)
-        Mean gradients, as decoded; 0 of clients that are not heard.
+        Mean gradients, as decoded; 0 of clients without one.
     share : (n,)
         What each counts in the sum.
-    astray : bool
-        Whether some client's model has gone so far that it has no gradient.
+    diverged : bool
+        Whether some client's model has diverged so far that it has no gradient.
     state : dict
-    lost : bool
+    unanswered : bool
         Whether clients were asked, and nobody answered.
     """
 
     g: Floats
     share: Floats
-    astray: bool
+    diverged: bool
     state: dict[str, Any]
-    lost: bool = False
+    unanswered: bool = False
 
 
 def put(array: Any, at: Ints, value: Any) -> Any:
