@@ -11,7 +11,7 @@ import coterie
 from benchmarks.measure import Row
 from coterie.data.catalog import fetch
 
-FOLDER = Path(__file__).parents[1] / "tests" / "papers" / "lme4"
+FOLDER = Path(__file__).parents[1] / "tests" / "reference" / "lme4"
 
 NESTED = ("score ~ gcsecnt", "school", "lea")
 FITS = {

@@ -126,6 +126,6 @@ def test_the_experiments_run(name, tmp_path, monkeypatch):
     monkeypatch.setattr(convergence, "COUNTS", (4, 16))
     monkeypatch.setattr(convergence, "QUICK_STEPS", 20)
     found = find(name).run(Settings(quick=True))
-    files = outcome.write(name, found, 1.0, tmp_path, tmp_path / "n.json")
+    files = outcome.write(name, found, 1.0, tmp_path)
     assert len(files) == 2 and all(len(table.rows) >= 2 for table in found.tables)
-    assert json.loads((tmp_path / "n.json").read_text())["experiment"] == name
+    assert json.loads(files[1].read_text())["experiment"] == name
