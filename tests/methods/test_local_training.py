@@ -13,8 +13,7 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
-from coterie.methods.local_training.at_home import BROKEN, FAR, GOOD
-from coterie.methods.local_training.who import participants
+from coterie.methods.local_training.participation import BROKEN, FAR, GOOD, participants
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics import keyed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.engines import Faults, InProcess, Loopback, wire
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, PerRow, work
@@ -16,8 +17,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
-from coterie.methods.local_training.at_home import each, sent
-from coterie.methods.local_training.coded import Coded
+from coterie.methods.local_training.client_work import make_reply, received
 from coterie.methods.pfedme import PFedMe
 from coterie.objectives.quadratic import Quadratic
 from tests.methods.layered import layered
@@ -114,7 +114,7 @@ def test_a_first_model_may_be_whole_or_shared(method):
 
 @work
 def reveal_own(site):
-    return {"own": site.state["own"]}
+    return {"own": site.state["personal"]}
 
 
 @work
@@ -229,8 +229,8 @@ def test_groups_models_travel_coded_too():
 
 
 @work
-def told(site, w, link):
-    return {"x": each(site, w, link)}
+def echo(site, w, transport):
+    return {"x": received(site, w, transport)}
 
 
 @pytest.mark.parametrize("by", [None, np.array([1, 0, 1, 1])])
@@ -240,9 +240,9 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
     for _ in range(4):
         models = rng.normal(size=(4, 2))
         models = models if by is None else models[by]
-        coded = Coded(fed, state, "none", "qsgd:8", 0)
+        coded = CompressedFederation(fed, state, Compression("none", "qsgd:8"))
         kwargs = {} if by is None else {"by": by, "groups": 2}
-        sums = coded.total(told, to=to, w=PerRow(models), link={}, **kwargs)
+        sums = coded.total(echo, to=to, w=PerRow(models), transport={}, **kwargs)
         state = coded.state
         np.testing.assert_allclose(np.sum(sums["x"], axis=0 if by is not None else ()), models.sum(axis=0), atol=0.3)
     assert (state["holds"][[1, 4]] == -1).all()
@@ -250,10 +250,10 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
 
 
 @work
-def unchanged(site, w, link):
+def unchanged(site, w, transport):
     """Sends the model back as it came."""
-    theta = each(site, w, link)
-    return sent(site, theta, 1.0 + site.ids, np.ones(len(site), dtype=bool), link)
+    theta = received(site, w, transport)
+    return make_reply(site, theta, 1.0 + site.ids, np.ones(len(site), dtype=bool), transport)
 
 
 @pytest.mark.parametrize("up", ["none", "float64"])
@@ -265,8 +265,8 @@ def test_what_a_biased_codec_loses_on_the_way_down_is_not_lost(up, by):
     for _ in range(4):
         models = rng.normal(size=(1 if by is None else 2, 9))
         w, how = (models[0], {}) if by is None else (PerRow(models[by]), {"by": by, "groups": 2})
-        coded = Coded(fed, state, up, "topk:1", 0)
-        sums = coded.total(unchanged, to=to, w=w, link={}, **how)
+        coded = CompressedFederation(fed, state, Compression(up, "topk:1"))
+        sums = coded.total(unchanged, to=to, w=w, transport={}, **how)
         state = coded.state
         found = np.atleast_2d(sums["x"]) / np.reshape(sums["w"], (-1, 1))
         np.testing.assert_allclose(found, models, atol=1e-12)
@@ -284,11 +284,11 @@ def test_a_group_that_comes_late_is_sent_its_model_whole():
 
 
 def test_clients_of_a_group_are_sent_one_model():
-    coded = Coded(InProcess(quadratic(2)), {}, "sign", "none", 0)
+    coded = CompressedFederation(InProcess(quadratic(2)), {}, Compression("sign", "none"))
     with pytest.raises(CoterieError, match="the clients of a group are sent one model"):
-        coded.total(told, to=[0, 1], w=PerRow(np.eye(2)), link={}, by=np.array([0, 0]))
-    with pytest.raises(CoterieError, match="Models that go to clusters do not travel coded"):
-        coded.total(told, w=PerCluster(np.ones((1, 2))), link={})
+        coded.total(echo, to=[0, 1], w=PerRow(np.eye(2)), transport={}, by=np.array([0, 0]))
+    with pytest.raises(CoterieError, match="Models that go to clusters do not travel compressed"):
+        coded.total(echo, w=PerCluster(np.ones((1, 2))), transport={})
 
 
 def test_patterns_and_codecs_are_looked_at():

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import work
-from coterie.methods.local_training.start import started
+from coterie.methods.local_training.personal_layers import ask_first_models
 from coterie.methods.stepwise import Stepwise
 
 @work
@@ -56,7 +56,7 @@ class Mine(Stepwise):
 
     def init(self, fed):
         assert self.seed >= 0
-        return {"t": 0, "status": "running", "x": started(fed, {}, [self.seed], None).models[0]}
+        return {"t": 0, "status": "running", "x": ask_first_models(fed, {}, [self.seed], None).models[0]}
 
     def step(self, fed, state):
         sums = fed.total(pull, x=state["x"], eta=self.eta, lam=self.lam)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from coterie.codecs.base import Codec
 from coterie.errors import CoterieError, nearest
@@ -62,3 +63,11 @@ def by_name(name: str | None) -> Codec:
             raise
         raise CoterieError(f"Codec {name!r} has parameters that {kind!r} does not take.") from error
     return codec
+
+
+def need_codec(name: str, value: Any) -> None:
+    """Raise where a value is no name of a codec, nor None."""
+    if value is None or (isinstance(value, str) and value.strip()):
+        by_name(value)
+        return
+    raise CoterieError(f"{name} must be the name of a codec, such as tv:4 or float16, not {value!r}.")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.parts import where
 
@@ -27,10 +27,10 @@ def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
 
 @work
 def update(
-    site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
+    site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
 ) -> Reply:
     """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
-    steps, x = epochs(site, E, B), np.array(each(site, w, link))
+    steps, x = epoch_steps(site, E, B), np.array(received(site, w, transport))
     before = np.array(site.state.get("v", x))  # of its own: x moves below
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
     moves, turn = ~where(site.objective), np.zeros(len(site))
@@ -47,13 +47,13 @@ def update(
     good = finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)
     site.state["alpha"] = np.where(good, a, site.state.get("alpha", np.full(len(site), alpha)))
-    return sent(site, x, weight(site), good, link)
+    return make_reply(site, x, weight(site), good, transport)
 
 
 @work
-def mixed(site: Site, w: Floats, link: Link, alpha: float) -> Reply:
+def mixed(site: Site, w: Floats, transport: Transport, alpha: float) -> Reply:
     """A client's mixture (m, d) with the shared model as it is now; that alone where it never took part."""
-    x = each(site, w, link)
+    x = received(site, w, transport)
     a = site.state.get("alpha", np.full(len(site), alpha))
     return {"theta": mix(a, site.state.get("v", x), x)}
 
@@ -96,4 +96,4 @@ class APFL(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's mixture (m, d); w for those that never took part."""
-        return models(fed, state, mixed, w=state["w"], link=self.link, alpha=self.alpha)
+        return client_models(fed, state, mixed, w=state["w"], transport=self.transport, alpha=self.alpha)

@@ -14,22 +14,24 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.checks import need
 from coterie.methods.grouping.bipartition import bipartition
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link, stays
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
     """``Delta theta_i = SGD(theta, D_i) - theta`` from the group's model; the change of what is shared is kept."""
-    start, steps = each(site, w, link), epochs(site, E, B)
+    start, steps = received(site, w, transport), epoch_steps(site, E, B)
     theta = train(site, start, eta, steps, t * steps, B)
     good = finite(theta)
-    site.state["change"] = np.where(good[:, None], theta - start, 0.0)[:, ~stays(site, link)].astype(np.float64)
-    return sent(site, theta, weight(site), good, link)
+    site.state["change"] = np.where(good[:, None], theta - start, 0.0)[:, ~personal_mask(site, transport)].astype(
+        np.float64
+    )
+    return make_reply(site, theta, weight(site), good, transport)
 
 
 @work
@@ -45,9 +47,9 @@ def changes(site: Site) -> Reply:
 
 
 @work
-def mine(site: Site, w: Floats, link: Link) -> Reply:
+def mine(site: Site, w: Floats, transport: Transport) -> Reply:
     """Every client's model."""
-    return {"theta": each(site, w, link)}
+    return {"theta": received(site, w, transport)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class CFL(LocalTraining):
         t, w, group = state["t"], state["w"], state["group"]
         over: dict[str, Any] = {"eta": self.rate(t), "E": self.E, "B": self.B, "t": t}
         model = PerRow(w[group[to]])
-        sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, link=self.link, **over)
+        sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, transport=self.transport, **over)
         new: State = {"w": average(sums, w), "group": group}
         if sums and not (len(sums.missing) or np.any(sums["far"]) or np.any(sums["broken"])):
             short = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
@@ -126,4 +128,4 @@ class CFL(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's group's model (m, d)."""
-        return models(fed, state, mine, w=PerRow(state["w"][state["group"]]), link=self.link)
+        return client_models(fed, state, mine, w=PerRow(state["w"][state["group"]]), transport=self.transport)

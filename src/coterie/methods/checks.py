@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.codecs import by_name
 from coterie.errors import CoterieError, nearest
 
 LARGEST = 10**9
 """Steps, rows and seeds at most."""
+LARGE = 2**63
+"""Whole numbers are smaller: what int64 holds, and keys of random numbers."""
 
 
 def need_names(what: str, given: Iterable[str], known: Sequence[str] | type) -> None:
@@ -63,14 +64,6 @@ def need_phases(phases: Any) -> None:
         raise CoterieError(f"phases must be two numbers of steps from 1, of x and of Z, not {phases!r}.")
 
 
-def need_codec(name: str, value: Any) -> None:
-    """Raise where a value is no name of a codec, nor None."""
-    if value is None or (isinstance(value, str) and value.strip()):
-        by_name(value)
-        return
-    raise CoterieError(f"{name} must be the name of a codec, such as tv:4 or float16, not {value!r}.")
-
-
 def need_kinds(options: Any, kinds: Mapping[str, type]) -> None:
     """Raise where an attribute of ``options`` is not of its class."""
     for name, kind in kinds.items():
@@ -106,6 +99,27 @@ def need_numbers(name: str, value: Any, size: int, least: float | None = None) -
         raise CoterieError(
             f"{name} must be a finite number {where}, not {np.atleast_1d(given)[~np.atleast_1d(fine)][0]:g}."
         )
+
+
+def need(name: str, value: Any, low: float, high: float = np.inf, above: bool = False, whole: bool = False) -> None:
+    """Raise a CoterieError where a hyper-parameter is not a finite number in its range."""
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    kind, beyond = "a whole number" if whole else "a number", f" and at most {high:g}" if np.isfinite(high) else ""
+    if isinstance(value, int) and value >= LARGE:
+        raise CoterieError(f"{name} must be {kind} below 2**63, not {value!r}.")
+    right = isinstance(value, kinds) and not isinstance(value, bool) and np.isfinite(value)
+    if not right or not (value > low if above else value >= low) or value > high:
+        raise CoterieError(
+            f"{name} must be {kind} {'above' if above else 'of at least'} {low:g}{beyond}, not {value!r}."
+        )
+
+
+def need_patterns(name: str, value: Any) -> tuple[str, ...]:
+    """Patterns of names as a tuple; a CoterieError where a value is neither text nor a list of it."""
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, (tuple, list)) or not all(isinstance(v, str) and v for v in given):
+        raise CoterieError(f"{name} must be names of parameters, or patterns such as head*, not {value!r}.")
+    return tuple(given)
 
 
 def is_number(value: Any) -> bool:

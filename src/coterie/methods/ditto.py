@@ -10,23 +10,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, personal, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import (
+    Reply,
+    epoch_steps,
+    finite,
+    make_reply,
+    personal,
+    received,
+    train,
+    weight,
+)
+from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, lam: float, s: int) -> Reply:
+def update(
+    site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, lam: float, s: int
+) -> Reply:
     """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
-    steps, own, start = epochs(site, E, B), np.full(len(site), s, dtype=np.int64), each(site, w, link)
+    steps, own, start = epoch_steps(site, E, B), np.full(len(site), s, dtype=np.int64), received(site, w, transport)
     theta = train(site, start, eta, steps, t * steps, B)
     v = site.state.get("theta", start)
     new = train(site, v, eta, own, t * own, B, "own rows", start, lam)
     good = finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
-    return sent(site, theta, weight(site), good, link)
+    return make_reply(site, theta, weight(site), good, transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,4 +73,4 @@ class Ditto(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's v_k (m, d); w for those that never took part."""
-        return models(fed, state, personal, w=state["w"], link=self.link)
+        return client_models(fed, state, personal, w=state["w"], transport=self.transport)

@@ -13,8 +13,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply
-from coterie.methods.local_training.options import need
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import Reply
 from coterie.methods.local_training.rounds import LocalTraining, State
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, Ints
@@ -52,7 +52,7 @@ class DPSGD(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         need("mu", self.mu, 0.0, 1.0)
-        if self.B or self.personal or (self.up, self.down) != ("none", "none"):
+        if self.B or self.personal or self.compression.active:
             raise CoterieError(
                 "dp-sgd adds up gradients of rows of a whole model: leave B, personal, up and down out; the share of "
                 "rows in a step is the federation's `sampling`."

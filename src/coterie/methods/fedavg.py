@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
     """ClientUpdate(k, w): E epochs of steps from w."""
-    steps = epochs(site, E, B)
-    theta = train(site, each(site, w, link), eta, steps, t * steps, B)
-    return sent(site, theta, weight(site), finite(theta), link)
+    steps = epoch_steps(site, E, B)
+    theta = train(site, received(site, w, transport), eta, steps, t * steps, B)
+    return make_reply(site, theta, weight(site), finite(theta), transport)
 
 
 @work
-def finetune(site: Site, w: Floats, link: Link, eta: float, steps: int, B: int) -> Reply:
+def finetune(site: Site, w: Floats, transport: Transport, eta: float, steps: int, B: int) -> Reply:
     """The personal model: some steps from w that nobody averages; w itself where they diverge."""
-    many, start = np.full(len(site), steps, dtype=np.int64), each(site, w, link)
+    many, start = np.full(len(site), steps, dtype=np.int64), received(site, w, transport)
     theta = train(site, start, eta, many, np.zeros_like(many), B, "finetune rows")
     return {"theta": np.where(finite(theta)[:, None], theta, start)}
 
@@ -64,4 +64,4 @@ class FedAvg(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d) after fine-tuning."""
         over: State = {"eta": self.rate(state["t"]), "steps": self.finetune, "B": self.B}
-        return models(fed, state, finetune, w=state["w"], link=self.link, **over)
+        return client_models(fed, state, finetune, w=state["w"], transport=self.transport, **over)

@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.checks import need
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
-def update(site: Site, w: Floats, link: Link, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
+def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
     """Line 4, ``w_k^{t+1} = argmin h_k(w; w^t)`` nearly: E epochs of steps from w."""
-    steps, start = epochs(site, E, B), each(site, w, link)
+    steps, start = epoch_steps(site, E, B), received(site, w, transport)
     theta = train(site, start, eta, steps, t * steps, B, anchor=start, pull=mu)
-    return sent(site, theta, weight(site), finite(theta), link)
+    return make_reply(site, theta, weight(site), finite(theta), transport)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,24 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.checks import need
 from coterie.methods.fedper import FedPer
-from coterie.methods.local_training.at_home import Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.parts import where
 
 
 @work
-def update(site: Site, w: Floats, link: Link, eta: float, H: int, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
     """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
-    head, statistics = stays(site, link), where(site.objective)
-    theta = each(site, w, link)
+    head, statistics = personal_mask(site, transport), where(site.objective)
+    theta = received(site, w, transport)
     for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
-        steps = epochs(site, passes, B)
+        steps = epoch_steps(site, passes, B)
         theta = train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
-    return sent(site, theta, weight(site), finite(theta), link)
+    return make_reply(site, theta, weight(site), finite(theta), transport)
 
 
 @dataclass(frozen=True, kw_only=True)

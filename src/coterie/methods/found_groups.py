@@ -14,15 +14,14 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
-from coterie.methods.checks import need_choices
+from coterie.methods.checks import need, need_choices
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.grouping.found import Groups
 from coterie.methods.grouping.restarts import by_restarts
 from coterie.methods.grouping.updates import by_updates
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.options import need
+from coterie.methods.local_training.personal_layers import ask_first_models
 from coterie.methods.local_training.rounds import State
-from coterie.methods.local_training.start import started
 from coterie.numerics.kernels import Ints
 from coterie.relations.group_layout import GroupLayout
 
@@ -65,9 +64,9 @@ class FoundGroups(GroupSGD):
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round: the groups found from one model w (d,), where all of them start, too."""
-        start = started(fed, self.link, self.seeds, w)
+        start = ask_first_models(fed, self.transport, self.seeds, w)
         if w is not None:
-            start.cut(w)  # a CoterieError for what is no model
+            start.shared_layers(w)  # a CoterieError for what is no model
         model = start.whole(w)
         found = self._found(fed, model)
         group = np.where(found.labels < 0, np.argmax(found.sizes), found.labels)  # the silent go with the most

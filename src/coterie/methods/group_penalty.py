@@ -22,32 +22,45 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.checks import need
 from coterie.methods.groups.exchange import assigned
-from coterie.methods.local_training.at_home import Reply, each, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link, stays
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.local_training.client_work import Reply, finite, make_reply, received, train, weight
+from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
 def update(
-    site: Site, w: Floats, link: Link, centre: Floats, push: Floats, lam: float, eta: float, tau: int, B: int, t: int
+    site: Site,
+    w: Floats,
+    transport: Transport,
+    centre: Floats,
+    push: Floats,
+    lam: float,
+    eta: float,
+    tau: int,
+    B: int,
+    t: int,
 ) -> Reply:
     """tau steps on f_i + lam/2 |z - c_g|^2 + <push, z>; what is shared is pulled to where it began, as in FedProx."""
-    start, own, steps = each(site, w, link), stays(site, link), np.full(len(site), tau, dtype=np.int64)
+    start, own, steps = (
+        received(site, w, transport),
+        personal_mask(site, transport),
+        np.full(len(site), tau, dtype=np.int64),
+    )
     anchor, shift = np.array(start), np.zeros(start.shape, dtype=start.dtype)
     anchor[:, own], shift[:, own] = centre, push
     theta = train(site, start, eta, steps, t * steps, B, anchor=anchor, pull=lam, shift=shift)
     good = finite(theta)
-    reply = sent(site, theta, weight(site), good, link)
+    reply = make_reply(site, theta, weight(site), good, transport)
     return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
 
 
 @work
-def mine(site: Site, w: Floats, link: Link) -> Reply:
+def mine(site: Site, w: Floats, transport: Transport) -> Reply:
     """Every client's model."""
-    return {"theta": each(site, w, link)}
+    return {"theta": received(site, w, transport)}
 
 
 def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
@@ -146,4 +159,4 @@ class GroupPenalty(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d)."""
-        return models(fed, state, mine, w=state["w"], link=self.link)
+        return client_models(fed, state, mine, w=state["w"], transport=self.transport)

@@ -18,28 +18,36 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need_choices
-from coterie.methods.groups.at_home import received, weights
+from coterie.methods.checks import need, need_choices, need_patterns
+from coterie.methods.groups.at_home import group_models, weights
 from coterie.methods.groups.exchange import addressed, assigned, averaged, everyones
 from coterie.methods.groups.layers import agreed
 from coterie.methods.groups.look import appended, observe, seen
-from coterie.methods.local_training.at_home import Reply, epochs, finite, sent, train
-from coterie.methods.local_training.options import need, need_patterns
-from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
+from coterie.methods.local_training.participation import first_quarantine
+from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State
-from coterie.methods.local_training.who import first_quarantine
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 
 
 @work
 def update(
-    site: Site, w: Floats, clusters: bool, link: Link, weigh: str, eta: float, tau: int, E: int, B: int, t: int
+    site: Site,
+    w: Floats,
+    clusters: bool,
+    transport: Transport,
+    weigh: str,
+    eta: float,
+    tau: int,
+    E: int,
+    B: int,
+    t: int,
 ) -> Reply:
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
-    steps = epochs(site, E, B) if E else np.full(len(site), tau, dtype=np.int64)
-    theta = train(site, received(site, w, clusters, link), eta, steps, t * steps, B)
-    return sent(site, theta, weights(site, weigh), finite(theta), link)
+    steps = epoch_steps(site, E, B) if E else np.full(len(site), tau, dtype=np.int64)
+    theta = train(site, group_models(site, w, clusters, transport), eta, steps, t * steps, B)
+    return make_reply(site, theta, weights(site, weigh), finite(theta), transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +103,6 @@ class GroupSGD(LocalTraining):
         """Steps of a round where no passes are asked for."""
         return 1 if self.tau is None else self.tau
 
-    @property
-    def coded(self) -> bool:
-        """Whether models travel coded."""
-        return (self.up, self.down) != ("none", "none")
-
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
         return assigned(fed, self.group)
@@ -107,8 +110,10 @@ class GroupSGD(LocalTraining):
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
         group = self.groups(fed)
-        said = agreed(fed, group, self.shared, self.link, self.seed)
-        if len(set(said.layout.sizes)) > 1 and (self.coded or not np.array_equal(group, fed.clients.clusters)):
+        said = agreed(fed, group, self.shared, self.transport, self.seed)
+        if len(set(said.layout.sizes)) > 1 and (
+            self.compression.active or not np.array_equal(group, fed.clients.clusters)
+        ):
             raise CoterieError(
                 "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
             )
@@ -121,8 +126,8 @@ class GroupSGD(LocalTraining):
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
         trace, models = self.looked(fed, state, layout), layout.models(x)
         over = {"eta": self.rate(t), "tau": self.steps_at_home, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
-        message = addressed(fed, self.groups(fed), models, to, self.coded)
-        sums = fed.total(update, to=to, **message, link=self.link, **over)
+        message = addressed(fed, self.groups(fed), models, to, self.compression.active)
+        sums = fed.total(update, to=to, **message, transport=self.transport, **over)
         share, moves = averaged(sums, models)
         step = layout.gather(moves, share)
         if self.own == "averaged":
@@ -136,10 +141,10 @@ class GroupSGD(LocalTraining):
             return dict(state["trace"])
         over = {"weigh": self.weigh, "B": self.B, "R": self.replicates, "t": t}
         to = addressed(fed, self.groups(fed), layout.models(state["w"]), free)
-        sums = fed.total(observe, to=free, **to, own=self.link, **over)
+        sums = fed.total(observe, to=free, **to, own=self.transport, **over)
         return appended(state["trace"], seen(sums, layout, t))
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
         group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
-        return everyones(fed, group, models, state, self.link)
+        return everyones(fed, group, models, state, self.transport)

@@ -11,49 +11,48 @@ from typing import Any
 
 import numpy as np
 
+from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply, finite, sent, train, weight
-from coterie.methods.local_training.codes import begun, heard
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link, joined
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
-from coterie.methods.local_training.start import Start
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import Reply, finite, make_reply, start_from, train, weight
+from coterie.methods.local_training.personal_layers import FirstModels, Transport, merge
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import value
 
 
-def nearest(site: Site, w: Any, link: Link) -> tuple[Ints, Floats]:
+def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
     """``argmin_j F_i(theta_j)`` (m,), the first of equal ones, and the shared part (m, d1) of that model."""
-    models = heard(site, w, link)
-    losses = [value(site.objective, joined(site, models[:, j], link)) for j in range(models.shape[1])]
+    models = receive_models(site, w, transport.get("down", "none"))
+    losses = [value(site.objective, merge(site, models[:, j], transport)) for j in range(models.shape[1])]
     group = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
     return group, models[np.arange(len(site)), group]
 
 
 @work
-def choose(site: Site, w: Any, link: Link) -> Reply:
+def choose(site: Site, w: Any, transport: Transport) -> Reply:
     """Line 6; the model is kept, to be trained next."""
-    group, model = nearest(site, w, link)
-    site.state["theta"] = begun(site, model, link)
+    group, model = nearest(site, w, transport)
+    site.state["theta"] = start_from(site, model, transport)
     return {"group": group}
 
 
 @work
-def own(site: Site, w: Any, link: Link) -> Reply:
+def own(site: Site, w: Any, transport: Transport) -> Reply:
     """The model that fits a client's rows best."""
-    return {"theta": joined(site, nearest(site, w, link)[1], link)}
+    return {"theta": merge(site, nearest(site, w, transport)[1], transport)}
 
 
 @work
-def update(site: Site, link: Link, eta: float, tau: int, B: int, t: int) -> Reply:
+def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
     steps, start = np.full(len(site), tau, dtype=np.int64), site.state["theta"]
     theta = train(site, start, eta, steps, t * steps, B)
     good = finite(theta)
     site.state["theta"] = np.where(good[:, None], theta, start)
-    return sent(site, theta, weight(site), good, link)
+    return make_reply(site, theta, weight(site), good, transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +93,11 @@ class IFCA(LocalTraining):
         """Of the first models, one each."""
         return [int(key >> np.uint64(33)) for key in keyed.starts(self.seed, "first models", np.arange(self.k))]
 
-    def first(self, start: Start) -> Floats:
+    def first(self, start: FirstModels) -> Floats:
         """The objective's own first models (k, d1) where it has any, else small numbers."""
         keys, d = keyed.starts(self.seed, "first models", np.arange(self.k)), len(start.shared)
-        out = start.cut(start.models if start.told else self.spread * keyed.normal(keys, 0, d))
-        if self.k > 1 and start.told and out.size and (out == out[0]).all():
+        out = start.shared_layers(start.models if start.known else self.spread * keyed.normal(keys, 0, d))
+        if self.k > 1 and start.known and out.size and (out == out[0]).all():
             raise CoterieError(
                 f"The model always begins with the same numbers, and {self.k} groups must begin apart: give the "
                 f"function that makes the module instead of the module, or {self.k} first models w."
@@ -108,7 +107,7 @@ class IFCA(LocalTraining):
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 10: groups first, then one average for each; a group that nobody chose keeps its model."""
         t, w, group = state["t"], state["w"], state["group"].copy()
-        chosen = fed.ask(choose, to=to, w=w, link=self.link)
+        chosen = fed.ask(choose, to=to, w=w, transport=self.transport)
         here = chosen.to[chosen.rows]
         group[here] = chosen["group"] if chosen else -1
         over = {"eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
@@ -118,4 +117,4 @@ class IFCA(LocalTraining):
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d): the one with the least loss; the first one for those that do not answer."""
-        return models(fed, state, own, w=state["w"], link=self.link)
+        return client_models(fed, state, own, w=state["w"], transport=self.transport)

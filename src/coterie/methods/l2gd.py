@@ -19,12 +19,12 @@ import numpy as np
 from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.groups.at_home import received
+from coterie.methods.checks import need
+from coterie.methods.groups.at_home import group_models
 from coterie.methods.groups.exchange import addressed, averaged
-from coterie.methods.local_training.at_home import Reply, finite, personal, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.rounds import LocalTraining, State, models
+from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, train, weight
+from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 
@@ -34,16 +34,16 @@ LONGEST = 1e9
 
 @work
 def update(
-    site: Site, w: Floats, clusters: bool, link: Link, pull: float, eta: float, steps: int, done: int, B: int
+    site: Site, w: Floats, clusters: bool, transport: Transport, pull: float, eta: float, steps: int, done: int, B: int
 ) -> Reply:
     """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
-    towards = received(site, w, clusters, link)
+    towards = group_models(site, w, clusters, transport)
     theta = site.state.get("theta", towards)
     many = np.ones(len(site), dtype=np.int64)
     new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps * many, done * many, B)
     good = finite(new)
     site.state["theta"] = np.where(good[:, None], new, theta)
-    return sent(site, new, weight(site), good, link)
+    return make_reply(site, new, weight(site), good, transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,9 @@ class L2GD(LocalTraining):
         """Clients are pulled to what their means made, and step on; clusters not asked keep their mean and weight."""
         eta, steps, means = self.rate(state["t"]), self.drawn(state["t"]), state["w"]
         towards = list(((1.0 - self.alpha) * means + self.alpha * self.mean(state)).astype(means.dtype))
-        coded = (self.up, self.down) != ("none", "none")
-        message = addressed(fed, fed.clients.clusters, towards, to, coded)
+        message = addressed(fed, fed.clients.clusters, towards, to, self.compression.active)
         how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
-        sums = fed.total(update, to=to, link=self.link, **message, **how)
+        sums = fed.total(update, to=to, transport=self.transport, **message, **how)
         weight, heard = self.heard(fed, state, sums)
         new = np.stack(towards) + np.stack(averaged(sums, towards)[1])
         new = np.where((heard & (weight > 0.0))[:, None], new, means).astype(means.dtype)
@@ -132,4 +131,4 @@ class L2GD(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's own model (m, d); the mean for those that never took part."""
         mean = self.mean(state)
-        return models(fed, state | {"w": mean}, personal, w=mean, link=self.link)
+        return client_models(fed, state | {"w": mean}, personal, w=mean, transport=self.transport)

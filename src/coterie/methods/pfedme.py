@@ -11,27 +11,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.at_home import Reply, each, finite, personal, sent, train
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.rounds import LocalTraining, State, average, models
+from coterie.methods.checks import need
+from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, received, train
+from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 
 
 @work
 def update(
-    site: Site, w: Floats, link: Link, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int
+    site: Site, w: Floats, transport: Transport, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int
 ) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
     many = np.full(len(site), K, dtype=np.int64)
-    start = local = theta = each(site, w, link)
+    start = local = theta = received(site, w, transport)
     for r in range(R):
         done = np.full(len(site), t * R + r, dtype=np.int64)
         theta = train(site, theta, alpha, many, done, B, anchor=local, pull=lam, fresh=False)
         local = local - eta * lam * (local - theta)
     good = finite(theta, local)
     site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))
-    return sent(site, local, site.weights, good, link)
+    return make_reply(site, local, site.weights, good, transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,4 +83,4 @@ class PFedMe(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's theta_i (m, d); w for those that never took part."""
-        return models(fed, state, personal, w=state["w"], link=self.link)
+        return client_models(fed, state, personal, w=state["w"], transport=self.transport)

@@ -12,10 +12,11 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.checks import need
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training.at_home import GOOD, Reply, each, epochs, finite, sent, train, weight
-from coterie.methods.local_training.options import need
-from coterie.methods.local_training.own import Link, stays
+from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.participation import GOOD
+from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import gradient
@@ -25,9 +26,9 @@ from coterie.objectives.steps import Draws
 
 
 @work
-def begin(site: Site, link: Link) -> Reply:
+def begin(site: Site, transport: Transport) -> Reply:
     """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
-    shape = len(site), int(np.sum(~stays(site, link)))
+    shape = len(site), int(np.sum(~personal_mask(site, transport)))
     site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
     site.state["n"] = weight(site)
     return {"N": weight(site)}
@@ -46,9 +47,11 @@ def gradients(site: Site, steps: Ints) -> Floats:
 
 
 @work
-def update(site: Site, w: Floats, link: Link, c: Floats, eta: float, E: int, B: int, t: int, option: int) -> Reply:
+def update(
+    site: Site, w: Floats, transport: Transport, c: Floats, eta: float, E: int, B: int, t: int, option: int
+) -> Reply:
     """Lines 6 to 13. A client that cannot go on takes what it added to c back, and its weight out of N."""
-    steps, x, shared = epochs(site, E, B), each(site, w, link), ~stays(site, link)
+    steps, x, shared = epoch_steps(site, E, B), received(site, w, transport), ~personal_mask(site, transport)
     own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
     shift = np.zeros(x.shape, dtype=x.dtype)
     shift[:, shared] = c - own
@@ -59,7 +62,7 @@ def update(site: Site, w: Floats, link: Link, c: Floats, eta: float, E: int, B: 
         plus = gradient(site.objective, x, every)[:, shared]
     else:
         plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
-    reply = sent(site, y, weight(site), finite(y, plus), link)
+    reply = make_reply(site, y, weight(site), finite(y, plus), transport)
     good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
     site.state["n"] = n = np.where(good, weight(site), 0.0)
@@ -101,7 +104,7 @@ class Scaffold(FedAvg):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round; ``c`` (d1,) is the server's control variate, N all clients' weight."""
         state = super().init(fed, w)
-        sums = fed.total(begin, link=self.link)
+        sums = fed.total(begin, transport=self.transport)
         return state | {"c": np.zeros_like(state["w"]), "N": float(sums["N"]) if sums else 0.0}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:

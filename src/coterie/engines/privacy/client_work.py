@@ -26,7 +26,7 @@ BROKEN = "private: contributed nothing"
 
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
-    for name in ("local_training.start:begin", "groups.layers:fingerprints", "groups.layers:begin")
+    for name in ("local_training.personal_layers:begin", "groups.layers:fingerprints", "groups.layers:begin")
 )
 """Works whose replies say how a model is built and where it starts, and nothing of what rows hold."""
 
@@ -36,7 +36,7 @@ ABOUT_ROWS = frozenset(("coterie.methods.dp_sgd:about",))
 BY_ROW = frozenset(("coterie.methods.dp_sgd:gradients",))
 """Works that bound what every row adds, ``work(site, clip, chosen, ...)``: see :func:`_rows`."""
 
-_KNOWN = {"x", "w", "far", "broken"}  # what clients send that train at home: local_training.at_home.sent
+_KNOWN = {"x", "w", "far", "broken"}  # what training clients send: local_training.client_work.make_reply
 _SLACK, _BITS, _FAR = 1.0 - 1e-9, 20, 2**32
 
 

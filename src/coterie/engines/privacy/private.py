@@ -230,9 +230,9 @@ class Private:
             return "rows"
         if not isinstance(self.clip, float | int):
             return "names"
-        link, w = message.get("link"), message.get("w")
+        transport, w = message.get("transport"), message.get("w")
         _uncoded(message)
-        if not isinstance(link, Mapping) or w is None:
+        if not isinstance(transport, Mapping) or w is None:
             raise CoterieError(unbounded(name, ["x"]).replace("'x' in the", "What is in the").replace("'x'", "'name'"))
         if isinstance(w, PerCluster):
             if not isinstance(by, str):
@@ -273,8 +273,8 @@ class Private:
 
 
 def _uncoded(message: Mapping[str, Any]) -> None:
-    link = message.get("link")
-    if isinstance(link, Mapping) and {"up", "down"} & set(link):
+    transport = message.get("transport")
+    if isinstance(transport, Mapping) and {"up", "down"} & set(transport):
         raise CoterieError("Models that travel coded cannot be private: leave the codecs up and down out.")
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.received import Pairs, Rules, State
 from coterie.methods.aggregation.trust import Adaptive, Trust
+from coterie.methods.checks import need
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.local_training.options import need
 from coterie.numerics.kernels import Floats, Ints, kernel
 
 

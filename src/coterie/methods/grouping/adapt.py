@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.checks import need
 from coterie.methods.grouping.sure import Sure, sure
-from coterie.methods.local_training.at_home import finite, train
-from coterie.methods.local_training.options import need
+from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.parts import where
 

@@ -11,16 +11,16 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.grouping.found import Groups, numbered
-from coterie.methods.local_training.own import Link, joined
+from coterie.methods.local_training.personal_layers import Transport, merge
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.mean_loss import sizes, value
 
 
 @work
-def least(site: Site, w: Floats, link: Link) -> dict[str, Floats]:
+def least(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
     """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
-    losses = np.array([value(site.objective, joined(site, model, link)) for model in w])
+    losses = np.array([value(site.objective, merge(site, model, transport)) for model in w])
     return _weighed(site, site.objective, encode_loss(losses).min(axis=0))
 
 
@@ -38,9 +38,9 @@ def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
     return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, encode_loss(loss), 0.0), "w": weight}
 
 
-def training_loss(fed: Federation, w: Floats, link: Link | None = None) -> float:
+def training_loss(fed: Federation, w: Floats, transport: Transport | None = None) -> float:
     """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
-    return _mean(fed.total(least, w=w, link=link or {}))
+    return _mean(fed.total(least, w=w, transport=transport or {}))
 
 
 def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool = True) -> float:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
+from coterie.methods.checks import need
 from coterie.methods.grouping.found import Groups, numbered
 from coterie.methods.grouping.losses import held_loss, training_loss
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.at_home import finite, train
-from coterie.methods.local_training.options import need
+from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 
@@ -92,7 +92,7 @@ def by_restarts(
             continue
         state = list(method.run(fed, [rounds], method.init(fed, np.array(first["theta"]))))[-1]
         if state["status"] == "running":
-            losses[r] = training_loss(fed, state["w"], method.link)
+            losses[r] = training_loss(fed, state["w"], method.transport)
         labels.append(np.asarray(state["group"]))
         models.append(state["w"])
     best = int(np.argmin(losses))

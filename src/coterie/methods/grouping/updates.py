@@ -14,10 +14,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
+from coterie.methods.checks import need
 from coterie.methods.grouping.found import Groups, numbered
 from coterie.methods.grouping.sketch import sketch
-from coterie.methods.local_training.at_home import finite
-from coterie.methods.local_training.options import need
+from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.beside import halves

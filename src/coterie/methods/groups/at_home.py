@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.local_training.at_home import Reply, each
-from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.client_work import Reply, received
+from coterie.methods.local_training.personal_layers import Transport
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import sizes
 
@@ -17,15 +17,15 @@ def weights(site: Site, weigh: str) -> Floats:
     return np.asarray(site.weights * (rows if weigh == "rows" else rows > 0.0))
 
 
-def received(site: Site, w: Floats, clusters: bool, link: Link) -> Floats:
+def group_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Floats:
     """Every client's model (m, d), its own layers put in.
 
     ``w`` has a row for each group where groups are the clusters, otherwise one for each client.
     """
-    return each(site, w[site.clusters] if clusters else w, link)
+    return received(site, w[site.clusters] if clusters else w, transport)
 
 
 @work
-def mine(site: Site, w: Floats, clusters: bool, link: Link) -> Reply:
+def mine(site: Site, w: Floats, clusters: bool, transport: Transport) -> Reply:
     """Every client's model."""
-    return {"theta": received(site, w, clusters, link)}
+    return {"theta": group_models(site, w, clusters, transport)}

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Sums
 from coterie.methods.groups.at_home import mine
-from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.personal_layers import Transport
 from coterie.numerics.kernels import Floats, Ints
 
 
@@ -42,7 +42,7 @@ def averaged(sums: Sums, models: list[Floats]) -> tuple[Floats, list[Floats]]:
     return weight / total if total > 0.0 else weight, moves
 
 
-def everyones(fed: Federation, group: Ints, models: list[Floats], state: dict[str, Any], link: Link) -> Any:
+def everyones(fed: Federation, group: Ints, models: list[Floats], state: dict[str, Any], transport: Transport) -> Any:
     """Every client's model (m, d), or Ragged where sizes differ; layers of their own are heard from clients."""
     if "whole" not in state:
         theta = [models[g] for g in group]
@@ -52,7 +52,7 @@ def everyones(fed: Federation, group: Ints, models: list[Floats], state: dict[st
             whole[state["travels"][g]] = models[g]
         theta = [wholes[g] for g in group]
         to = addressed(fed, group, models, np.arange(len(group)))
-        replies = fed.ask(mine, w=to["w"], clusters=to["clusters"], link=link)
+        replies = fed.ask(mine, w=to["w"], clusters=to["clusters"], transport=transport)
         for row, client in enumerate(replies.rows if replies else ()):
             theta[client] = replies["theta"][row]
     return np.stack(theta) if len({len(one) for one in theta}) == 1 else Ragged.of(theta)

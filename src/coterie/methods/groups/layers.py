@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Site, work
-from coterie.methods.local_training.at_home import Reply
-from coterie.methods.local_training.own import Link
+from coterie.methods.local_training.client_work import Reply
+from coterie.methods.local_training.personal_layers import Transport
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives import parts
 from coterie.objectives.mixed import kinds
@@ -58,35 +58,35 @@ def layers(objective: Any, travels: Bools) -> str:
 
 
 @work
-def fingerprints(site: Site, link: Link) -> Reply:
+def fingerprints(site: Site, transport: Transport) -> Reply:
     """What tells the layers of clients apart."""
     out = np.zeros(len(site), dtype=np.uint64)
     for rows, part in kinds(site.objective):
-        text = layers(part, ~parts.where(part, link.get("personal", ())))
+        text = layers(part, ~parts.where(part, transport.get("personal", ())))
         out[rows] = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
     return {"print": out}
 
 
 @work
-def begin(site: Site, link: Link, seed: int) -> Reply:
+def begin(site: Site, transport: Transport, seed: int) -> Reply:
     """Clients' layers, which parameters travel, and the first values of all."""
     texts, starts, masks = [b""] * len(site), [np.zeros(0)] * len(site), [np.zeros(0, dtype=bool)] * len(site)
     for rows, part in kinds(site.objective):
-        travels = ~parts.where(part, link.get("personal", ()))
+        travels = ~parts.where(part, transport.get("personal", ()))
         text, start = layers(part, travels).encode(), parts.first(part, seed).astype(np.float64)
         for r in rows:
             texts[r], starts[r], masks[r] = text, start, travels
     return {"layers": Ragged.of(texts), "start": Ragged.of(starts), "travels": Ragged.of(masks)}
 
 
-def agreed(fed: Federation, group: Ints, shared: Sequence[str], link: Link, seed: int) -> Agreed:
+def agreed(fed: Federation, group: Ints, shared: Sequence[str], transport: Transport, seed: int) -> Agreed:
     """Ask the clients of every group (m,) what layers they have.
 
     A CoterieError where a group has no client or none that answers, where clients of a group differ, and where what is
     to be shared does not fit.
     """
     k = int(group.max(initial=-1)) + 1
-    replies = fed.ask(fingerprints, link=link)
+    replies = fed.ask(fingerprints, transport=transport)
     rows = replies.rows
     for missing, why in (
         (np.setdiff1d(np.arange(k), group), "has no clients: number the groups from 0 without a gap"),
@@ -102,7 +102,7 @@ def agreed(fed: Federation, group: Ints, shared: Sequence[str], link: Link, seed
             f"Clients {one} and {two} are of group {group[two]} and have different layers: give each architecture "
             "groups of its own."
         )
-    said = fed.ask(begin, to=rows[lead], link=link, seed=seed)
+    said = fed.ask(begin, to=rows[lead], transport=transport, seed=seed)
     if not said or len(said.missing):
         raise CoterieError("A group did not say how it starts: start again when its clients answer.")
     texts = [json.loads(bytes(said["layers"][g])) for g in range(k)]

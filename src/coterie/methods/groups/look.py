@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.groups.at_home import received, weights
-from coterie.methods.local_training.at_home import Reply, finite
-from coterie.methods.local_training.own import Link, stays
+from coterie.methods.groups.at_home import group_models, weights
+from coterie.methods.local_training.client_work import Reply, finite
+from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import gradient
@@ -20,13 +20,13 @@ STREAM = "look"
 
 
 @work
-def observe(site: Site, w: Floats, clusters: bool, own: Link, weigh: str, B: int, R: int, t: int) -> Reply:
+def observe(site: Site, w: Floats, clusters: bool, own: Transport, weigh: str, B: int, R: int, t: int) -> Reply:
     """A client's gradient, R stochastic ones from independent batches, and the variance of one by coordinate.
 
     All times its weight (the variance times its square), to be added up in groups; nothing where one is not finite. No
-    codec is used: ``own`` is what other work calls ``link``, of the layers that stay.
+    codec is used: ``own`` is what other work calls ``transport``, of the layers that stay.
     """
-    theta, travels = received(site, w, clusters, own), ~stays(site, own)
+    theta, travels = group_models(site, w, clusters, own), ~personal_mask(site, own)
     m, keys = len(site), keyed.starts(site.seed, STREAM, site.ids)
     every = gradient(site.objective, theta, Draws(keys, np.zeros(m, dtype=np.int64)))
     first = np.full(m, t * R, dtype=np.int64)

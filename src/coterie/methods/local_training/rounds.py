@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
-from coterie.methods.checks import need_codec
-from coterie.methods.local_training.coded import Coded
-from coterie.methods.local_training.options import need, need_patterns
-from coterie.methods.local_training.own import Link
-from coterie.methods.local_training.start import Start, started
-from coterie.methods.local_training.who import NO_GRADIENT, first_quarantine, judged, participants
+from coterie.methods.checks import need, need_patterns
+from coterie.methods.local_training.participation import NO_GRADIENT, first_quarantine, judged, participants
+from coterie.methods.local_training.personal_layers import FirstModels, Transport, ask_first_models
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats, Ints
 
@@ -41,7 +39,7 @@ class LocalTraining(Stepwise):
         Patterns of parameters that never leave a client, such as ``head*``. What the objective keeps with each client
         stays there too.
     up, down : str, default "none"
-        Codecs of what clients send and of what they are sent: see ``coterie.codecs.by_name`` and ``coded.Coded``.
+        Codecs of what clients send and of what they are sent: see ``coterie.codecs.by_name``.
     strict : bool, default False
         Whether a client that diverges, or whose data give no gradient, ends the run. Otherwise it is left out from then
         on, unless most of those that answered have diverged.
@@ -63,8 +61,7 @@ class LocalTraining(Stepwise):
         need("C", self.C, 0.0, 1.0, above=True)
         need("seed", self.seed, 0, whole=True)
         object.__setattr__(self, "personal", need_patterns("personal", self.personal))
-        need_codec("up", self.up)
-        need_codec("down", self.down)
+        _ = self.compression
 
     @property
     def notes(self) -> list[str]:
@@ -72,9 +69,14 @@ class LocalTraining(Stepwise):
         return []
 
     @property
-    def link(self) -> Link:
+    def transport(self) -> Transport:
         """What clients are told of how models travel."""
         return {"personal": list(self.personal), "seed": self.seed} if self.personal else {}
+
+    @property
+    def compression(self) -> Compression:
+        """The codecs, checked."""
+        return Compression(self.up, self.down, self.seed)
 
     @property
     def seeds(self) -> list[int]:
@@ -92,19 +94,19 @@ class LocalTraining(Stepwise):
 
         It starts at the model w, all of it (d,) or what is shared (d1,), by default at the objective's own.
         """
-        start = started(fed, self.link, self.seeds, w)
-        if not start.shared.any() and (self.up, self.down) != ("none", "none"):
+        start = ask_first_models(fed, self.transport, self.seeds, w)
+        if not start.shared.any() and self.compression.active:
             raise CoterieError(
-                "All parameters stay with their clients, so there is nothing to code: leave up and down out."
+                "All parameters stay with their clients, so there is nothing to compress: leave up and down out."
             )
         state: State = first_quarantine(fed)
         if not start.shared.all():
             state |= {"whole": start.whole(w), "shared": start.shared}
-        return state | {"w": self.first(start) if w is None else start.cut(w)}
+        return state | {"w": self.first(start) if w is None else start.shared_layers(w)}
 
-    def first(self, start: Start) -> Floats:
+    def first(self, start: FirstModels) -> Floats:
         """The shared part of the first model, where the user gives none."""
-        return start.cut(start.models[0])
+        return start.shared_layers(start.models[0])
 
     @abstractmethod
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
@@ -113,23 +115,23 @@ class LocalTraining(Stepwise):
     def exchange(self, fed: Federation, work: Any, to: Ints, w: Floats | None = None, **message: Any) -> Sums:
         """What the clients ``to`` send after ``work``, added up (by groups: ``by`` and ``groups`` as in ``total``)."""
         model: dict[str, Any] = {} if w is None else {"w": w}
-        return fed.total(work, to=to, link=self.link, **model, **message)
+        return fed.total(work, to=to, transport=self.transport, **model, **message)
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
     def step(self, fed: Federation, state: State) -> State:
-        """One round; clients that cannot go on are left out from then on, or end the run: see ``who.judged``."""
+        """One round; clients that cannot go on are left out from then on, or end the run (``participation.judged``)."""
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
         if t == 0 and self.strict and len(free) < len(state["quarantined"]):
             return state | {"status": f"ended by step 1: {NO_GRADIENT}", "gone": np.flatnonzero(state["quarantined"])}
         if not len(free):
             return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
         to = participants(fed.clients.ids, free, t, self.C, self.seed)
-        if (self.up, self.down) == ("none", "none"):
-            sums, new = self.round(fed, state, to)
+        if self.compression.active:
+            compressed = CompressedFederation(fed, state, self.compression)
+            sums, new = self.round(compressed, state, to)
+            new |= compressed.state
         else:
-            coded = Coded(fed, state, self.up, self.down, self.seed)
-            sums, new = self.round(coded, state, to)
-            new |= coded.state
+            sums, new = self.round(fed, state, to)
         verdict = judged(fed, state, sums, new, self.strict)
         return state | verdict if "status" in verdict else state | new | verdict | {"t": t + 1}
 
@@ -143,7 +145,7 @@ def average(sums: Sums, w: Floats) -> Floats:
     return mean.astype(w.dtype, copy=False)
 
 
-def models(fed: Federation, state: State, work: Any, **message: Any) -> Floats:
+def client_models(fed: Federation, state: State, work: Any, **message: Any) -> Floats:
     """The clients' own models (m, d) that ``work`` replies; the shared one for those that do not answer."""
     w = np.atleast_2d(state["w"])[0]
     if "whole" in state:

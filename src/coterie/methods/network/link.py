@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.codecs import by_name
+from coterie.codecs import by_name, need_codec
 from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
-from coterie.methods.checks import need_choices, need_codec, need_positive, need_whole
+from coterie.methods.checks import need_choices, need_positive, need_whole
 from coterie.methods.network.client_work import send, shape
 from coterie.methods.network.received import Received, put
 from coterie.methods.replies import require_all_replies

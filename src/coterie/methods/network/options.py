@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
+from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name, need_codec
 from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.checks import (
     is_number,
     need_choices,
-    need_codec,
     need_names,
     need_norm,
     need_phases,

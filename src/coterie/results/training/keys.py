@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.local_training.options import need
+from coterie.methods.checks import need
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Before the first round: how many parameters there are, which of them are shared, and where they start."""
+"""Personal layers stay with a client, shared ones travel: which are which, their first values, split and merge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,69 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, work
-from coterie.methods.local_training.own import Link, stays
 from coterie.numerics.kernels import Bools, Floats
-from coterie.objectives.parts import first, precision
+from coterie.objectives.parts import first, precision, where
+
+Transport = dict[str, Any]
+"""What clients are told of how models travel: patterns of ``personal`` parameters and the ``seed`` of their first
+values, codecs ``up`` and ``down`` and the number of the ``message``; what is not there is not done."""
+
+
+def personal_mask(site: Site, transport: Transport) -> Bools:
+    """Which parameters (d,) never leave a client."""
+    return where(site.objective, transport.get("personal", ()))
+
+
+def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
+    """Models (m, d) of a shared part, (d1,) or (m, d1), and every client's own."""
+    own = personal_mask(site, transport)
+    if not own.any():
+        return np.broadcast_to(shared, (len(site), len(own)))
+    theta = np.empty((len(site), len(own)), dtype=shared.dtype)
+    for part, values in (
+        (~own, np.broadcast_to(shared, (len(site), shared.shape[-1]))),
+        (own, _personal_values(site, own, transport)),
+    ):
+        at = 0
+        for run in segments(part):
+            to = at + run.stop - run.start
+            theta[:, run], at = values[:, at:to], to
+    return theta
+
+
+def split(site: Site, theta: Floats, good: Any, transport: Transport) -> Floats:
+    """The shared part (m, d1) of models (m, d); the own ones are kept where models are ``good`` (m,)."""
+    own = personal_mask(site, transport)
+    if not own.any():
+        return theta
+    site.state["personal"] = np.where(
+        np.asarray(good)[:, None], columns(theta, own), _personal_values(site, own, transport)
+    )
+    return columns(theta, ~own)
+
+
+def segments(part: Bools) -> list[slice]:
+    """Neighbours that are in a part (d,), which are copied at once: layers are few, numbers many."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
+    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def columns(theta: Floats, part: Bools) -> Floats:
+    """The columns of theta (m, d) that are in a part (d,)."""
+    pieces = [theta[:, run] for run in segments(part)]
+    return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
+
+
+def _personal_values(site: Site, own: Bools, transport: Transport) -> Floats:
+    """Every client's own part (m, d2): the first one where it never made any."""
+    if site.state.written("personal").all():
+        return np.asarray(site.state["personal"])
+    default = first(site.objective, transport.get("seed", 0))[own]
+    return np.asarray(site.state.get("personal", np.broadcast_to(default, (len(site), len(default)))))
 
 
 @dataclass(frozen=True)
-class Start:
+class FirstModels:
     """What clients said.
 
     Attributes
@@ -26,15 +82,15 @@ class Start:
         Parameters that are sent to and fro.
     models : (k, d)
         The objective's first model for every seed, in the objective's precision.
-    told : bool
+    known : bool
         Whether the objective has first models of its own; else they are zero.
     """
 
     shared: Bools
     models: Floats
-    told: bool
+    known: bool
 
-    def cut(self, w: npt.ArrayLike) -> Floats:
+    def shared_layers(self, w: npt.ArrayLike) -> Floats:
         """The shared part of models given (..., d) or (..., d1); a CoterieError for another shape, or too many."""
         d, d1 = len(self.shared), int(self.shared.sum())
         given = np.array(w, dtype=self.models.dtype)
@@ -54,41 +110,44 @@ class Start:
 
 
 @work
-def begin(site: Site, link: Link, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
+def begin(site: Site, transport: Transport, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
     """Take the first own parts, those of w (..., d) where it is given; the client ``asked`` tells the first models."""
-    objective, m, own = site.objective, len(site), stays(site, link)
+    objective, m, own = site.objective, len(site), personal_mask(site, transport)
     if own.any():
         given = w is not None and np.shape(w)[-1:] == (len(own),)
-        start = np.atleast_2d(w)[0] if given else first(objective, link.get("seed", 0))
-        site.state["own"] = np.tile(start[own].astype(precision(objective)), (m, 1))
+        start = np.atleast_2d(w)[0] if given else first(objective, transport.get("seed", 0))
+        site.state["personal"] = np.tile(start[own].astype(precision(objective)), (m, 1))
     tells, models = site.ids == asked, np.empty((0, objective.dim), dtype=precision(objective))
     if tells.any() and hasattr(objective, "start"):
         models = np.stack([first(objective, seed) for seed in seeds])
     about = {"dim": np.full(m, objective.dim), "shared": np.full(m, (~own).sum()), "bytes": np.full(m, models.itemsize)}
-    return about | {"models": _told(models.ravel(), tells), "mask": _told(~own, tells)}
+    return about | {"models": _only_from(models.ravel(), tells), "mask": _only_from(~own, tells)}
 
 
-def _told(values: npt.NDArray[Any], tells: Bools) -> Ragged:
+def _only_from(values: npt.NDArray[Any], tells: Bools) -> Ragged:
     """All values in the rows that tell, nothing in the others."""
     return Ragged(np.tile(values, int(tells.sum())), np.concatenate([[0], np.cumsum(tells * len(values))]))
 
 
-def started(fed: Federation, link: Link, seeds: Sequence[int], w: npt.ArrayLike | None) -> Start:
+def ask_first_models(
+    fed: Federation, transport: Transport, seeds: Sequence[int], w: npt.ArrayLike | None
+) -> FirstModels:
     """Ask all clients how they start; a CoterieError where they differ, or where nobody says."""
     w = None if w is None else _numbers(w)
-    about, asked = fed.ask(begin, link=link, seeds=seeds, asked=fed.clients.ids[:1], w=w), 0
+    about, asked = fed.ask(begin, transport=transport, seeds=seeds, asked=fed.clients.ids[:1], w=w), 0
     if about and about.to[about.rows[0]] != asked:
         asked = int(about.to[about.rows[0]])
-        told = fed.ask(begin, to=[asked], link=link, seeds=seeds, asked=fed.clients.ids[asked : asked + 1], w=w)
+        ids = fed.clients.ids[asked : asked + 1]
+        reply = fed.ask(begin, to=[asked], transport=transport, seeds=seeds, asked=ids, w=w)
     else:
-        told = about
-    if not told:
+        reply = about
+    if not reply:
         raise CoterieError("No client said how many parameters it has: start again when some answer.")
     d, width = _same(about, "dim", "parameters"), _same(about, "bytes", "bytes in a number")
     _same(about, "shared", "shared parameters")
-    models, mask = (told[name][0] for name in ("models", "mask"))
+    models, mask = (reply[name][0] for name in ("models", "mask"))
     shape, dtype = (len(seeds), d), np.dtype(f"f{width}")
-    return Start(mask, models.reshape(shape) if len(models) else np.zeros(shape, dtype=dtype), len(models) > 0)
+    return FirstModels(mask, models.reshape(shape) if len(models) else np.zeros(shape, dtype=dtype), len(models) > 0)
 
 
 def _numbers(w: Any) -> npt.NDArray[Any]:

@@ -6,12 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, Sums
-from coterie.methods.local_training.at_home import BROKEN, FAR, usable, verdicts
+from coterie.federation import Federation, Site, Sums, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Ints
+from coterie.objectives.parts import sound
+
+GOOD, FAR, BROKEN = 0, 1, 2
+"""Verdicts of clients on themselves: their steps diverged, or their rows give no gradient."""
 
 NO_GRADIENT = "the data of some clients give no gradient"
+
+
+@work
+def verdicts(site: Site) -> dict[str, Any]:
+    """What clients found of themselves in the last round."""
+    return {"verdict": site.state.get("verdict", np.zeros(len(site), dtype=np.int64))}
+
+
+@work
+def usable(site: Site) -> dict[str, Any]:
+    """Whether clients' data give a gradient."""
+    return {"sound": sound(site.objective)}
 
 
 def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:

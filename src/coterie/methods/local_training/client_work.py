@@ -1,4 +1,4 @@
-"""What clients do in a round: steps on their own rows, and a look at what came of them before it is sent.
+"""What clients do in a round: steps on their own rows, and a check of the outcome before it is sent.
 
 A result that is not finite is never sent. Where a client's data give no gradient, they are to blame (BROKEN), else its
 steps were too long (FAR); the verdict is kept in its state, so that a coordinator can ask for names when sums say that
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
-from coterie.methods.local_training.codes import begun, heard, packed
-from coterie.methods.local_training.own import Link, parted
+from coterie.methods.local_training.participation import BROKEN, FAR
+from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes, walk
@@ -23,12 +24,17 @@ from coterie.objectives.steps import Draws
 
 Reply = dict[str, Any]
 
-GOOD, FAR, BROKEN = 0, 1, 2
+
+def received(site: Site, w: Any, transport: Transport) -> Floats:
+    """Every client's model (m, d): the shared layers that were sent, with the client's personal ones."""
+    return start_from(site, receive_models(site, w, transport["down"])[:, 0] if isinstance(w, dict) else w, transport)
 
 
-def each(site: Site, w: Any, link: Link) -> Floats:
-    """Every client's model (m, d): the one that was sent, with the client's own parts."""
-    return begun(site, heard(site, w, link)[:, 0] if isinstance(w, dict) else w, link)
+def start_from(site: Site, shared: Floats, transport: Transport) -> Floats:
+    """Models (m, d) of shared layers (d1,) or (m, d1), which are remembered where compressed changes are sent."""
+    if "up" in transport:
+        site.state["base"] = np.broadcast_to(shared, (len(site), shared.shape[-1]))
+    return merge(site, shared, transport)
 
 
 def weight(site: Site) -> Floats:
@@ -36,7 +42,7 @@ def weight(site: Site) -> Floats:
     return site.weights * sizes(site.objective)
 
 
-def epochs(site: Site, E: int, B: int) -> Ints:
+def epoch_steps(site: Site, E: int, B: int) -> Ints:
     """Steps of B rows that look at as many rows as a client has, E times (m,); all rows at once are one step."""
     n = getattr(site.objective, "counts", None)
     rows = np.ones(len(site), dtype=np.int64) if n is None or not B else np.maximum(-(-n // B), 1)
@@ -75,40 +81,28 @@ def finite(*models: Floats) -> Any:
     return np.all([x < (1e100 if x.itemsize == 8 else 1e30) for x in largest], axis=0)
 
 
-def sent(site: Site, theta: Floats, weight: Floats, good: Any, link: Link) -> Reply:
+def make_reply(site: Site, theta: Floats, weight: Floats, good: Any, transport: Transport) -> Reply:
     """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict.
 
-    Own parts are kept at home. ``x`` (m, d1) is the shared part times the weight w (m,); with a codec ``payload`` is
-    its change since it came, without a weight.
+    Personal layers stay. ``x`` (m, d1) are the shared layers times the weight w (m,); with a codec ``payload`` is their
+    change since they came, without a weight.
     """
     verdict = np.zeros(len(site), dtype=np.int64)
-    shared, reply = parted(site, theta, good, link), Reply()
-    if "up" in link:
-        reply["payload"], good = packed(site, shared, good, link)
+    shared, reply = split(site, theta, good, transport), Reply()
+    if "up" in transport:
+        reply["payload"], good = send_change(site, shared, good, transport["up"], transport["message"])
     bad = np.flatnonzero(~good)
     if len(bad):
         verdict[bad] = np.where(sound(site.objective.take(bad)), FAR, BROKEN)
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
-    if "up" not in link:
+    if "up" not in transport:
         shared = np.where(good[:, None], shared, 0.0) if len(bad) else shared
         reply["x"] = w.astype(theta.dtype)[:, None] * shared
     return reply | {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
 
 
 @work
-def verdicts(site: Site) -> Reply:
-    """What clients found of themselves in the last round."""
-    return {"verdict": site.state.get("verdict", np.zeros(len(site), dtype=np.int64))}
-
-
-@work
-def usable(site: Site) -> Reply:
-    """Whether clients' data give a gradient."""
-    return {"sound": sound(site.objective)}
-
-
-@work
-def personal(site: Site, w: Floats, link: Link) -> Reply:
+def personal(site: Site, w: Floats, transport: Transport) -> Reply:
     """A client's own model (m, d); the shared one where it never made any."""
-    return {"theta": site.state.get("theta", each(site, w, link))}
+    return {"theta": site.state.get("theta", received(site, w, transport))}

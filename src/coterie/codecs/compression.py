@@ -1,0 +1,295 @@
+"""Models and gradients that travel compressed: what clients and the server do at their ends.
+
+Models go down as their compressed change since the reference that the client holds (EF21's update); what goes up is
+compressed with the feedback that its codec needs. :class:`CompressedFederation` wraps a federation for methods whose
+clients share few models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.codecs.base import Codec
+from coterie.codecs.feedback import FEEDBACKS, Sent, ef21, received
+from coterie.codecs.registry import by_name, need_codec
+from coterie.errors import CoterieError
+from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Ragged, Replies, Site, Sums, To, Work
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools, Floats
+
+State = dict[str, Any]
+
+SAFE = 1e4
+"""Numbers below it fit every codec."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """The codecs of a method.
+
+    Attributes
+    ----------
+    up, down : str, default "none"
+        Of what clients send and of what they are sent: see :func:`coterie.codecs.by_name`.
+    seed : int, default 0
+        Of the server's codec.
+    """
+
+    up: str = "none"
+    down: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        need_codec("up", self.up)
+        need_codec("down", self.down)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is compressed."""
+        return (self.up, self.down) != ("none", "none")
+
+    def deliver(self, reference: Floats, models: Floats, ids: npt.ArrayLike, step: int) -> Sent:
+        """Compress the change of models (m, d) since their references; ``memory`` are the new references."""
+        return ef21(reference, models, by_name(self.down), keyed.starts(self.seed, "deliver", ids), step)
+
+
+def send(
+    site: Site, value: Floats, codec: str, feedback: str, step: int, order: Ints | None = None, good: Any = True
+) -> Sent:
+    """Compress what clients send (m, d); what feedback remembers is kept in their state, but for those not ``good``."""
+    memory = value
+    if feedback != "none":
+        memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
+    keys, good = keyed.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
+    sent = FEEDBACKS[feedback](np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
+    if feedback != "none":
+        site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
+    return sent
+
+
+def receive(site: Site, payload: Ragged, codec: str, d: int) -> Floats:
+    """The models (m, d) of clients, which hold them as the references of the next message."""
+    held = received(site.state.get("held", np.zeros((len(site), d))), payload, by_name(codec))
+    site.state["held"] = held
+    return held
+
+
+def receive_models(site: Site, w: Any, codec: str) -> Floats:
+    """The models (m, k, d) that a :class:`CompressedFederation` sent, as they are (k, d) or compressed.
+
+    A compressed message is ``{"full", "change", "each"}``: the reference that a client is to hold, for those that do
+    not hold it (no numbers for the others), and the compressed change of it since, k rows for all, or one for ``each``.
+    """
+    if not isinstance(w, dict):
+        return np.broadcast_to(w, (len(site), *w.shape))
+    full, lengths = w["full"].values, np.diff(w["full"].offsets)
+    lacks, size = lengths > 0, int(lengths.max(initial=0))
+    held = np.array(site.state.get("held", np.zeros((len(site), size), dtype=full.dtype)))
+    if lacks.any():
+        held[lacks] = full.reshape(-1, size)
+    k = 1 if w["each"] else len(w["change"])
+    held = held.reshape(len(site), k, -1)
+    change = by_name(codec).decode(w["change"], held.shape[2])
+    held = (held + (change[:, None] if w["each"] else change)).astype(held.dtype)
+    site.state["held"] = held.reshape(len(site), -1)
+    return np.asarray(held)
+
+
+def send_change(site: Site, models: Floats, good: Bools, name: str, step: int) -> tuple[Ragged, Bools]:
+    """The compressed change of models (m, d) since ``state["base"]`` where they are good, and where it could be made.
+
+    What a biased codec loses is remembered, and added the next time.
+    """
+    codec, change = by_name(name), models - site.state["base"]
+    memory = 0.0 if codec.unbiased else site.state.get("memory", np.zeros(models.shape, dtype=models.dtype))
+    keys = keyed.starts(site.seed, "codec", site.ids)
+    good = good & _representable(codec, np.where(good[:, None], memory + change, 0.0), keys, step)
+    change = np.where(good[:, None], change, 0.0)
+    return send(site, change, name, "none" if codec.unbiased else "ef", step, good=good).payload, good
+
+
+def _representable(codec: Codec, rows: Floats, keys: Any, step: int) -> Bools:
+    """Which rows a codec can hold (m,): some have a largest number."""
+    out = np.ones(len(rows), dtype=bool)
+    for i in range(len(rows)) if np.abs(rows).max(initial=0.0) >= SAFE else ():
+        try:
+            codec.encode(rows[i : i + 1], keys[i : i + 1], step)
+        except CoterieError:
+            out[i] = False
+    return out
+
+
+class CompressedFederation:
+    """A federation for one round, whose messages with a ``transport`` travel compressed: models ``w`` down, changes up.
+
+    All clients are to hold the same reference of a model. Clients' changes are added to the model as the server has it,
+    so what a biased codec loses is part of the next change; what an unbiased one adds is left, as its errors would grow
+    with what is left of them. A client that missed a message is sent the whole reference first: a codec ``down`` saves
+    bytes where most clients take part in every round. With a codec ``up`` the server sees every client's change, not
+    sums only.
+
+    Parameters
+    ----------
+    fed : Federation
+    state : dict
+        Of the method: how many ``messages`` there were; with a codec ``down`` also the ``reference`` (k, d) of every
+        model, and which of them every client ``holds`` (m,), -1 for none.
+    compression : Compression
+    """
+
+    def __init__(self, fed: Federation, state: State, compression: Compression) -> None:
+        self.fed, self.compression, self.up, self.down = fed, compression, compression.up, compression.down
+        self.clients, self.ledger, self.mark, self.restore = fed.clients, fed.ledger, fed.mark, fed.restore
+        nobody = np.full(len(fed.clients), -1, dtype=np.int64)
+        first: State = {"messages": 0}
+        if self.down != "none":
+            first |= {"reference": np.empty((0, 0)), "holds": nobody}
+        self.state: State = {name: state.get(name, value) for name, value in first.items()}
+        self._labels: Ints | None = None  # which model each client was sent; None: all of them
+        self._base, self._index = np.empty((0, 0)), np.empty(0, dtype=np.int64)  # what they were, and which of these
+        self._lost: Floats | None = None  # of each model, what a biased codec has kept from the clients
+
+    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+        """See ``Federation.ask``."""
+        if "transport" not in message:
+            return self.fed.ask(work, to=to, **message)
+        return self._delivered(self.fed.ask(work, to=to, **self._compressed(to, None, None, message)), message)
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codecs."""
+        if "transport" not in message or self.up == "none":
+            sent = self._compressed(to, by, groups, message) if "transport" in message else message
+            sums = self._delivered(self.fed.total(work, to=to, by=by, groups=groups, **sent), message)
+            return _with_lost(cast("Sums", sums), self._lost)
+        sent = self._compressed(to, by, groups, message)
+        replies = self._delivered(self.fed.ask(work, to=to, check=self._check, **sent), message)
+        if by is None:
+            return self._summed(replies, np.zeros(len(replies.to), dtype=np.int64), None)
+        labels = self.clients.clusters[replies.to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+        return self._summed(replies, labels, int(labels.max(initial=-1)) + 1 if groups is None else groups)
+
+    def _compressed(self, to: To, by: By, groups: int | None, message: State) -> State:
+        """The message as it travels."""
+        codecs = {name: codec for name, codec in (("up", self.up), ("down", self.down)) if codec != "none"}
+        out = message | {"transport": {**message["transport"], **codecs, "message": self.state["messages"]}}
+        self.state["messages"] += 1
+        if "w" in message:
+            everyone = np.arange(len(self.clients))
+            to = everyone if to is None else everyone[cast("Ints", to)]
+            out["w"] = self._models(to, by, groups, message["w"])
+        return out
+
+    def _models(self, to: Ints, by: By, groups: int | None, w: Any) -> Any:
+        """What the clients ``to`` are sent for the models w (d,) or (k, d), or PerRow with one for each of ``by``."""
+        if isinstance(w, PerCluster):
+            raise CoterieError("Models that go to clusters do not travel compressed: leave the codecs up and down out.")
+        if not isinstance(w, PerRow):
+            self._labels, models = None, np.atleast_2d(w)
+            which, k, self._index = np.arange(len(models)), len(models), np.zeros(len(to), dtype=np.int64)
+        else:
+            self._labels, k = to, len(self.clients)
+            if by is not None:
+                self._labels = self.clients.clusters[to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+                k = int(self._labels.max(initial=-1)) + 1 if groups is None else groups
+            which, first, self._index = np.unique(self._labels, return_index=True, return_inverse=True)
+            models = cast("Floats", w.value)[first]
+            if not np.array_equal(models[self._index], cast("Floats", w.value)):
+                raise CoterieError("With a codec, the clients of a group are sent one model.")
+        self._base = models
+        return w if self.down == "none" else self._changes(to, which, k, models)
+
+    def _changes(self, to: Ints, which: Ints, k: int, models: Floats) -> State:
+        """The compressed changes of the references ``which``, of k, to the models, and references that clients lack."""
+        reference, holds, each = self.state["reference"], self.state["holds"].copy(), self._labels is not None
+        if reference.shape != (k, models.shape[1]):
+            reference, holds[:] = np.zeros((k, models.shape[1]), dtype=models.dtype), -1
+        known = np.isin(which if each else np.zeros_like(which), holds[to])
+        old = np.where(known[:, None], reference[which], models)  # what nobody holds goes out whole, as it is
+        sent = self.compression.deliver(old, models, which, self.state["messages"])
+        base = sent.memory.astype(models.dtype)
+        if by_name(self.down).unbiased:
+            self._base = base
+        else:
+            self._lost = np.zeros_like(reference)
+            self._lost[which] = models - base
+        lacks = holds[to] != (self._labels if each else 0)
+        full = old[self._index[lacks]] if each else np.tile(old.ravel(), (int(lacks.sum()), 1))
+        holds[np.isin(holds, which if each else 0)] = -1
+        self.state |= {"reference": reference.copy(), "holds": holds}
+        self.state["reference"][which] = base
+        parts = Ragged(full.ravel(), np.concatenate([[0], np.cumsum(lacks * (full.shape[1] if len(full) else 0))]))
+        change = PerRow(sent.payload.take(self._index)) if each else sent.payload
+        return {"full": PerRow(parts), "change": change, "each": each}
+
+    def _delivered(self, replies: Replies, message: State) -> Replies:
+        """Note who holds what was just sent."""
+        if self.down != "none" and "w" in message and "transport" in message:
+            rows = replies.rows
+            self.state["holds"][replies.to[rows]] = 0 if self._labels is None else self._labels[rows]
+        return replies
+
+    def _check(self, rows: Ints, values: Mapping[str, Any]) -> None:
+        """Refuse changes that cannot be decoded, while their site can be left out."""
+        if "payload" in values:
+            by_name(self.up).decode(values["payload"], self._base.shape[1])
+
+    def _summed(self, replies: Replies, labels: Ints, groups: int | None) -> Sums:
+        label, index = labels[replies.rows], self._index[replies.rows]
+        index = label if self._labels is None and len(self._base) > 1 else index
+        return _sum_changes(replies, label, groups, self._base, index, self.up)
+
+
+def _sum_changes(replies: Replies, label: Ints, groups: int | None, base: Floats, index: Ints, up: str) -> Sums:
+    """Sums of replies within groups, with models ``x`` for compressed changes.
+
+    Parameters
+    ----------
+    replies : Replies
+    label : (rows,)
+        Group of each that answered.
+    groups : int, optional
+        None for one sum, without an axis of groups.
+    base : (k, d1)
+        Models that the changes are added to.
+    index : (rows,)
+        Which of them.
+    up : str
+        Codec of the changes.
+    """
+    from scipy.sparse import csr_array
+
+    G, m = groups or 1, len(replies.rows)
+    count = m if groups is None else np.bincount(label, minlength=G)
+    if not replies:
+        return Sums({}, replies.to, replies.rows, replies.missing, count)
+
+    def sums(values: Floats, weights: Floats, at: Ints, size: int) -> Floats:
+        out = np.asarray(csr_array((weights, (label, at)), shape=(G, size)) @ values.reshape(size, -1))
+        return out.reshape(G, *values.shape[1:])
+
+    one, each = np.ones(m), np.arange(m)
+    found = {n: sums(v, one, each, m).astype(v.dtype) for n, v in replies.items() if n != "payload"}
+    if "payload" in replies:
+        w, change = replies["w"], by_name(up).decode(replies["payload"], base.shape[1])
+        found["x"] = (sums(change, w, each, m) + sums(base, w, index, len(base))).astype(base.dtype)
+    found = found if groups is not None else {n: v[0] for n, v in found.items()}
+    return Sums(found, replies.to, replies.rows, replies.missing, count)
+
+
+def _with_lost(sums: Sums, lost: Floats | None) -> Sums:
+    """Sums of models to which is added what clients were not told of their model: ``lost`` (k, d1), one for each group.
+
+    Where there are sums of no groups, and several models, they are left as they are.
+    """
+    if lost is None or not {"x", "w"} <= set(sums):
+        return sums
+    x, w = sums["x"], np.asarray(sums["w"])[..., None]
+    if len(lost) > 1 and lost.shape != x.shape:
+        return sums
+    x = x + (w * lost).reshape(x.shape).astype(x.dtype)
+    return Sums({**sums, "x": x}, sums.to, sums.rows, sums.missing, sums.count)
