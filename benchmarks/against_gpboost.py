@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.measure import Row, median_seconds, skipped
 from coterie.data.clients import Clients
-from coterie.data.simulate import tree
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
 from coterie.results.compare import run as fit_method
+from papers.simulate import tree
 
 WORK = "100,000 clients x 10 rows, intercept and slope, Gaussian, diagonal D"
 GOAL = 10.0

@@ -8,7 +8,6 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.data.reading import prepare
-from coterie.data.simulate import donor_response
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
 from coterie.results.compare import Splits
@@ -19,6 +18,7 @@ from papers.outcome import Settings
 from papers.paper_001 import acceleration, bound
 from papers.paper_001.distances import ESTIMATORS
 from papers.paper_001.simulation import simulate
+from papers.simulate import donor_response
 
 GRID = [float(v) for v in np.logspace(-2, 2, 33)]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.catalog import describe, fetch
-from coterie.data.simulate import donor_response
 from coterie.numerics.kernels import Floats
 from coterie.report.words import joined
 from papers.outcome import Outcome, Settings
@@ -26,6 +25,7 @@ from papers.paper_001.responses import (
     score,
 )
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, panels
+from papers.simulate import donor_response
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

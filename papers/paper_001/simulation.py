@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.data.simulate import tree
 from coterie.engines.inprocess import InProcess
 from coterie.methods import given_strengths, hierarchical, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
+from papers.simulate import tree
 
 CLUSTERS, CLIENTS, COLUMNS = 20, 20, 20
 """Clusters, clients in each of them, and d."""

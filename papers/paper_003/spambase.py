@@ -9,10 +9,10 @@ import numpy as np
 
 from coterie.data.catalog import fetch
 from coterie.data.clients import Clients
-from coterie.data.rotated import noisy_labels, rotated_channels, tilted_channels
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
+from papers.paper_003.labels import noisy_labels, rotated_channels, tilted_channels
 from papers.paper_003.ours import Ours, on_table, remembered
 from papers.paper_003.rivals import alone, by_rounds, exact, grid, ifca, in_groups, one_model
 from papers.paper_003.study import Data, Gridded, Method, Scores, Study, forest, groups_table
@@ -60,7 +60,7 @@ def rows(channels: Floats, seed: int) -> tuple[Data, Data, Ints]:
     table = fetch("spambase")
     X = table.drop(columns=["spam", "client"]).to_numpy(dtype=np.float64)
     X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
-    dealt = noisy_labels(X, table["spam"].to_numpy(), CLIENTS, channels, seed)
+    dealt = noisy_labels(X, table["spam"].to_numpy(dtype=np.int64), CLIENTS, channels, seed)
     parts = []
     for part in (dealt.train, dealt.test):
         client = np.repeat(np.arange(CLIENTS), part.stops - part.starts)

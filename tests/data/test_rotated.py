@@ -1,4 +1,4 @@
-"""Clients in hidden groups: every row once, groups even, angles and channels as they say."""
+"""Clients in hidden groups: every row once, groups even, angles as they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
-from coterie.data.rotated import noisy_labels, rotated_channels, rotated_digits, tilted_channels
+from coterie.data.partition import rotated_digits
 from coterie.errors import CoterieError
 
 
@@ -57,35 +57,6 @@ def test_the_share_held_out_and_the_seed():
     assert not np.array_equal(a.group, np.sort(a.group))  # hidden: not by the clients' numbers
 
 
-def test_labels_pass_through_their_group_s_channel():
-    rng = np.random.default_rng(0)
-    n = 40_000
-    X, y = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
-    T = rng.dirichlet(np.ones(3), (2, 3))
-    found = noisy_labels(X, y, 10, T, seed=1)
-    rows, labels, client = both(found)
-    np.testing.assert_array_equal(rows, X[found.row])
-    np.testing.assert_array_equal(np.sort(found.row), np.arange(n))
-    for g in range(2):
-        for a in range(3):
-            here = (found.group[client] == g) & (y[found.row] == a)
-            share = np.bincount(labels[here], minlength=3) / here.sum()
-            assert (np.abs(share - T[g, a]) < 4.5 * np.sqrt(T[g, a] / here.sum()) + 1e-12).all()
-    assert found.classes == 3
-
-
-def test_channels():
-    np.testing.assert_allclose(rotated_channels(2, 0.1), [[[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]])
-    np.testing.assert_allclose(rotated_channels(3, 0.0)[1], [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
-    np.testing.assert_allclose(rotated_channels(4, 0.2, 2).sum(axis=2), 1.0)
-    assert rotated_channels(4, 0.2, 2).shape == (2, 4, 4) and rotated_channels(1).tolist() == [[[1.0]]]
-    np.testing.assert_allclose(tilted_channels(2, 0.4), [[[0.6, 0.4], [0, 1]], [[1, 0], [0.4, 0.6]]])
-    X = np.zeros((10, 1))
-    exact = noisy_labels(X, np.arange(10) % 2, 5, rotated_channels(2, 0.0))
-    _, labels, client = both(exact)
-    np.testing.assert_array_equal(labels, (exact.row % 2 + exact.group[client]) % 2)
-
-
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -95,16 +66,6 @@ def test_channels():
         (lambda: rotated_digits(4, ()), "rotations must be angles"),
         (lambda: rotated_digits(4, (np.nan,)), "rotations must be angles"),
         (lambda: rotated_digits(4, test_fraction=1.0), "test fraction must be between 0 and 1"),
-        (lambda: noisy_labels([[1.0], [np.nan]], [0, 1], 1), "of finite numbers"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, 1, 1], 1), "one class for each row"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, 0.5], 1), "Classes must be whole numbers"),
-        (lambda: noisy_labels([[1.0], [2.0]], ["a", "b"], 1), "Classes must be whole numbers"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, -1], 1), "Classes must be whole numbers"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, 1], 1, np.eye(2)), "channels \\(groups, classes, classes\\)"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, 1], 1, np.ones((1, 2, 2))), "adds up to 1"),
-        (lambda: noisy_labels([[1.0], [2.0]], [0, 1], 2), "2 rows are not enough for 2 clients"),
-        (lambda: rotated_channels(2, 0.1, 3), "2 rotations of 2 classes at most"),
-        (lambda: tilted_channels(2, 1.5), "noise must lie between 0 and 1"),
     ],
 )
 def test_what_cannot_be_dealt_is_named(call, sentence):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.data.simulate import tree
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods import given_strengths, hierarchical, james_stein
@@ -13,6 +12,7 @@ from coterie.methods.james_stein import shrink
 from coterie.methods.registry import applicable
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
+from papers.simulate import tree
 from tests.methods import dense
 from tests.methods.dense import table
 

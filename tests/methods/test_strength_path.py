@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from coterie.data import prepare
-from coterie.data.simulate import donor_response
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
@@ -16,6 +15,7 @@ from coterie.methods.tree.strength_path import path
 from coterie.objectives.held_out import HeldOut
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import objective
+from papers.simulate import donor_response
 from tests.methods.dense import Table, table
 
 FAMILIES = ["gaussian", "binomial", "poisson"]

@@ -6,7 +6,6 @@ import pytest
 
 import coterie
 from coterie.data.clients import Clients
-from coterie.data.simulate import tree
 from coterie.data.split import split_rows
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
@@ -16,6 +15,7 @@ from coterie.report.words import headline
 from coterie.results.compare import Evidence, Splits, evaluate, may_be_as_good, run
 from coterie.results.metrics import bootstrap, client_losses, median_ratio
 from coterie.results.strengths import aligned, select
+from papers.simulate import tree
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data.simulate import tree
 from coterie.errors import CoterieError
+from papers.simulate import tree
 
 
 def said(result, *parts):

@@ -6,12 +6,12 @@ import pytest
 
 import coterie
 from coterie.data import prepare
-from coterie.data.simulate import tree
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
 from coterie.results.compare import Splits, evaluate, run
 from coterie.results.strengths import Surface, search, select
+from papers.simulate import tree
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])

@@ -10,6 +10,7 @@ the rows, once::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,32 @@ def rotated(
     for g, angle in enumerate(angles):
         turned[group == g] = _turn(turned[group == g], angle)
     return deal.parts(turned, codes[deal.row])
+
+
+def rotated_digits(
+    clients: int = 40,
+    rotations: Sequence[float] = (0, 90, 180, 270),
+    seed: int = 0,
+    test_fraction: float = 0.5,
+) -> Dealt:
+    """Scikit-learn's 1,797 handwritten digits (8 x 8), seen by clients that hold them at other angles.
+
+    Arguments are those of :func:`rotated`.
+
+    Returns
+    -------
+    Dealt
+        Columns are a constant 1 and the 64 pixels, from 0 to 1.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    dealt = rotated(digits.images / 16.0, digits.target, clients, rotations, seed, test_fraction)
+    train, test = (
+        replace(part, X=np.insert(part.X.reshape(len(part.X), -1), 0, 1.0, axis=1))
+        for part in (dealt.train, dealt.test)
+    )
+    return replace(dealt, train=train, test=test)
 
 
 def tested(rows: int, clients: int, groups: int, seed: int, fraction: float) -> Deal:

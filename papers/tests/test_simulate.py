@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.data import prepare
-from coterie.data.simulate import BRACKETS, donor_response, tree
 from coterie.errors import CoterieError
+from papers.simulate import BRACKETS, donor_response, tree
 
 
 def test_truth_and_table_have_the_stated_shapes():
