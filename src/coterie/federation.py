@@ -29,7 +29,12 @@ W = TypeVar("W", bound=Callable[..., Any])
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
 
 _WORK: dict[str, Work] = {}
-_OWN = ("coterie.methods.", "coterie.engines.privacy.", "coterie.deployment.held_out", "coterie.deployment.identified")
+_OWN = (
+    "coterie.methods.",
+    "coterie.engines.privacy.",
+    "coterie.deployment.holdout",
+    "coterie.deployment.identifiability",
+)
 
 
 def work(function: W) -> W:

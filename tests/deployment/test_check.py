@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.deployment import check as checks
+from coterie.deployment import preflight as checks
 from coterie.deployment.preview import Here
 from coterie.deployment.schema import Column, Schema
 from coterie.engines import wire
@@ -23,7 +23,7 @@ def asked(folder, **changes):
     receivers = {name: host.receive for name, host in hosts(folder).items()}
     for name, change in changes.items():
         receivers[name] = lambda data, real=receivers[name], change=change: change(real, data)
-    return checks.check(Here(receivers), agreed(folder))
+    return checks.check_sites(Here(receivers), agreed(folder))
 
 
 def with_(**values):
@@ -93,9 +93,9 @@ def test_levels_of_sites_are_added_to_the_schema(tmp_path):
     assert report.added == ["'3' of 'pain'", "'4' of 'pain'"]
     folder = tmp_path / "coordinator"
     everyone = Here({name: host.receive for name, host in hosts(tmp_path).items()})
-    assert checks.program(everyone, folder, "c", add_levels=True).added == []
+    assert checks.run_check(everyone, folder, "c", add_levels=True).added == []
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")
-    assert checks.read(folder, "c").sound
+    assert checks.read_report(folder, "c").sound
 
 
 def test_levels_of_rows_are_found_where_the_schema_is_another_sites(tmp_path):
@@ -140,13 +140,13 @@ def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):
     folder = tmp_path / "coordinator"
     (folder / "schema.toml").unlink()
     everyone = Here({name: host.receive for name, host in hosts(tmp_path).items()})
-    assert "The coordinator has no schema.toml yet" in checks.program(everyone, folder, "c").lines()[-1]
-    checks.program(everyone, folder, "d", add_levels=True)
+    assert "The coordinator has no schema.toml yet" in checks.run_check(everyone, folder, "c").lines()[-1]
+    checks.run_check(everyone, folder, "d", add_levels=True)
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")
     own = Schema.read(home(tmp_path, "bern") / "schema.toml")
     Schema(own.columns | {"age": Column("number", "months")}).write(home(tmp_path, "bern") / "schema.toml")
     (folder / "schema.toml").unlink()
-    report = checks.program(everyone, folder, "e", add_levels=True)
+    report = checks.run_check(everyone, folder, "e", add_levels=True)
     assert report.problems == ["at site 'bern' 'age' is in months and not in no unit"]
     assert not (folder / "schema.toml").exists()
 

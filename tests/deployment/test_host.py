@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 from coterie.data.reading import prepare
-from coterie.deployment import cache, logs, prepared, toml
 from coterie.deployment import host as host_module
+from coterie.deployment import logs, prepared, tasks, toml
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import LOCK, Host
 from coterie.deployment.prepared import PROBLEM
@@ -385,12 +385,12 @@ def test_what_left_is_written_for_the_owner(tmp_path):
 
 def test_secure_sums_hide_what_a_site_sends(tmp_path):
     pytest.importorskip("cryptography")
-    from coterie.deployment import run, secrecy
+    from coterie.deployment import run, secure_sum_setup
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")
-    secrecy.init(config, tmp_path / "coordinator", [home(tmp_path, name) for name in NAMES])
-    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), secure=secrecy.settings(config))
+    secure_sum_setup.init(config, tmp_path / "coordinator", [home(tmp_path, name) for name in NAMES])
+    fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), secure=secure_sum_setup.settings(config))
     assert fed.total(rows_here)["rows"] == 120
     plain = Remote(transport(tmp_path), run="p", task=task(tmp_path))
     with pytest.raises(CoterieError, match="set `secure` alike everywhere"):
@@ -569,12 +569,12 @@ def test_prepared_arrays_of_the_last_few_tasks_are_kept(tmp_path, monkeypatch):
     folder, host = home(tmp_path, "basel") / "cache", hosts(tmp_path)["basel"]
     say(host, **opened(tmp_path))
     (first,) = folder.iterdir()
-    for n in range(2 * cache.KEPT):
+    for n in range(2 * tasks.KEPT):
         formula = f"score ~ age + I(age + {n})"
         assert say(host, kind="open", run=f"r{n}", task=task(tmp_path, formula), seed=0)["done"] == "open"
         say(hosts(tmp_path)["basel"], kind="about", run="r")  # another process, which reads the first task's
-        assert len(list(folder.iterdir())) <= cache.KEPT and first.exists()
-    assert len(list(folder.iterdir())) == cache.KEPT
+        assert len(list(folder.iterdir())) <= tasks.KEPT and first.exists()
+    assert len(list(folder.iterdir())) == tasks.KEPT
     assert say(hosts(tmp_path)["basel"], kind="about", run="r0")["counts"].tolist() == [40]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deployment import host, outgoing, tasks
+from coterie.deployment import host, payload, tasks
 from coterie.deployment.config import SITE, Member
 from coterie.deployment.host import Host
 from coterie.engines import checkpoint, wire
@@ -101,7 +101,7 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     assert said["refused"].startswith("The site cannot take part") and no_path(said, tmp_path)
     (site / SITE).write_text("name = 3")
     with pytest.raises(CoterieError, match=r"'site.toml'") as problem:
-        outgoing.safe(lambda: Member.read(site), site)
+        payload.with_redacted_errors(lambda: Member.read(site), site)
     assert no_path(str(problem.value), tmp_path)
 
 
@@ -124,16 +124,16 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     ],
 )
 def test_paths_are_taken_out_of_a_text(text, left):
-    assert outgoing.without_paths(text, Path("/srv/site")) == left
+    assert payload.redact_paths(text, Path("/srv/site")) == left
 
 
 def test_a_folder_named_from_here_and_long_texts():
-    assert outgoing.without_paths("There is no 'sites/bern/site.toml'", Path("sites/bern")) == "There is no 'site.toml'"
-    assert len(outgoing.without_paths("x" * 100_000, Path("/srv/site"))) <= LONGEST
+    assert payload.redact_paths("There is no 'sites/bern/site.toml'", Path("sites/bern")) == "There is no 'site.toml'"
+    assert len(payload.redact_paths("x" * 100_000, Path("/srv/site"))) <= LONGEST
 
 
 def test_numbers_and_names_stay_as_they_are():
     reply = wire.encode({"done": "open", "labels": np.array(["/srv/a/b"]), "info": {"notes": ["fine"]}})
-    assert outgoing.cleaned(reply, Path("/srv/site")) is reply
+    assert payload.redact(reply, Path("/srv/site")) is reply
     values = wire.encode({"exchange": [1, 1], "values": {"refused": np.zeros(3)}, "gradients": 0})
-    assert outgoing.cleaned(values, Path("/srv/site")) is values
+    assert payload.redact(values, Path("/srv/site")) is values

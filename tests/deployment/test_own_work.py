@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.deployment import beforehand, tasks
+from coterie.deployment import preflight, tasks
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import Host
 from coterie.deployment.program import Program
@@ -84,7 +84,7 @@ def test_a_class_is_no_program(tmp_path):
     (tmp_path / "mine.py").write_text(page("mine.py"))
     described = Program("mine:Mine", {"factory": "models:make"})
     with pytest.raises(CoterieError, match="'mine:Mine' is a class, and a program is a function"):
-        beforehand.function(tmp_path, described)
+        preflight.function(tmp_path, described)
 
 
 CASES = {

@@ -144,7 +144,7 @@ def test_training_at_home_is_shown_by_its_updates(tmp_path, monkeypatch):
     assert any(item.answers >= 3 and item.covers in (25, 60) for item in found.leaving)
 
 
-VIEW = "coterie.deployment.identified:view"
+VIEW = "coterie.deployment.identifiability:view"
 RULES = {
     "works that may leave as sums": {"total": ("coterie.methods.*",)},
     "a guard": {"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}},

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from coterie.deployment import folders, secrecy, toml
+from coterie.deployment import folders, secure_sum_setup, toml
 from coterie.deployment.config import Config, Member
 from coterie.engines.checkpoint import Folder
 from coterie.errors import CoterieError
@@ -70,12 +70,12 @@ def test_all_sites_that_pin_the_same_list_say_the_same_fingerprint(heart):
     said = {coterie("federation", "identity", home, *public).out.splitlines()[0] for home in sites(heart).values()}
     assert len(said) == 1 and said.pop().startswith("Pinned the identities of 3 sites: ")
     config = Config.read(heart)
-    assert all(set(secrecy.ready(home, config, name)[1]) == set(SITES) for name, home in sites(heart).items())
+    assert all(set(secure_sum_setup.ready(home, config, name)[1]) == set(SITES) for name, home in sites(heart).items())
 
 
 def test_a_list_with_a_key_of_the_coordinators_has_another_fingerprint(heart, tmp_path):
     public = exchanged(heart)
-    false = secrecy.make(tmp_path / "false", "bern")
+    false = secure_sum_setup.make(tmp_path / "false", "bern")
     home = sites(heart)["basel"]
     ours = [path for path in public if path.name != "bern.pub"]
     lied = coterie("federation", "identity", home, *ours, false).out.splitlines()[0]
@@ -91,9 +91,9 @@ def test_what_is_wrong_with_a_list_is_said_in_a_sentence(heart, tmp_path):
     (tmp_path / "x.pub").write_bytes(b"\xff\x00")
     assert "is not the public identity" in coterie("federation", "identity", home, *public, tmp_path / "x.pub").message
     assert "cannot be read" in coterie("federation", "identity", home, *public, tmp_path / "no.pub").message
-    stranger = secrecy.make(tmp_path / "s", "sion")
+    stranger = secure_sum_setup.make(tmp_path / "s", "sion")
     assert "There is no site 'sion'" in coterie("federation", "identity", home, *public, stranger).message
-    mine = secrecy.make(tmp_path / "m", "basel")
+    mine = secure_sum_setup.make(tmp_path / "m", "basel")
     assert "somebody else made it" in coterie("federation", "identity", home, mine, *public[1:]).message
     text = public[1].read_text().replace("bern", "chur")
     (tmp_path / "twin.pub").write_text(text)
@@ -108,17 +108,17 @@ def test_a_site_starts_only_when_it_knows_who_is_who(heart):
     Member("basel", allow=("models:make",)).write(home)
     assert "has no identity for secure sums yet" in coterie("federation", "start-site", home).message
     with pytest.raises(CoterieError, match="has no identity"):
-        secrecy.party(home, config, "basel", "r")
+        secure_sum_setup.party(home, config, "basel", "r")
     public = exchanged(heart)
     assert "has no list of the identities" in coterie("federation", "start-site", home).message
     coterie("federation", "identity", home, *public)
-    assert secrecy.party(home, config, "basel", "r").name == "basel"
+    assert secure_sum_setup.party(home, config, "basel", "r").name == "basel"
     more = Config(config.name, "flower", sites=(*SITES, "sion"), secure=config.secure)
     with pytest.raises(CoterieError, match="has no list of the identities of all sites"):
-        secrecy.party(home, more, "basel", "r")  # a site was added
+        secure_sum_setup.party(home, more, "basel", "r")  # a site was added
     toml.write(home / "secure" / "peers.toml", {"peers": {"basel": "zz"}})
     with pytest.raises(CoterieError, match="does not say who is who"):
-        secrecy.party(home, config, "basel", "r")
+        secure_sum_setup.party(home, config, "basel", "r")
 
 
 def test_a_whole_federation_on_one_machine_is_made_at_once(heart, tmp_path):
@@ -140,10 +140,10 @@ def test_without_secure_sums_there_is_nothing_to_make(heart):
 def test_files_with_keys_are_for_their_owner_alone(engine, umask, tmp_path):
     pytest.importorskip({"flower": "flwr"}.get(engine, engine))
     root = tmp_path / "heart"
-    config = Config("heart", engine, sites=SITES, secure=secrecy.defaults(3))
+    config = Config("heart", engine, sites=SITES, secure=secure_sum_setup.defaults(3))
     for _ in range(2):  # again, as where a site is added: nothing is opened to others
         folders.init(root, config)
-        secrecy.init(config, root / "coordinator", list(sites(root).values()))
+        secure_sum_setup.init(config, root / "coordinator", list(sites(root).values()))
     found = [path for path in root.rglob("*") if path.is_file() and holds_key(path)]
     assert len([path for path in found if path.name == "identity"]) == 3
     assert len(found) >= 3 + 5  # the authority's, the coordinator's and each site's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from coterie.cli import federation_look as look
+from coterie.cli import federation_inspect as inspect
 from coterie.cli import federation_run as run
 from coterie.cli import federation_setup as setup
 
@@ -23,9 +23,9 @@ app.command("schema", epilog=setup.SCHEMA)(setup.schema)
 app.command("identity", epilog=setup.IDENTITY)(setup.identity)
 app.command("start-coordinator", epilog=run.COORDINATOR)(run.start_coordinator)
 app.command("start-site", epilog=run.SITE)(run.start_site)
-app.command("check", epilog=look.CHECK)(look.check)
-app.command("preview", epilog=look.PREVIEW)(look.preview)
+app.command("check", epilog=inspect.CHECK)(inspect.check)
+app.command("preview", epilog=inspect.PREVIEW)(inspect.preview)
 app.command("run", epilog=run.RUN)(run.run)
 app.command("status", epilog=run.STATUS)(run.status)
-app.command("log", epilog=look.LOG)(look.log)
+app.command("log", epilog=inspect.LOG)(inspect.log)
 app.command("stop", epilog=run.STOP)(run.stop)

@@ -55,7 +55,7 @@ def start_site(
     foreground: o.Foreground = False,
 ) -> None:
     """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
-    from coterie.deployment import folders, secrecy
+    from coterie.deployment import folders, secure_sum_setup
     from coterie.deployment.config import SCHEMA, Config, Member
     from coterie.deployment.schema import Schema
 
@@ -65,7 +65,7 @@ def start_site(
         member.table(home)
         Schema.read(home / SCHEMA)
     if config.secure:
-        secrecy.ready(home, config, member.name)
+        secure_sum_setup.ready(home, config, member.name)
     engine = folders.engine(config.engine)
     with waiting("Starting the site ..."):
         process = engine.start_site(home)

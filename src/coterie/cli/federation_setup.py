@@ -73,7 +73,7 @@ def init(
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
     from coterie.cli.options import assignments
-    from coterie.deployment import folders, secrecy, toml
+    from coterie.deployment import folders, secure_sum_setup, toml
     from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
@@ -81,7 +81,7 @@ def init(
     waits = assignments("--policy", policy)
     toml.made("--policy", Policy, waits)
     rules = assignments("--disclosure", disclosure)
-    hidden = secrecy.defaults(len(site)) if secure else {}
+    hidden = secure_sum_setup.defaults(len(site)) if secure else {}
     config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
@@ -90,7 +90,7 @@ def init(
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
     say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
     if secure:
-        say(secrecy.promise(config))
+        say(secure_sum_setup.promise(config))
         say(
             "Each site makes its own identity for secure sums: coterie federation identity SITE. Its .pub file goes to "
             "all other sites."
@@ -205,7 +205,7 @@ def identity(
 
     The folder of a whole federation, to try it out on one machine, does both for all its sites.
     """
-    from coterie.deployment import folders, secrecy
+    from coterie.deployment import folders, secure_sum_setup
     from coterie.deployment.config import FEDERATION, SITE, Config, Member
 
     whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()
@@ -213,16 +213,18 @@ def identity(
     config = Config.read(home)
     if not config.secure:
         raise CoterieError(f"Federation '{config.name}' has no secure sums: make it with 'init --secure'.")
-    secrecy.need(config)
+    secure_sum_setup.need(config)
     if whole:
         homes = [folders.site(site, name) for name in config.sites]
-        say(f"All sites are on one machine. Fingerprint: {secrecy.init(config, site / folders.COORDINATOR, homes)}")
+        fingerprint = secure_sum_setup.init(config, site / folders.COORDINATOR, homes)
+        say(f"All sites are on one machine. Fingerprint: {fingerprint}")
         return
     name = Member.read(home).name
-    file = secrecy.make(home, name)
+    file = secure_sum_setup.make(home, name)
     if not public:
         say(f"Site '{name}' has its identity, which stays in {home}. Give all other sites {file}.")
         say(f"With theirs: coterie federation identity {shlex.quote(str(home))} *.pub")
         return
-    say(f"Pinned the identities of {len(config.sites)} sites: {secrecy.pin(home, config, secrecy.read(public))}")
+    fingerprint = secure_sum_setup.pin(home, config, secure_sum_setup.read(public))
+    say(f"Pinned the identities of {len(config.sites)} sites: {fingerprint}")
     say("Compare this fingerprint with every other site, by a way that the coordinator does not control.")

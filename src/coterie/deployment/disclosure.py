@@ -1,7 +1,7 @@
 """What may be known of a site's rows: its owner's rules, in the manner of DataSHIELD's disclosure settings.
 
 They stand under ``[disclosure]`` in ``site.toml``, where no coordinator can widen them. What a formula may hold is in
-:mod:`coterie.deployment.grammar`, what has left in :mod:`coterie.deployment.releases`.
+:mod:`coterie.deployment.formula_grammar`, what has left in :mod:`coterie.deployment.releases`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from coterie.errors import CoterieError, listed
 RULES = "the rules of its owner ([disclosure] in site.toml)"
 TRANSFORMS = ("center", "exp", "log", "log10", "log2", "scale", "sqrt", "standardize")
 SUMS = (
-    "coterie.deployment.held_out:*",
-    "coterie.deployment.identified:*",
+    "coterie.deployment.holdout:*",
+    "coterie.deployment.identifiability:*",
     "coterie.methods.clusterwise:*",
     "coterie.methods.local:*",
     "coterie.methods.tree.*",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.deployment import secrecy, toml
+from coterie.deployment import secure_sum_setup, toml
 from coterie.deployment.config import FEDERATION, MIN_GROUP, RUN, SCHEMA, SITE, Config, Member, check_name
 from coterie.deployment.disclosure import Disclosure
 from coterie.deployment.schema import Schema
@@ -109,7 +109,7 @@ def init(
         config.need_site(name)
     rules = asdict(toml.made("--disclosure", Disclosure, disclosure or {}))
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
-    secrecy.need(config)
+    secure_sum_setup.need(config)
     _need_same(folder, config)
     for name, table in data.items():
         own = folder / SITES / name

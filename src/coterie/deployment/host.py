@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import outgoing, releases, secrecy, tasks, toml
+from coterie.deployment import payload, releases, secure_sum_setup, tasks, toml
 from coterie.deployment.config import SCHEMA, SITE, Config, Member
 from coterie.deployment.logs import SiteLog
 from coterie.deployment.prepared import PROBLEM
@@ -113,7 +113,7 @@ class Host:
                 self._stamps[run] = self._stamp(run)
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
-        return outgoing.cleaned(reply, self.folder)
+        return payload.redact(reply, self.folder)
 
     def _guarded(self) -> Answer:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
@@ -160,7 +160,7 @@ class Host:
             self._releases.decline(bit, rules.refusals_per_day)
             raise CoterieError(releases.DECLINES) from problem
         reply = self._guard(request, key)
-        if outgoing.values(reply):
+        if payload.holds_numbers(reply):
             self._releases.remember()
         elif FAILS.encode() in reply:
             self._releases.decline(bit, rules.refusals_per_day)
@@ -259,12 +259,12 @@ class Host:
         own = Schema.read(self.folder / SCHEMA)
         path = self.member.table(self.folder)
         from coterie.data.table import read_table
-        from coterie.deployment.own_rows import compared
+        from coterie.deployment.row_validation import validate_rows
 
         labels = [name for name, column in own.columns.items() if column.type == "label"]
         least = max(self.member.min_group, self.member.rules.min_level) if self.member.guarded else 1
         try:
-            own, problems, rows = compared(read_table(path, labels, own.na_values), own, least)
+            own, problems, rows = validate_rows(read_table(path, labels, own.na_values), own, least)
         except CoterieError as problem:
             if not self.member.guarded:
                 raise
@@ -296,7 +296,7 @@ class Host:
 
     def _need_rules(self, task: Mapping[str, Any], before: Any) -> None:
         """Count a formula that is asked for the first time; refuse sums over fewer sites than the owner wants."""
-        rules, secure = self.member.rules, secrecy.settings(self.config)
+        rules, secure = self.member.rules, secure_sum_setup.settings(self.config)
         if secure is not None and (least := secure.least(len(self.config.sites))) < rules.min_sites:
             raise CoterieError(
                 f"Sums over {least} sites may be opened in this federation, and its owner wants "
@@ -332,7 +332,7 @@ class Host:
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
             levels=list(held.levels.values()), info=info,
             min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
-            party=secrecy.party(self.folder, self.config, self.member.name, run),
+            party=secure_sum_setup.party(self.folder, self.config, self.member.name, run),
             around=partial(self._quiet, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip
 
@@ -382,5 +382,5 @@ def receiver(folder: Path) -> Callable[[bytes], bytes]:
     try:
         return Host(folder).receive
     except (CoterieError, OSError) as problem:
-        reply = outgoing.cleaned(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
+        reply = payload.redact(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
         return lambda _: reply

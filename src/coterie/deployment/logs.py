@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
-from coterie.deployment.leaving import described
+from coterie.deployment.payload import summary
 from coterie.engines import checkpoint
 from coterie.errors import CoterieError, fitting, shortened
 
@@ -76,7 +76,7 @@ class SiteLog:
 
     def __call__(self, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
         """Note one answer; raises OSError where it cannot be written."""
-        append(self.path, {"time": now(), **described(request, reply, node), "seconds": round(seconds, 6)})
+        append(self.path, {"time": now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
 
 
 class RunLog:

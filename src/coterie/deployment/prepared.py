@@ -51,7 +51,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
     """Everything of a prepared table that a node needs, as plain values."""
     from coterie.data.reading import prepare as read_clients
     from coterie.data.table import read_table
-    from coterie.deployment.own_rows import allowed
+    from coterie.deployment.row_validation import require_schema
 
     named = _named(task, own)
     design = design_of(agreed, task)
@@ -61,7 +61,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
     table, client = _with_client(read_table(member.table(folder), named, own.na_values), task, member)
     try:
-        allowed(table, agreed, columns)
+        require_schema(table, agreed, columns)
         clients, _ = read_clients(
             table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
             task["missing"], design, part=True,
@@ -99,7 +99,7 @@ def guarded_arrays(
     and the same sentence.
     """
     from coterie.data.reading import check_choices
-    from coterie.deployment.grammar import allowed
+    from coterie.deployment.formula_grammar import allowed
 
     check_choices(task["family"], task["missing"])
     named = _named(task, own)
@@ -135,11 +135,11 @@ def _rows(
     from coterie.data.labels import encode
     from coterie.data.reading import prepare as read_clients
     from coterie.data.table import read_table
-    from coterie.deployment import own_rows
+    from coterie.deployment import row_validation
 
     table, client = _with_client(read_table(path, named, own.na_values), task, member)
     rules = member.rules
-    columns, sound, told = own_rows.usable(
+    columns, sound, told = row_validation.usable_rows(
         table, own, design, task, max(member.min_group, rules.min_level), rules.complete
     )
     coded = {name: encode(table[name]) for name in (client, *clusters_of(task))}
@@ -168,9 +168,9 @@ def _rows(
         "width": len(design.terms),
         "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
         "labelled": everybody.counts,
-        "row_ids": own_rows.row_ids(table, own)[rows[clients.order]],
+        "row_ids": row_validation.row_ids(table, own)[rows[clients.order]],
         "values": np.hstack(values),
-        "cells": own_rows.cells(columns.iloc[clients.order], design),
+        "cells": row_validation.cells(columns.iloc[clients.order], design),
     }
     told += [note for note in clients.notes if not note.startswith("In '")]
     return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, len(rows)
@@ -203,7 +203,7 @@ def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> Cote
     Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
     after another read the table.
     """
-    from coterie.deployment.own_rows import Withheld
+    from coterie.deployment.row_validation import Withheld
 
     files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
     if isinstance(problem, NoRows):

@@ -19,7 +19,7 @@ import numpy as np
 from coterie.deployment import releases, tasks, toml
 from coterie.deployment.config import SCHEMA, Config, Member
 from coterie.deployment.host import BOOK, Host
-from coterie.deployment.leaving import described
+from coterie.deployment.payload import summary
 from coterie.deployment.tasks import Holding
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
@@ -116,7 +116,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     seen: dict[tuple[str, str], Leaving] = {}
 
     def noted(request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
-        _note(seen, described(request, reply, node))
+        _note(seen, summary(request, reply, node))
 
     def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Holding:
         held = tasks.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import beforehand, check, secrecy, toml
+from coterie.deployment import preflight, secure_sum_setup, toml
 from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.program import CHECK, Program, digest
@@ -59,7 +59,7 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
             raise CoterieError(f"'{home / RUN}' is not what the command wrote: give the run another name.")
         program, config = Program.read(home / RUN), Config.read(folder)
         if program.program == CHECK:
-            check.program(transport, folder, run_id, bool(program.options.get("unite")))
+            preflight.run_check(transport, folder, run_id, bool(program.options.get("unite")))
         else:
             _run(transport, folder, home, program, config, log)
     except BelowQuorum as problem:
@@ -87,15 +87,15 @@ def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
     Raises
     ------
     CoterieError
-        As :func:`coterie.deployment.beforehand.verify`.
+        As :func:`coterie.deployment.preflight.verify`.
     """
     config = Config.read(folder)
     policy(config.policy)
-    beforehand.verify(files.local(folder), Program(**described), config)
+    preflight.verify(files.local(folder), Program(**described), config)
 
 
 def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:
-    beforehand.verify(folder, program, config)
+    preflight.verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
     feds: list[Remote] = []
 
@@ -115,7 +115,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
             policy=policy(config.policy),
             journal=home / JOURNAL / part,
             watch=watch,
-            secure=secrecy.settings(config),
+            secure=secure_sum_setup.settings(config),
         )
         feds.append(fed)
         return fed
@@ -124,14 +124,14 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if not (program.fits or program.program in TRAINERS):
-        function = beforehand.function(folder, program)
+        function = preflight.function(folder, program)
         _save(home / RESULT, dict(function(fed, **program.options)))
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
-            from coterie.deployment.fits import fit
+            from coterie.deployment.remote_fit import fit
 
-            schema = beforehand.schema_of(folder)
+            schema = preflight.schema_of(folder)
             fit(fed, program, schema, lambda result: result.save(home / RESULT), opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
@@ -145,7 +145,7 @@ def policy(given: Mapping[str, Any]) -> Policy:
 def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
     """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
     seed = config.seed if program.seed is None else program.seed
-    method, rounds, every = beforehand.training(program, seed)
+    method, rounds, every = preflight.training(program, seed)
     home = fed
     if config.privacy:
         from coterie.engines.privacy import Private

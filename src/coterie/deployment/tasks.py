@@ -1,11 +1,13 @@
-"""From a site's own files and the task of a run to what the site computes on."""
+"""From a site's own files and the task of a run to what the site computes on; prepared arrays are kept on disk."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
@@ -16,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import cache, prepared
+from coterie.deployment import prepared
 from coterie.deployment.config import SCHEMA, Member
 from coterie.deployment.prepared import PROBLEM, ROWS, clusters_of, told_counts, travelling
 from coterie.deployment.releases import Behind
 from coterie.deployment.schema import Schema
+from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import find_work
 
@@ -82,9 +85,9 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
         "hold", "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client
         column the site is the client. The schema is what the coordinator holds; without it the site's own. ``hold``
-        names a split: see :func:`coterie.deployment.parted.parted`. ``mean_weight`` is that of all sites, by which
-        weights are divided. A factory is called as ``function(path of the data, site=name, **options)`` and returns an
-        objective, labels of its clients and, if there are any, of their clusters.
+        names a split: see :func:`coterie.deployment.holdout.split_holdout`. ``mean_weight`` is that of all sites, by
+        which weights are divided. A factory is called as ``function(path of the data, site=name, **options)`` and
+        returns an objective, labels of its clients and, if there are any, of their clusters.
     data : str
         Fingerprint of the data file; prepared arrays are kept under it.
 
@@ -111,10 +114,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         return replace(found, objective=replace(objective, weights=objective.weights / mean, **aside))
     if hold is not None:
         from coterie.data.split import share
-        from coterie.deployment.parted import parted
+        from coterie.deployment.holdout import split_holdout
 
         found = prepare(folder, member, task | {"kind": kind}, data)
-        objective, held = parted(found.objective, found.labels, found.ids, hold)
+        objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
         parts = [part.take(rows) for part in found.parts for rows in (~held, held)]
         counts = found.counts
         if counts is not None:
@@ -128,12 +131,12 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     rules = [member.guarded, member.min_group, str(member.rules)]
     key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
-    if data and (found := cache.read(path)) is not None:
+    if data and (found := read_cached(path)) is not None:
         return _holding(found)
     make = prepared.guarded_arrays if member.guarded else prepared.arrays
     arrays = make(folder, member, task, own, agreed)
     if data:
-        cache.write(path, arrays)
+        write_cached(path, arrays)
     return _holding(arrays)
 
 
@@ -256,3 +259,26 @@ def imported(folder: Path, name: str) -> Any:
     except (Exception, SystemExit) as problem:
         raised = f"it raises {type(problem).__name__}: {problem}".rstrip(". :")
         raise CoterieError(f"'{name}' cannot be imported ({raised}): put its module right.") from problem
+
+
+KEPT = 8
+"""Tasks whose arrays are kept: those that were used last. Any other's are made again when it is asked for."""
+
+
+def read_cached(path: Path) -> Any:
+    """What a file holds; None where there is none, or it is damaged."""
+    try:
+        found = checkpoint.read(path)
+    except CoterieError:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # in use: not the next to go
+    return found
+
+
+def write_cached(path: Path, arrays: Any) -> None:
+    """Write a file, and remove those beside it that were not used for longest."""
+    others = [other for other in path.parent.glob("*") if other != path]
+    for old in sorted(others, key=lambda file: file.stat().st_mtime_ns)[: max(len(others) + 1 - KEPT, 0)]:
+        old.unlink(missing_ok=True)
+    checkpoint.write(path, wire.pieces(arrays))

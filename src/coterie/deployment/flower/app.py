@@ -29,9 +29,9 @@ def folder() -> Path:
 
 def site(context: Any) -> tuple[str, Receiver]:
     """Name of the site here, and what answers its messages."""
-    from coterie.deployment import host, outgoing
+    from coterie.deployment import host, payload
 
-    return outgoing.safe(lambda: Member.read(folder()).name, folder()), host.receiver(folder())
+    return payload.with_redacted_errors(lambda: Member.read(folder()).name, folder()), host.receiver(folder())
 
 
 def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:

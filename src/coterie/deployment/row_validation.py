@@ -14,7 +14,7 @@ from coterie.data.design import Design
 from coterie.data.labels import encode, label_text
 from coterie.data.reading import COUNTS
 from coterie.data.spelling import remarks
-from coterie.deployment.grammar import LARGEST
+from coterie.deployment.formula_grammar import LARGEST
 from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Column, Schema
 from coterie.errors import CoterieError, listed
@@ -33,7 +33,7 @@ class Withheld(CoterieError):
         self.leaves = leaves
 
 
-def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
+def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
     """Raise (:class:`Withheld`) for levels that the schema has not, values outside its ranges, and lost columns."""
     need(table, columns, "formula's")
     for name in columns:
@@ -51,7 +51,7 @@ def allowed(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None
             raise Withheld(_said(outside, name, column), f"Column '{name}' has values outside the range of the schema.")
 
 
-def compared(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
+def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
     """A site's schema with the levels that its rows have, and what is wrong with the rows, in words that may leave.
 
     Parameters
@@ -108,7 +108,7 @@ def compared(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list
     return Schema(columns), problems, rows
 
 
-def usable(
+def usable_rows(
     table: pd.DataFrame, own: Schema, design: Design, task: Any, least: int, complete: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, Mask, list[str]]:
     """The columns of a task as the site's schema has them, and which rows can be used: no row is a reason to refuse.

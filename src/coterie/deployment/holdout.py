@@ -1,4 +1,4 @@
-"""Evidence of a run over sites: rows are held out where they are, as for one table, and only losses come back.
+"""Rows held out where they are: split at the sites, and compared in sums of losses, which alone come back.
 
 Every split is a run of its own at the sites (``<run>.split0``), whose objectives hold the training rows with the rows
 that are held out beside them. Models of single clients stay at the sites, except of methods that bring them.
@@ -15,22 +15,77 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.split import split_rows
 from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
-from coterie.federation import PerRow, Site, work
+from coterie.errors import CoterieError
+from coterie.federation import Ints, PerRow, Site, work
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
 from coterie.results.compare import Evidence, Splits
-from coterie.results.metrics import client_losses
+from coterie.results.metrics import client_losses, objective
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from coterie.results.result import FitResult
+
+
+@dataclass(frozen=True)
+class TrainingRows(GLM):
+    """The clients' training rows.
+
+    Attributes
+    ----------
+    held : GLM
+        The same clients' rows that are held out.
+    """
+
+    held: GLM = field(kw_only=True)
+
+    @property
+    def covers(self) -> Ints:
+        """Rows of every client that a sum tells of: the difference from the sum of all rows tells of those held out."""
+        return np.minimum(self.counts, self.held.counts)
+
+    def take(self, rows: slice | Ints) -> TrainingRows:
+        """The same rows seen as other clients."""
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
+
+
+def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRows, Bools]:
+    """A site's objective with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
+
+    Parameters
+    ----------
+    o : GLM
+        All rows of m clients.
+    labels, ids : (m,) array
+    hold : dict
+        ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
+
+    Returns
+    -------
+    objective : TrainingRows
+    held : (n,) bool
+        Which of the rows are held out.
+    """
+    kinds = {"seed": int, "repeat": int, "fraction": float}
+    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
+        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    clients = Clients(
+        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), labels, "", ids, (),
+        np.zeros(len(ids), np.int64), np.arange(len(o.y)),
+    )  # fmt: skip
+    test = split_rows(clients, **hold)
+    train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
+    return TrainingRows(**vars(train), held=held), test
+
 
 BASELINES = ("local", "pooled")
 Fit = Callable[[Remote], Estimates]
@@ -133,7 +188,7 @@ def _error(square: float, mean: float, n: int, unbiased: bool) -> float:
     return float(np.sqrt(max(square - n * mean**2, 0.0) / (n - unbiased) / n))
 
 
-def compared(
+def compare_on_holdout(
     result: FitResult,
     clients: Clients,
     fit: Fit,
@@ -178,7 +233,7 @@ def compared(
         if not np.array_equal(part.clients.ids, fed.clients.ids):
             why = "other clients were there than in the fit"
             break
-        groups, clear = spoken_of(part)
+        groups, clear = disclosable(part)
         if not groups or ((each or made) and not clear):
             why = why.format("client" if groups else "cluster")
             break
@@ -209,7 +264,7 @@ def compared(
     )
 
 
-def spoken_of(fed: Remote) -> tuple[bool, bool]:
+def disclosable(fed: Remote) -> tuple[bool, bool]:
     """Whether all sites will speak of every cluster that they have, and of every client: ``min_group`` allows it."""
     groups = clients = True
     for name, rows in zip(fed.names, fed.sites, strict=True):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.deployment import identified
-from coterie.deployment.held_out import compared
+from coterie.deployment import identifiability
+from coterie.deployment.holdout import compare_on_holdout
 from coterie.deployment.prepared import design_of
 from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
@@ -69,7 +69,7 @@ def fit(
     start, task, name = perf_counter(), program.task, program.program
     given, options, design = settled(program, schema, fed.seed)
     family = options.family
-    found, shared, mean = identified.problem(fed, design.terms, family, options.shared)
+    found, shared, mean = identifiability.problem(fed, design.terms, family, options.shared)
     feds = [fed]
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
@@ -115,7 +115,7 @@ def fit(
         def hold(split: Mapping[str, Any]) -> Remote:
             return opened(f"split{split['repeat']}", hold=split)
 
-        save(compared(result, clients, fits, fed, hold, found, options.splits, secure, each))
+        save(compare_on_holdout(result, clients, fits, fed, hold, found, options.splits, secure, each))
 
 
 def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:

@@ -32,8 +32,8 @@ def check(
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.cli.federation_run import _number
-    from coterie.deployment import check as checks
     from coterie.deployment import folders
+    from coterie.deployment import preflight as checks
     from coterie.deployment.config import Config
 
     home = folders.coordinator(folder)
@@ -42,7 +42,7 @@ def check(
     described = {"program": "check", "options": {"unite": unite}}
     with folders.begun(home, run_id, described), status("Asking the sites ..."):
         engine.run(home, run_id, timeout)
-    report = checks.read(home, run_id)
+    report = checks.read_report(home, run_id)
     if as_json:
         print(json.dumps(asdict(report), indent=1, ensure_ascii=False))
     else:

@@ -1,12 +1,20 @@
-"""What a reply of a site holds, in words that its owner can check: names, shapes, bytes, rows covered."""
+"""What leaves a site: a summary of a reply's payload for its owner, and words that are redacted on their way out.
+
+Errors name files, which tell of a site's people, projects and machines: redacted, they name none and are no longer than
+a sentence can be. The site's own log has the whole text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.deployment.config import FEDERATION, SCHEMA, SITE
+from coterie.deployment.prepared import PROBLEM
 from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.engines.requests import clients, covers, numbers
@@ -14,7 +22,7 @@ from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged
 
 
-def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
+def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     """One answer of a site as plain values: what was asked, what left, and the fewest rows that stand behind a number.
 
     Parameters
@@ -49,7 +57,7 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     values = answer.get("values")
     if isinstance(values, Mapping):
         found["values"] = {name: shape(value) for name, value in values.items()}
-        covers = None if node is None else covered(node.about(), request)
+        covers = None if node is None else fewest_rows(node.about(), request)
         if covers is not None:
             found["covers"] = covers
     elif found["kind"] in ("open", "about"):
@@ -57,7 +65,7 @@ def described(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     return found | {"bytes": len(reply)}
 
 
-def covered(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
+def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
     """The fewest rows that a row of the reply stands for: of a client, or of a group of a sum; None for no request.
 
     Parameters
@@ -91,3 +99,55 @@ def shape(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(shape, value))}]"
     return type(value).__name__
+
+
+PATH, FOLDER = "(a path at the site)", "the site's folder"
+OWN = (SITE, FEDERATION, SCHEMA, PROBLEM)
+_QUOTED = r"""(?P<quote>['"])(?:~?/|[A-Za-z]:[\\/]|\\\\)(?:(?!(?P=quote))[^\n])+(?P=quote)"""
+_BARE = r"(?<![\w/:.)\]-])(?:~?(?:/[^\s/'\",:;()<>]+){2,}/?|[A-Za-z]:[\\/][^\s'\",;()<>]+)"
+_ANY = re.compile(f"{_QUOTED}|{_BARE}")
+_WORDS = ("refused", "failed", "garbled", "done")
+
+
+def redact(reply: bytes, folder: Path) -> bytes:
+    """A reply whose words tell no path; numbers, names of clients and levels stay as they are."""
+    if not any(word.encode() in reply[:64] for word in _WORDS):
+        return reply  # an answer to an exchange: numbers alone
+    said = wire.decode(reply)
+    before = wire.encode(said)
+    for key in _WORDS[:-1]:
+        if key in said:
+            said[key] = redact_paths(str(said[key]), folder)
+    for holder, key in ((said, "problems"), (said.get("info"), "notes")):
+        if isinstance(holder, dict) and key in holder:
+            holder[key] = [redact_paths(str(text), folder) for text in holder[key]]
+    after = wire.encode(said)
+    return reply if after == before else after
+
+
+def holds_numbers(reply: bytes) -> bool:
+    """Whether a reply of a node holds numbers: not where it refuses, failed, or was asked something late."""
+    words = (*_WORDS, "late")
+    return not any(word.encode() in reply[:64] for word in words) or "values" in wire.decode(reply)
+
+
+def redact_paths(text: str, folder: Path) -> str:
+    """A text that names the site's own settings without where they are, and other files not at all."""
+
+    def name(match: re.Match[str]) -> str:
+        last = (match["rest"] or "").rpartition("/")[2]
+        return f"'{last}'" if last in OWN else PATH if last else FOLDER
+
+    for known in sorted({str(folder), str(folder.absolute()), str(folder.resolve())} - {".", "/"}, key=len)[::-1]:
+        own = re.escape(known)
+        text = re.sub(rf"""(?P<quote>['"]){own}(?P<rest>/[^'"\n]*)?(?P=quote)""", name, text)
+        text = re.sub(rf"""(?<![\w./-]){own}(?P<rest>/[^\s'",:;()]*)?(?![\w.-])""", name, text)
+    return shortened(_ANY.sub(PATH, text), LONGEST)
+
+
+def with_redacted_errors(function: Callable[[], Any], folder: Path) -> Any:
+    """What a function returns; its CoterieError without paths, since an engine sends the text on."""
+    try:
+        return function()
+    except CoterieError as problem:
+        raise CoterieError(redact_paths(str(problem), folder)) from problem
