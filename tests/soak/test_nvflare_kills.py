@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from coterie.deployment.nvflare import operations, provision
 from coterie.deployment.run import PATIENT
-from coterie.engines.nvflare import kit, processes
 from tests.engines.nvflare.deployed import deployed
 
 pytestmark = [
@@ -25,8 +25,8 @@ def strike(place, folder, job, run, rng):
     """Kill the parent or the job's process of a folder at a random moment of a run, and start the parent again."""
     place.wait_for(run, int(rng.integers(0, 40)))
     time.sleep(rng.uniform(0.0, 0.3))
-    parent = processes.parent(folder / kit.WORKSPACE)
-    victims = [p for p in processes.found(folder / kit.WORKSPACE) if (p != parent) == job]
+    parent = operations.parent(folder / provision.WORKSPACE)
+    victims = [p for p in operations.found(folder / provision.WORKSPACE) if (p != parent) == job]
     for victim in victims[-1:]:
         os.kill(victim, 9)
     if not job:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,6 @@ from coterie.errors import CoterieError, fitting
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from coterie.deployment.config import Config
 
 COORDINATOR = "Example: coterie federation start-coordinator heart"
 SITE = "Example: coterie federation start-site heart/sites/basel"
@@ -35,12 +33,13 @@ def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
     """Start the coordinator of a federation, to which its sites connect."""
     from coterie.deployment import folders
     from coterie.deployment.config import Config
+    from coterie.deployment.processes import need_free_port
 
     home = folders.coordinator(folder)
     config = Config.read(home)
     engine = folders.engine(config.engine)
     if not engine.status(home).get("running"):
-        _need_port(config)
+        need_free_port(config.port)
     with waiting("Starting the coordinator ..."):
         process = engine.start_coordinator(home)
     say(f"The coordinator of '{config.name}' listens at {config.host}:{config.port} (process {process.pid}).")
@@ -157,21 +156,6 @@ def _home(folder: Path) -> Path:
     from coterie.deployment.config import SITE
 
     return folders.site(folder) if (folder / SITE).is_file() else folders.coordinator(folder)
-
-
-def _need_port(config: Config) -> None:
-    """A CoterieError where another program listens at the coordinator's port."""
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("", config.port))
-        except PermissionError as problem:
-            raise CoterieError(f"Port {config.port} may not be used by you: choose one from 1024.") from problem
-        except OSError as problem:
-            raise CoterieError(
-                f"Port {config.port} is taken by another program: end it, or choose another port with "
-                "'coterie federation init --port'."
-            ) from problem
 
 
 def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +14,6 @@ from coterie.engines import checkpoint
 from coterie.errors import CoterieError, fitting, nearest
 
 T = TypeVar("T")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read(path: Path, what: str) -> dict[str, Any]:
@@ -87,7 +85,13 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
 
 def text(tables: Mapping[str, Any]) -> str:
     """TOML of text, truth values, numbers, lists of them, and tables within tables; None is left out."""
-    return "\n".join(_table((), tables)).strip("\n") + "\n"
+    try:
+        from tomli_w import dumps
+    except ImportError:
+        raise CoterieError(
+            "A federation's files are written by tomli-w: pip install 'coterie[flower]' or 'coterie[nvflare]'."
+        ) from None
+    return dumps(_plain(tables))
 
 
 def check_keys(path: Path, where: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -118,34 +122,14 @@ def made(where: str, function: Callable[..., T], given: Mapping[str, Any], *fixe
         raise CoterieError(f"{where} holds a value of another kind: {problem}.") from problem
 
 
-def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterable[str]:
-    inner = {k: v for k, v in table.items() if isinstance(v, Mapping)}
-    own = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if k not in inner and v is not None]
-    if path and (own or not inner):
-        yield f"\n[{'.'.join(map(_key, path))}]"
-    yield from own
-    for key, value in inner.items():
-        yield from _table((*path, key), value)
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
-
-
-def _text(value: str) -> str:
-    """JSON's escapes are TOML's, but for half of a surrogate pair and DEL."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, str | Path):
-        return _text(str(value))
+def _plain(value: Any) -> Any:
+    """A value as TOML has it: without what is None, and with paths as text."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return list(map(_plain, value))
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str | bool | int | float):
+        return value
     raise CoterieError(f"A configuration cannot hold a {type(value).__name__}: write text, numbers or lists of them.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.deployment.config import Config, Member
 from coterie.deployment.flower import operations as flower
-from coterie.deployment.flower.serve import free_port
+from coterie.deployment.processes import free_port
 from coterie.engines import InProcess
 from tests.engines.flower import quadratics
 

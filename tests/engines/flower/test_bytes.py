@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.deployment.flower import operations as flower
-from coterie.deployment.flower.serve import free_port
+from coterie.deployment.processes import free_port
 from tests.engines.flower.deployed import deployed
 
 pytestmark = pytest.mark.soak

@@ -12,7 +12,8 @@ pytest.importorskip("flwr")
 
 from coterie.deployment.flower import keys
 from coterie.deployment.flower import operations as flower
-from coterie.deployment.flower.serve import environment, free_port, program
+from coterie.deployment.flower.serve import environment, program
+from coterie.deployment.processes import free_port
 from coterie.errors import CoterieError
 from tests.engines.flower.deployed import deployed
 

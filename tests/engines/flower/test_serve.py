@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from coterie.deployment.flower.serve import FILES, Child, environment, tend
+from coterie.deployment.flower.serve import environment
+from coterie.deployment.processes import Child, tend
 
 
 def test_processes_of_one_message_keep_what_they_compile(tmp_path, monkeypatch):
@@ -15,8 +16,7 @@ def test_processes_of_one_message_keep_what_they_compile(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("as_one", [True, False])
 def test_what_dies_starts_again(as_one, tmp_path):
-    (tmp_path / FILES).mkdir()
-    children = [Child(name, ["sleep", "60"], tmp_path) for name in ("one", "other")]
+    children = [Child(name, ["sleep", "60"], tmp_path, os.environ) for name in ("one", "other")]
     try:
         tend(children, as_one)
         one, other = (child._process.pid for child in children)

@@ -21,7 +21,7 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
 from coterie.deployment.config import Config
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
-from coterie.engines.nvflare.app import Server, Site
+from coterie.engines.nvflare.job import Server, Site
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from coterie.federation import work

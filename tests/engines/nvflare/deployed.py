@@ -16,8 +16,8 @@ import numpy as np
 
 from coterie.deployment.config import Config
 from coterie.deployment.nvflare import operations as nvflare
+from coterie.deployment.nvflare import provision
 from coterie.engines import InProcess, checkpoint
-from coterie.engines.nvflare import kit, processes
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE))
@@ -95,18 +95,18 @@ class Deployed:
         for process in self.processes:
             process.wait(10.0)
         for folder in (*map(self.site, self.sites), self.coordinator):
-            assert processes.found(folder / kit.WORKSPACE) == []
+            assert nvflare.found(folder / provision.WORKSPACE) == []
 
     def log(self, folder):
-        return "".join(p.read_text(errors="replace") for p in sorted((folder / kit.WORKSPACE).glob("*.txt")))
+        return "".join(p.read_text(errors="replace") for p in sorted((folder / provision.WORKSPACE).glob("*.txt")))
 
 
 @contextmanager
 def deployed(root, sites=("a", "b"), start=True):
     """A running deployment whose members have the classes of ``collab_standin``."""
-    before, classes = os.environ.get("PYTHONPATH"), list(kit.CLASSES)
+    before, classes = os.environ.get("PYTHONPATH"), list(provision.CLASSES)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([before] if before else [])])
-    kit.CLASSES.append("collab_standin.")
+    provision.CLASSES.append("collab_standin.")
     found = Deployed(root, sites)
     try:
         if start:
@@ -116,7 +116,7 @@ def deployed(root, sites=("a", "b"), start=True):
         try:
             found.stop()
         finally:
-            kit.CLASSES[:] = classes
+            provision.CLASSES[:] = classes
             os.environ.pop("PYTHONPATH")
             if before is not None:
                 os.environ["PYTHONPATH"] = before

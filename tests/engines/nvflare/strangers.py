@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from coterie.deployment.nvflare import operations as nvflare
-from coterie.engines.nvflare import kit
+from coterie.deployment.nvflare import provision
 
 
 def greet(config, root=None, pair=None, text=b"GET /f3 HTTP/1.1\r\n\r\n"):
@@ -42,7 +42,7 @@ def of_another_authority(deployed, folder, name):
 
 def unknown(deployed, name):
     """A site whose certificate is of our authority, but that the coordinator's configuration does not know."""
-    kit.provision(
+    provision.provision(
         deployed.root, deployed.config.name, deployed.config.host, deployed.config.port, [*deployed.sites, name]
     )
     deployed.config.write(deployed.site(name))
@@ -51,10 +51,10 @@ def unknown(deployed, name):
 
 def expired(deployed, folder, name):
     """A site of ours whose certificate ended yesterday."""
-    shutil.copytree(deployed.site(name) / kit.WORKSPACE / "startup", folder / kit.WORKSPACE / "startup")
-    shutil.copytree(deployed.site(name) / kit.WORKSPACE / "local", folder / kit.WORKSPACE / "local")
+    shutil.copytree(deployed.site(name) / provision.WORKSPACE / "startup", folder / provision.WORKSPACE / "startup")
+    shutil.copytree(deployed.site(name) / provision.WORKSPACE / "local", folder / provision.WORKSPACE / "local")
     deployed.config.write(folder)
-    startup = folder / kit.WORKSPACE / "startup"
+    startup = folder / provision.WORKSPACE / "startup"
     (state,) = (deployed.root / "authority").glob("*/state/cert.json")
     saved = json.loads(state.read_text())
     authority = x509.load_pem_x509_certificate(saved["root_cert"].encode())

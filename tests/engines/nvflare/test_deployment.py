@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment.nvflare import operations as nvflare
-from coterie.engines.nvflare import kit, processes, refusals
+from coterie.deployment.nvflare import provision
 from coterie.errors import CoterieError
 from tests.engines.nvflare import strangers
 from tests.engines.nvflare.deployed import deployed
@@ -45,7 +45,7 @@ def test_processes_that_are_killed_change_nothing(place):
     def kill():
         for folder, exchange in ((place.site("north"), 7), (place.coordinator, 23)):
             place.wait_for("killed", exchange)
-            victims.append(processes.found(folder / kit.WORKSPACE)[-1])
+            victims.append(nvflare.found(folder / provision.WORKSPACE)[-1])
             os.kill(victims[-1], 9)
 
     victims = []
@@ -60,9 +60,9 @@ def test_processes_that_are_killed_change_nothing(place):
 
 def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(place, tmp_path):
     def pair(home):
-        return [str(home / kit.WORKSPACE / "startup" / f"client.{end}") for end in ("crt", "key")]
+        return [str(home / provision.WORKSPACE / "startup" / f"client.{end}") for end in ("crt", "key")]
 
-    root = str(place.coordinator / kit.WORKSPACE / "startup" / "rootCA.pem")
+    root = str(place.coordinator / provision.WORKSPACE / "startup" / "rootCA.pem")
     other = strangers.of_another_authority(place, tmp_path / "theirs", "north")
     old = strangers.expired(place, tmp_path / "old", "north")
     for options in ({}, {"root": root}, {"root": root, "pair": pair(other)}, {"root": root, "pair": pair(old)}):
@@ -73,7 +73,7 @@ def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(
         assert said == b""
     said = strangers.greet(place.config, root=root, pair=pair(place.site("north")))
     assert said.startswith(b"HTTP/1")
-    log = place.coordinator / kit.WORKSPACE / refusals.FILE
+    log = place.coordinator / provision.WORKSPACE / provision.REFUSED
     reasons = (
         "http request",
         "did not return a certificate",

@@ -12,7 +12,7 @@ from coterie.deployment import logs
 from coterie.deployment.config import Config
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.nvflare import operator
-from coterie.engines.nvflare.outcome import LOCK, Outcome, sole
+from coterie.engines.nvflare.job import LOCK, Outcome, sole
 from coterie.engines.nvflare.transport import JobEndedError
 
 NAMES = ("north", "south")
@@ -87,6 +87,5 @@ def test_sites_without_a_job_are_those_of_it_that_answer_and_do_not_have_it(stat
         unset_timeout=lambda: None,
         close=lambda: None,
     )
-    monkeypatch.setattr(operator, "console", lambda folder: folder)
     monkeypatch.setattr(operator.Operator, "_connect", lambda self: session)
     assert operator.Operator(None).without("j") == lost

@@ -11,7 +11,8 @@ pytest.importorskip("nvflare")
 from coterie.deployment import toml
 from coterie.deployment.config import Config
 from coterie.deployment.nvflare import operations as nvflare
-from coterie.engines.nvflare import kit, outcome, processes
+from coterie.deployment.nvflare import provision
+from coterie.engines.nvflare import job
 from coterie.errors import CoterieError
 from tests.engines.nvflare.deployed import free_port
 
@@ -54,8 +55,8 @@ def test_a_site_that_joins_later_changes_nobodys_certificate(place):
 
 def test_settings_keep_stores_here_and_logs_at_home_and_bring_no_code(place):
     server, site = place / "coordinator/nvflare", place / "sites/north/nvflare"
-    kit.settle(server)
-    kit.settle(site)
+    provision.settle(server)
+    provision.settle(site)
     settings = read(server / "local/resources.json")
     stores = [c["args"]["uri_root"] for c in settings["components"] if c["id"] == "job_manager"]
     stores.append(settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"])
@@ -74,13 +75,13 @@ def test_settings_keep_stores_here_and_logs_at_home_and_bring_no_code(place):
 )
 def test_names_that_cannot_be_are_named(tmp_path, sites, sentence):
     with pytest.raises(CoterieError, match=sentence):
-        kit.provision(tmp_path, "heart", "127.0.0.1", 8002, sites)
+        provision.provision(tmp_path, "heart", "127.0.0.1", 8002, sites)
 
 
 def test_provisioning_that_takes_too_long_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(kit, "_PATIENCE", 0.001)
+    monkeypatch.setattr(provision, "_PATIENCE", 0.001)
     with pytest.raises(CoterieError, match=r"did not make the certificates in 0\.001 seconds: run again"):
-        kit.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a"])
+        provision.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a"])
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
@@ -93,21 +94,21 @@ def test_what_is_not_there_is_said(place, tmp_path):
     assert nvflare.status(place / "sites/north") == {"running": False, "pid": None}
     nvflare.stop(place / "coordinator")
     with pytest.raises(CoterieError, match=r"no sub_start\.sh"):
-        processes.start(tmp_path / "nvflare")
+        nvflare.start(tmp_path / "nvflare")
     with pytest.raises(CoterieError, match="cannot be read"):
         nvflare.start_site(tmp_path)
     with pytest.raises(CoterieError, match="no coordinator's folder"):
-        kit.console(tmp_path)
+        provision.console(tmp_path)
 
 
 def test_one_process_at_a_time_holds_a_run(tmp_path):
     lock = tmp_path / "runs" / "lock"
-    assert not outcome.held(lock)
-    with outcome.sole(lock):
-        assert outcome.held(lock)
-        with pytest.raises(CoterieError, match="Another process holds"), outcome.sole(lock, wait=0.0):
+    assert not job.held(lock)
+    with job.sole(lock):
+        assert job.held(lock)
+        with pytest.raises(CoterieError, match="Another process holds"), job.sole(lock, wait=0.0):
             pass
-    assert not outcome.held(lock)
-    assert outcome.Outcome.read(tmp_path) is None
-    outcome.Outcome("job", "failed", "BelowQuorum", "1 of 2").write(tmp_path)
-    assert outcome.Outcome.read(tmp_path) == outcome.Outcome("job", "failed", "BelowQuorum", "1 of 2")
+    assert not job.held(lock)
+    assert job.Outcome.read(tmp_path) is None
+    job.Outcome("job", "failed", "BelowQuorum", "1 of 2").write(tmp_path)
+    assert job.Outcome.read(tmp_path) == job.Outcome("job", "failed", "BelowQuorum", "1 of 2")

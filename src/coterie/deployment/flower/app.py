@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.deployment.config import Config, Member
 from coterie.deployment.flower.keys import private
-from coterie.deployment.flower.serve import end_with_parent
+from coterie.deployment.processes import end_with_parent
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 
 MARK = "flower.json"

@@ -9,9 +9,7 @@ or was refused, the other ``.txt`` files are what Flower's own processes print.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.deployment import processes
 from coterie.deployment.config import Config, Member
 from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import (
@@ -26,10 +25,8 @@ from coterie.deployment.flower.serve import (
     LOG,
     PID,
     READY,
-    alive,
     environment,
     flwr,
-    lives,
     nodes,
     program,
 )
@@ -60,6 +57,7 @@ run = ""
 _PART = "from coterie.deployment.flower.app import {0}\n\napp = {0}()\n"
 MARK = "flower.json"
 _START = 90.0  # seconds for a coordinator to come up
+_PATIENCE = 20.0  # seconds for a supervising process to end the others
 _LOOK = 3.0  # seconds between looks whether processes live
 
 
@@ -110,13 +108,11 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     keys.need_valid(files / "server.crt", "make a new one with `coterie federation init`")
     (files / READY).unlink(missing_ok=True)
     process = _start("coordinator", folder)
-    end = time.monotonic() + _START
-    while not (files / READY).exists():
-        if process.poll() is not None or time.monotonic() > end:
-            stop(folder)
-            process.wait()
-            raise CoterieError(f"The coordinator at {config.host}:{config.port} did not start: {_last(files / LOG)}")
-        time.sleep(0.1)
+    if not processes.await_ready(process, (files / READY).exists, _START):
+        stop(folder)
+        process.wait()
+        said = processes.last_line(files / LOG)
+        raise CoterieError(f"The coordinator at {config.host}:{config.port} did not start: {said}")
     return process
 
 
@@ -175,7 +171,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
             _need_running(folder)
             if not state:
                 _need_pending(folder, run_id, job)
-            if state and not alive(int(state["pid"])) and _read(mark) == state:
+            if state and not processes.alive(int(state["pid"])) and _read(mark) == state:
                 raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
 
 
@@ -219,16 +215,7 @@ def status(folder: Path) -> dict[str, Any]:
 def stop(folder: Path) -> None:
     """End the coordinator or site of ``folder`` with all its processes; nothing happens where none runs."""
     folder = folder.resolve()
-    pid = _pid(folder)
-    if pid is None:
-        return
-    if lives(pid, str(folder)):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + 20.0
-        while time.monotonic() < end and lives(pid, str(folder)):
-            time.sleep(0.1)
-    _end_rest(folder, pid)
+    _end(folder)
     (folder / FILES / PID).unlink(missing_ok=True)
 
 
@@ -236,19 +223,9 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     program("flower-superlink")
     if (pid := _running(folder)) is not None:
         raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
-    if (before := _pid(folder)) is not None:
-        _end_rest(folder, before)
+    _end(folder)
     command = [sys.executable, "-m", "coterie.deployment.flower.serve", kind, str(folder)]
-    with (folder / FILES / "supervisor.txt").open("ab") as out:
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment(folder),
-            umask=0o077,  # what Flower keeps of keys is for its owner alone, too
-            start_new_session=True,  # a group of its own, which can be ended as a whole
-        )
+    process = processes.start(command, folder / FILES / "supervisor.txt", environment(folder))
     keys.private(folder / FILES / PID, str(process.pid).encode())
     return process
 
@@ -256,14 +233,20 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
 def _running(folder: Path) -> int | None:
     """Number of the supervising process, if it lives."""
     pid = _pid(folder)
-    return pid if pid is not None and lives(pid, str(folder)) else None
+    return pid if pid is not None and _group(folder)[:1] == [pid] else None
 
 
-def _end_rest(folder: Path, pid: int) -> None:
-    """End what is left of a group whose supervising process is gone."""
-    if lives(pid, str(folder), group=True):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+def _group(folder: Path) -> list[int]:
+    """The processes of the supervising one's group, itself first; none unless one of them names the folder."""
+    leader = _pid(folder)
+    found = [p for p in processes.running() if p.group == leader] if leader is not None else []
+    ours = any(str(folder) in " ".join(p.words) for p in found)
+    return sorted((p.pid for p in found), key=lambda pid: pid != leader) if ours else []
+
+
+def _end(folder: Path) -> None:
+    """End the supervising process, which ends the others, and what is left of them where it is gone."""
+    processes.end(lambda: _group(folder), _PATIENCE if _running(folder) is not None else 0.0, asked=1)
 
 
 def _pid(folder: Path) -> int | None:
@@ -275,7 +258,7 @@ def _pid(folder: Path) -> int | None:
 
 def _need_running(folder: Path) -> None:
     pid = _read(folder / FILES / READY).get("pid")
-    if pid is None or not alive(int(pid)):
+    if pid is None or not processes.alive(int(pid)):
         raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
 
 
@@ -297,8 +280,3 @@ def _read(path: Path) -> dict[str, Any]:
 def _once(path: Path, data: bytes) -> None:
     if not path.exists():
         keys.private(path, data)
-
-
-def _last(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    return lines[-1] if lines else f"see {path}."

@@ -6,33 +6,28 @@ Run as ``python -m coterie.deployment.flower.serve coordinator|site FOLDER``;
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import logging.handlers
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from coterie.deployment.config import SITE, Config
 from coterie.deployment.flower.keys import private
+from coterie.deployment.processes import LOOPBACK, Child, free_port, tend
 from coterie.errors import CoterieError
 
 FILES = "flower"
 """Folder of all that Flower needs, within a coordinator's or a site's."""
 READY, PID, LOG = "ready.json", "pid", "log.txt"
-HERE = "127.0.0.1"
-_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-_AGAIN = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for good
-_STEADY = 30.0  # seconds after which a process counts as started well
 log = logging.getLogger("coterie.flower")
 
 
@@ -62,104 +57,6 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    """A port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def alive(pid: int) -> bool:
-    """Whether a process lives, and does not only wait to be buried."""
-    state = _ps("-o", "stat=", "-p", str(pid)).strip()
-    return bool(state) and not state.startswith("Z")
-
-
-def lives(pid: int, text: str, group: bool = False) -> bool:
-    """Whether process ``pid``, or any of its group, lives and its command names ``text``.
-
-    Numbers of processes are given anew, so a number alone proves nothing.
-    """
-    for line in _ps("-A", "-o", "pgid=" if group else "pid=", "-o", "stat=,args=").splitlines():
-        number, state, *command = line.split(None, 2)
-        if int(number) == pid and not state.startswith("Z") and command and text in command[0]:
-            return True
-    return False
-
-
-def _ps(*options: str) -> str:
-    return subprocess.run(["ps", "-ww", *options], capture_output=True, text=True).stdout  # noqa: S603, S607
-
-
-class Child:
-    """A process that is started again whenever it ends, until :meth:`end`."""
-
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
-        self.name, self._command, self._folder = name, command, folder
-        self._path = folder / FILES / f"{name}.txt"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._tries, self._next, self._since = 0, 0.0, 0.0
-
-    def died(self) -> bool:
-        """Whether the process has ended by itself since it was started; then it starts again in a while."""
-        if self._process is None or (code := self._process.poll()) is None:
-            return False
-        now = time.monotonic()
-        self._tries = 0 if now - self._since > _STEADY else self._tries + 1
-        pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
-        log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, self._said(), pause)
-        self._process, self._next = None, now + pause
-        return True
-
-    def watch(self) -> None:
-        """Start the process if it does not run and its time has come."""
-        now = time.monotonic()
-        if self._process is None and now >= self._next:
-            with self._path.open("ab") as out:
-                self._process = subprocess.Popen(  # noqa: S603
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    env=environment(self._folder),
-                    cwd=self._folder / FILES,
-                    preexec_fn=end_with_parent,
-                )
-            self._since = now
-            log.info("%s runs as process %d", self.name, self._process.pid)
-
-    def _said(self) -> str:
-        """What Flower's process said when it gave up."""
-        with self._path.open("rb") as file:
-            file.seek(max(self._path.stat().st_size - 4000, 0))
-            text = file.read().decode(errors="replace")
-        _, found, reason = text.rpartition("Exit Code: ")
-        return " ".join(reason.splitlines()[1:3]) if found else f"see {self._path.name}"
-
-    def end(self) -> None:
-        """End the process: politely, then at once."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def restart(self) -> None:
-        """End the process, and start it again when it is next watched."""
-        self.end()
-        self._process = None
-
-
-def end_with_parent() -> None:
-    """Ask the kernel to end this process with its parent, also where the parent was killed (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 def serve(kind: str, folder: Path) -> None:
     """Run a coordinator's or site's processes until SIGTERM or SIGINT."""
     files = folder / FILES
@@ -186,13 +83,14 @@ def serve(kind: str, folder: Path) -> None:
         log.info("ended")
 
 
-def tend(children: Sequence[Child], as_one: bool) -> None:
-    """Start again what has ended; where they live ``as_one``, together with the others."""
-    lost = [child for child in children if child.died()]
-    for child in children:
-        if as_one and lost and child not in lost:
-            child.restart()
-        child.watch()
+def _children(folder: Path, **commands: list[str]) -> list[Child]:
+    return [Child(n, command, folder / FILES, environment(folder), _exit_reason) for n, command in commands.items()]
+
+
+def _exit_reason(printed: str) -> str:
+    """What Flower's process said when it gave up."""
+    _, found, reason = printed.rpartition("Exit Code: ")
+    return " ".join(reason.splitlines()[1:3]) if found else ""
 
 
 class SitePart:
@@ -208,13 +106,13 @@ class SitePart:
             *(program("flower-supernode"), "--superlink", f"{config.host}:{config.port}"),
             *("--root-certificates", str(files / "ca.crt")),
             *("--auth-supernode-private-key", str(files / "node.key")),
-            *("--host", HERE, "--port", str(port), "--isolation", "process", *secret),
+            *("--host", LOOPBACK, "--port", str(port), "--isolation", "process", *secret),
         ]
         starter = [
-            *(program("flower-superexec"), "--runtime-api-address", f"{HERE}:{port}", "--insecure"),
+            *(program("flower-superexec"), "--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure"),
             *("--parent-pid", str(os.getpid()), *secret),
         ]
-        self.children = [Child("supernode", node, folder), Child("superexec", starter, folder)]
+        self.children = _children(folder, supernode=node, superexec=starter)
 
     def close(self) -> None:
         """Nothing but the children to end."""
@@ -233,17 +131,17 @@ class Coordinator:
         files = self._files
         secret = ["--superexec-auth-secret-file", str(files / "secret")]
         link = [
-            *(program("flower-superlink"), "--host", HERE, "--port", str(self._port)),
+            *(program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port)),
             *("--ssl-ca-certfile", str(files / "ca.crt")),
             *("--ssl-certfile", str(files / "server.crt"), "--ssl-keyfile", str(files / "server.key")),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--isolation", "process", *secret, "--database", str(files / "state.db")),
         ]
         starter = [
-            *(program("flower-superexec"), "--runtime-api-address", f"{HERE}:{self._port}"),
+            *(program("flower-superexec"), "--runtime-api-address", f"{LOOPBACK}:{self._port}"),
             *("--root-certificates", str(files / "ca.crt"), "--parent-pid", str(os.getpid()), *secret),
         ]
-        self.children = [Child("superlink", link, folder), Child("superexec", starter, folder)]
+        self.children = _children(folder, superlink=link, superexec=starter)
         threading.Thread(target=self._open, daemon=True).start()
 
     def _open(self) -> None:
@@ -251,7 +149,7 @@ class Coordinator:
         from coterie.deployment.flower.gate import Gate, server
 
         try:
-            address = f"https://{HERE}:{self._port}"
+            address = f"https://{LOOPBACK}:{self._port}"
             self._await(address)
             connect(self._folder, self._port)
             register(self._folder)
@@ -316,7 +214,7 @@ def connect(folder: Path, port: int) -> None:
     """Tell Flower's command line where this coordinator's SuperLink is."""
     text = (
         '[superlink]\ndefault = "coterie"\n\n[superlink.coterie]\n'
-        f'address = "{HERE}:{port}"\nroot-certificates = {json.dumps(str(folder / FILES / "ca.crt"))}\n'
+        f'address = "{LOOPBACK}:{port}"\nroot-certificates = {json.dumps(str(folder / FILES / "ca.crt"))}\n'
     )
     private(folder / FILES / "home" / "config.toml", text.encode())
 

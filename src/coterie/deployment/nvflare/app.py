@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coterie.engines.nvflare.app import Server, Site
+from coterie.engines.nvflare.job import Server, Site
 from coterie.engines.nvflare.transport import CollabTransport
 
 

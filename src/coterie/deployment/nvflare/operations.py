@@ -6,8 +6,9 @@ names those that were refused.
 
 from __future__ import annotations
 
-import socket
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,24 +17,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.deployment import toml
+from coterie.deployment import processes, toml
 from coterie.deployment.config import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog, read_status
+from coterie.deployment.nvflare import provision
 from coterie.deployment.program import digest
-from coterie.engines.nvflare import kit, processes
+from coterie.engines.nvflare.job import LOCK, Outcome, held
 from coterie.engines.nvflare.operator import AwayError, Operator
-from coterie.engines.nvflare.outcome import LOCK, Outcome, held
 from coterie.engines.nvflare.transport import JobEndedError
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError, listed
 
 T = TypeVar("T")
+_SCRIPT = "startup/sub_start.sh"
+_PARENTS = ("server_train", "client_train")
 PATIENCE = 60.0
 """Seconds that a run waits for sites that are not connected before it goes on without them."""
 
 _RESTARTS = 3  # jobs in a row that may end without a new exchange
 _START = 60.0  # seconds for the server to listen, and for a job to begin
 _AGAIN = ("", BelowQuorum.__name__, JobEndedError.__name__)  # errors after which another job may do better
+_ENDING = 5.0  # seconds for processes to end by themselves
 _FREE = 5.0  # seconds for a port to become free
 _LOOK = 1.0  # seconds between questions to the server
 _CHECK = 5.0  # seconds between questions to the sites whether they still have the job
@@ -56,7 +60,7 @@ def init(folder: Path, config: Config) -> None:
     CoterieError
         If two sites have the same name, or NVFlare cannot use a name.
     """
-    kit.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
+    provision.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
@@ -67,22 +71,19 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     CoterieError
         If it runs already, or does not come up; the reason is in ``nvflare/console.log``.
     """
-    workspace, config = folder.resolve() / kit.WORKSPACE, Config.read(folder)
+    workspace, config = folder.resolve() / provision.WORKSPACE, Config.read(folder)
     free = time.monotonic() + _FREE  # a server that was killed a moment ago may still hold its port
-    while _listens(config) and processes.parent(workspace) is None:
+    while processes.listens(config.host, config.port) and parent(workspace) is None:
         if time.monotonic() > free:
             raise CoterieError(
                 f"Port {config.port} of {config.host} is taken: end what listens there, or choose another."
             )
         time.sleep(0.1)
-    kit.settle(workspace)
-    process = processes.start(workspace)
-    end = time.monotonic() + _START
-    while not _listens(config):
-        if process.poll() is not None or time.monotonic() > end:
-            processes.stop(workspace)
-            raise CoterieError(f"The coordinator did not start: {workspace / 'console.log'} says why.")
-        time.sleep(0.1)
+    provision.settle(workspace)
+    process = start(workspace)
+    if not processes.await_ready(process, partial(processes.listens, config.host, config.port), _START):
+        stop(folder)
+        raise CoterieError(f"The coordinator did not start: {workspace / 'console.log'} says why.")
     return process
 
 
@@ -94,14 +95,60 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
     CoterieError
         If it runs already.
     """
-    workspace = folder.resolve() / kit.WORKSPACE
-    kit.settle(workspace)
-    return processes.start(workspace)
+    workspace = folder.resolve() / provision.WORKSPACE
+    provision.settle(workspace)
+    return start(workspace)
+
+
+def start(workspace: Path) -> subprocess.Popen[bytes]:
+    """Start the server or client of a workspace by its own script; what it prints goes to ``console.log`` in it.
+
+    Raises
+    ------
+    CoterieError
+        If it runs already.
+    """
+    running = parent(workspace)
+    if running is not None:
+        raise CoterieError(f"{workspace.parent} runs already (process {running}): stop it first.")
+    stop(workspace.parent)  # jobs whose parent was killed
+    script = workspace.resolve() / _SCRIPT
+    if not script.is_file():
+        raise CoterieError(f"{workspace.parent} has no {script.name} of NVFlare: make it with federation init.")
+    here = str(Path(sys.executable).parent)  # the script runs the first python3 it finds
+    environment = {k: v for k, v in os.environ.items() if k != "NVFL_WORKSPACE"}
+    if (workspace / "startup/fed_server.json").exists():
+        environment["PYTHONASYNCIODEBUG"] = "1"  # a handshake that failed is told in this mode alone
+    environment["PATH"] = os.pathsep.join([here, environment.get("PATH", "")])
+    command = ["/usr/bin/env", "bash", str(script), "--once"]
+    return processes.start(command, workspace / "console.log", environment, workspace)
+
+
+def found(workspace: Path) -> list[int]:
+    """Ids of the processes of a workspace, the parent's first, then those of jobs."""
+    return [process for _, process in _roles(workspace)]
+
+
+def parent(workspace: Path) -> int | None:
+    """Id of the server or client of a workspace, None where it does not run."""
+    return next((process for is_job, process in _roles(workspace) if not is_job), None)
+
+
+def _roles(workspace: Path) -> list[tuple[bool, int]]:
+    """Whether it is a job's, and its id, of each process of a workspace; NVFlare names the workspace in commands."""
+    root, roles = workspace.resolve(), []
+    for process in processes.running():
+        modules = [w for w in process.words if w.startswith("nvflare.private.fed.app.")]
+        if modules and str(root) in process.words:
+            roles.append((not modules[0].endswith(_PARENTS), process.pid))
+        elif str(root / _SCRIPT) in process.words:
+            roles.append((False, process.pid))  # it is about to become the parent
+    return sorted(roles)
 
 
 def stop(folder: Path) -> None:
     """End all processes of a coordinator's or site's folder, within about ten seconds."""
-    processes.stop(folder.resolve() / kit.WORKSPACE)
+    processes.end(partial(found, folder.resolve() / provision.WORKSPACE), _ENDING)
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -114,13 +161,13 @@ def status(folder: Path) -> dict[str, Any]:
         "job_id", "job_name", "status").
     """
     folder = folder.resolve()
-    running = processes.parent(folder / kit.WORKSPACE)
+    running = parent(folder / provision.WORKSPACE)
     found: dict[str, Any] = {"running": running is not None, "pid": running}
-    if not (folder / kit.CONSOLE).exists():
+    if not (folder / provision.CONSOLE).exists():
         return found
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if running is not None:
-        with Operator(folder) as operator:
+        with Operator(provision.console(folder)) as operator:
             found["sites"] |= dict.fromkeys(found["sites"].keys() & operator.sites(), "online")
             found["jobs"] = operator.jobs()
     return found
@@ -174,10 +221,10 @@ def carry_out(
     """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
-    if processes.parent(folder / kit.WORKSPACE) is None:
+    if parent(folder / provision.WORKSPACE) is None:
         raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
-    with Operator(folder) as operator:
+    with Operator(provision.console(folder)) as operator:
         while True:
             job = _living(path)
             if job is None:
@@ -251,7 +298,7 @@ def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
                 return Outcome(job, "lost", message=why)
         elif time.monotonic() > look:
             if time.monotonic() > begin or operator.ended(_persist(lambda: operator.status(job), end)):
-                said = f"Job {job} did not begin: {kit.WORKSPACE}/log.txt may say why."
+                said = f"Job {job} did not begin: {provision.WORKSPACE}/log.txt may say why."
                 return Outcome(job, "lost", message=why or said)
             look = time.monotonic() + _LOOK
         if time.monotonic() > check:
@@ -291,11 +338,3 @@ def _exchanges(run: Path) -> int:
         return int(read_status(run).get("exchange", 0))
     except CoterieError:
         return 0
-
-
-def _listens(config: Config) -> bool:
-    try:
-        with socket.create_connection((config.host, config.port), timeout=2.0) as found:
-            return bool(found.getsockname() != found.getpeername())  # a free port can be connected to itself
-    except OSError:
-        return False

@@ -11,10 +11,11 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from coterie.engines.nvflare.kit import ADMIN, console
 from coterie.errors import CoterieError
 
 T = TypeVar("T")
+ADMIN = "operator@coterie.local"
+"""The operator's name in its certificate."""
 _CONNECT = 5.0  # seconds
 _ANSWER = 3.0  # seconds a site has to say which jobs it has
 _REFUSED = ("AuthorizationError", "InvalidJobDefinition", "JobNotFound", "JobNotRunning", "InvalidTarget")
@@ -29,12 +30,12 @@ class Operator:
 
     Parameters
     ----------
-    coordinator : path
-        The coordinator's folder.
+    workspace : path
+        The operator's, of NVFlare.
     """
 
-    def __init__(self, coordinator: Path) -> None:
-        self._workspace = console(coordinator)
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
         self._session: Any = None
 
     def sites(self) -> dict[str, float]:
@@ -93,7 +94,7 @@ class Operator:
         names : iterable of str
             The sites.
         server, site : object
-            The two sides of :mod:`coterie.engines.nvflare.app`. Their classes are named in the job, their code is not
+            The two sides of :mod:`coterie.engines.nvflare.job`. Their classes are named in the job, their code is not
             sent: members run what they have installed.
         """
         from nvflare.collab import CollabRecipe

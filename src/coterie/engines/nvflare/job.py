@@ -1,11 +1,18 @@
-"""What runs inside an NVFlare job: the coordinator's program at the server, a receiver at every site."""
+"""What runs inside an NVFlare job: the coordinator's program at the server, a receiver at every site.
+
+How the job of a run ended is in a file, beside a lock that one process alone holds.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -13,10 +20,61 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 
+from coterie import files
 from coterie.engines import wire
-from coterie.engines.nvflare.outcome import LOCK, Outcome, sole
 from coterie.engines.nvflare.transport import CollabTransport
 from coterie.errors import CoterieError
+
+_FILE, LOCK = "job.json", "coordinator.lock"
+_WAIT = 30.0  # seconds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job made of a run.
+
+    Attributes
+    ----------
+    job : str
+        NVFlare's number of the job.
+    state : {"running", "finished", "failed", "lost", "late"}
+        The last two are no job's own words.
+    error, message : str
+        Type and text of the error that ended it.
+    """
+
+    job: str
+    state: str
+    error: str = ""
+    message: str = ""
+
+    @classmethod
+    def read(cls, run: Path) -> Self | None:
+        """The last outcome in a run's folder, or None."""
+        try:
+            return cls(**json.loads((run / _FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, run: Path) -> None:
+        """Write it whole or not at all."""
+        files.write(run / _FILE, [json.dumps(asdict(self)).encode()])
+
+
+def held(path: Path) -> bool:
+    """Whether a living process holds a lock."""
+    try:
+        with files.locked(path, 0.0, f"{path.name} is held."):
+            return False
+    except (CoterieError, OSError):
+        return path.exists()
+
+
+def sole(path: Path, wait: float = _WAIT) -> AbstractContextManager[None]:
+    """Hold a lock that ends with the process, however it ends; a CoterieError if another holds it for ``wait`` s."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return files.locked(path, wait, f"Another process holds {path.name}: end it, then run again.")
+
 
 log = logging.getLogger(__name__)
 

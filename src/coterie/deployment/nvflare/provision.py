@@ -2,12 +2,14 @@
 
 A member's folder gets a workspace of NVFlare, ``nvflare/``; the coordinator's gets the operator's too,
 ``nvflare-admin/``. What provisioning keeps for sites that join later (the key that signs certificates) stays in the
-federation's ``authority/``, which is copied nowhere.
+federation's ``authority/``, which is copied nowhere. The server logs who was refused at its port in a file of its own:
+without it a failed TLS handshake leaves no trace there.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -16,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.engines.nvflare import refusals
+from coterie.engines.nvflare.operator import ADMIN
 from coterie.errors import CoterieError
 
-SERVER, ADMIN = "coordinator", "operator@coterie.local"
+SERVER = "coordinator"
 WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
 CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.app."]
 """The only classes a job may name: no job can bring code of its own to a member."""
@@ -130,7 +132,7 @@ def settle(workspace: Path) -> None:
         settings["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler"]
         # Two lines for every message would bury the rest.
         if (workspace / "startup/fed_server.json").exists():
-            refusals.settings(settings)
+            log_refusals(settings)
         settings["loggers"]["nvflare.collab.runtime.cell_dispatcher"] = {"level": "WARNING"}
 
     for name, change in (("resources", resources), ("authorization", rights), ("log_config", logs)):
@@ -178,3 +180,41 @@ def _change(source: Path, change: Callable[[dict[str, Any]], None], target: Path
 
 def _write(path: Path, settings: dict[str, Any]) -> None:
     files.write(path, [json.dumps(settings, indent=1).encode()], durable=False)  # made again at each start
+
+
+REFUSED = "refused.txt"
+
+
+class Refusals(logging.Filter):
+    """Lets through what asyncio, in its debug mode, says of connections and of handshakes that failed, in one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write a record, which is shortened."""
+        said = record.msg
+        if said == "%r got a new connection from %r: %r" and isinstance(record.args, tuple):
+            record.msg, record.args = "connection from %s", (record.args[1],)
+            return True
+        failed = isinstance(record.args, tuple) and any("handshake failed" in str(a) for a in record.args)
+        if failed and record.exc_info:
+            problem = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+            reason = str(problem) or f"it hung up ({type(problem).__name__})"
+            record.msg, record.args, record.exc_info = "refused: %s", (reason,), None
+            return True
+        return False
+
+
+def log_refusals(log: dict[str, Any], filename: str = REFUSED) -> None:
+    """Add the file of those who were refused to NVFlare's log configuration."""
+    name = f"{__name__}.{Refusals.__name__}"
+    log.setdefault("filters", {})["refusals"] = {"()": name}
+    log["handlers"]["refusals"] = {
+        "class": "logging.handlers.RotatingFileHandler",
+        "level": "DEBUG",
+        "formatter": "baseFormatter",
+        "filters": ["refusals"],
+        "filename": filename,
+        "mode": "a",
+        "maxBytes": 20_971_520,
+        "backupCount": 10,
+    }
+    log["loggers"]["asyncio"] = {"level": "DEBUG", "handlers": ["refusals"], "propagate": False}

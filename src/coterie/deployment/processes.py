@@ -1,0 +1,243 @@
+"""Processes of coordinators and sites: started on their own, found again, waited for, ended, kept alive.
+
+Numbers of processes are given anew, so a process is known by what its command names, never by its number alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.errors import CoterieError
+
+LOOPBACK = "127.0.0.1"
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+_AGAIN = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for good
+_STEADY = 30.0  # seconds after which a process counts as started well
+_TICK = 0.1  # seconds between looks
+log = logging.getLogger("coterie.processes")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A living process: its number, that of its group, and the words of its command."""
+
+    pid: int
+    group: int
+    words: tuple[str, ...]
+
+
+def running() -> list[Running]:
+    """All living processes of this machine that have a command: one that has ended and is yet to be buried has none."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if words := tuple(process.cmdline()):
+                found.append(Running(process.pid, os.getpgid(process.pid), words))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives, and does not only wait to be buried."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def start(
+    command: Sequence[str], output: Path, environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own, which outlives this one; what it prints is added to ``output``.
+
+    What it keeps of keys is for its owner alone.
+    """
+    with output.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            umask=0o077,
+            start_new_session=True,
+        )
+
+
+def await_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], seconds: float) -> bool:
+    """Wait until a process is ready; False where it ends before, or takes longer than so many seconds."""
+    end = time.monotonic() + seconds
+    while not ready():
+        if process.poll() is not None or time.monotonic() > end:
+            return False
+        time.sleep(_TICK)
+    return True
+
+
+def end(found: Callable[[], Sequence[int]], patience: float, asked: int | None = None) -> None:
+    """End processes: they are asked to, and those that live after ``patience`` seconds are killed.
+
+    Parameters
+    ----------
+    found : callable
+        Numbers of those that live.
+    patience : float
+    asked : int, optional
+        How many of the first of them are asked, since they end the others; by default all.
+    """
+    for number, some in ((signal.SIGTERM, asked), (signal.SIGKILL, None)):
+        chosen = list(found())[:some]
+        for pid in chosen:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        last = time.monotonic() + patience
+        while not set(chosen).isdisjoint(found()) and time.monotonic() < last:
+            time.sleep(_TICK)
+
+
+def free_port() -> int:
+    """A port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether something listens at an address."""
+    try:
+        with socket.create_connection((host, port), timeout=2.0) as found:
+            return bool(found.getsockname() != found.getpeername())  # a free port can be connected to itself
+    except OSError:
+        return False
+
+
+def need_free_port(port: int) -> None:
+    """A CoterieError where another program listens at a port of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except PermissionError as problem:
+            raise CoterieError(f"Port {port} may not be used by you: choose one from 1024.") from problem
+        except OSError as problem:
+            raise CoterieError(
+                f"Port {port} is taken by another program: end it, or choose another port with "
+                "'coterie federation init --port'."
+            ) from problem
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log, for an error; where to look where there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else f"see {path}."
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent, also where the parent was killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Child:
+    """A process that is started again whenever it ends, until :meth:`end`.
+
+    Parameters
+    ----------
+    name : str
+    command : list of str
+    folder : path
+        Where it runs; what it prints is in ``<name>.txt`` there.
+    environment : dict of str to str
+    reason : callable, optional
+        What the end of its output says of why it gave up; "" where it does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        reason: Callable[[str], str] = lambda text: "",
+    ) -> None:
+        self.name, self._command, self._folder = name, command, folder
+        self._environment, self._reason = environment, reason
+        self._path = folder / f"{name}.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tries, self._next, self._since = 0, 0.0, 0.0
+
+    def died(self) -> bool:
+        """Whether the process has ended by itself since it was started; then it starts again in a while."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        now = time.monotonic()
+        self._tries = 0 if now - self._since > _STEADY else self._tries + 1
+        pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
+        why = self._reason(self._printed()) or f"see {self._path.name}"
+        log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, why, pause)
+        self._process, self._next = None, now + pause
+        return True
+
+    def watch(self) -> None:
+        """Start the process if it does not run and its time has come."""
+        now = time.monotonic()
+        if self._process is None and now >= self._next:
+            with self._path.open("ab") as out:
+                self._process = subprocess.Popen(  # noqa: S603
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    cwd=self._folder,
+                    preexec_fn=end_with_parent,
+                )
+            self._since = now
+            log.info("%s runs as process %d", self.name, self._process.pid)
+
+    def _printed(self) -> str:
+        """The end of what the process printed."""
+        with self._path.open("rb") as file:
+            file.seek(max(self._path.stat().st_size - 4000, 0))
+            return file.read().decode(errors="replace")
+
+    def end(self) -> None:
+        """End the process: politely, then at once."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def restart(self) -> None:
+        """End the process, and start it again when it is next watched."""
+        self.end()
+        self._process = None
+
+
+def tend(children: Sequence[Child], as_one: bool) -> None:
+    """Start again what has ended; where they live ``as_one``, together with the others."""
+    lost = [child for child in children if child.died()]
+    for child in children:
+        if as_one and lost and child not in lost:
+            child.restart()
+        child.watch()
