@@ -25,16 +25,10 @@ Ints = npt.NDArray[np.int64]
 Rows = slice | npt.NDArray[np.int64]
 Work = Callable[..., Mapping[str, Any]]
 W = TypeVar("W", bound=Callable[..., Any])
-
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
-
 _WORK: dict[str, Work] = {}
-_OWN = (
-    "coterie.methods.",
-    "coterie.engines.privacy.",
-    "coterie.deployment.holdout",
-    "coterie.deployment.identifiability",
-)
+_ROOMS = ("methods.", "engines.privacy.", "deployment.holdout", "deployment.identifiability")
+_OWN = tuple(f"coterie.{room}" for room in _ROOMS)
 
 
 def work(function: W) -> W:

@@ -16,7 +16,7 @@ from coterie.deployment.logs import RunLog
 from coterie.deployment.preview import Here
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
-from coterie.engines.retry import said
+from coterie.engines.retry import reasons
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine
@@ -91,7 +91,7 @@ def test_one_reason_of_many_sites_is_said_once(tmp_path):
         Remote(transport(tmp_path), run="r", task=gone, policy=Policy(strict=False, min_clients="all"))
     assert str(found.value).startswith("basel, bern, chur cannot take part (")
     assert str(found.value).count("has no column 'lost'") == 1 and isinstance(found.value, BelowQuorum)
-    assert said({"a": "Site 'a': No.", "b": "lost", "c": "Site 'c': No."}) == "a, c: No; b: lost"
+    assert reasons({"a": "Site 'a': No.", "b": "lost", "c": "Site 'c': No."}) == "a, c: No; b: lost"
 
 
 def test_a_site_that_is_away_may_come_back(tmp_path):

@@ -180,5 +180,5 @@ def test_a_preview_shows_what_leaves_of_rows_that_are_held_out(tmp_path):
     found = preview(homes[0], program, run)
     assert found.ended == ""
     left = {item.work.removeprefix("deployment."): item for item in found.leaving}
-    assert left["held_out:losses"].covers == 6 and left["held_out:losses"].values["losses"] == "float64 (4, 2)"
-    assert left["held_out:baselines"].values == {} and left[""].answers == 2
+    assert left["holdout:losses"].covers == 6 and left["holdout:losses"].values["losses"] == "float64 (4, 2)"
+    assert left["holdout:baselines"].values == {} and left[""].answers == 2

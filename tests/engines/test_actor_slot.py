@@ -38,7 +38,7 @@ def test_an_actor_that_comes_back_waits_for_the_one_that_died(tmp_path):
         import sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from test_seat import ActorSlot, make
+        from test_actor_slot import ActorSlot, make
         slot = ActorSlot()
         slot.open(make, "site 0", Path(sys.argv[1]), {}, {})
         print(1, flush=True)
