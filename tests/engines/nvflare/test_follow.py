@@ -60,7 +60,8 @@ def test_a_job_that_a_site_has_lost_is_ended_and_another_goes_on(tmp_path, monke
     run.mkdir(parents=True)
     server = Jobs(run)
     monkeypatch.setattr(nvflare, "_CHECK", 0.05)
-    monkeypatch.setattr(nvflare.processes, "parent", lambda workspace: 1)
+    monkeypatch.setattr(nvflare, "parent", lambda workspace: 1)
+    monkeypatch.setattr(nvflare.provision, "console", lambda folder: folder)
     monkeypatch.setattr(nvflare, "Operator", lambda folder: server)
     nvflare.carry_out(tmp_path, "r", 20.0, lambda *_: None, lambda *_: None)
     assert server.aborted == ["job1"] and server.submitted == 2
