@@ -11,6 +11,7 @@ import numpy.typing as npt
 from coterie.data.design import INTERCEPT
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError
+from coterie.families import BINOMIAL, family_named
 from coterie.numerics.keyed import uniform, uniform_rows
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def tree(
         Rows of every client, or the smallest and the largest number of them.
     columns : int, default 1
         Standard normal columns ``x1, x2, ...`` beside the intercept.
-    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    family : str, default "gaussian"
+        A name of ``families.FAMILIES``.
     sd_client : float or (p,), default 1.0
         Standard deviations of client coefficients, p = columns + 1.
     sd_cluster : float, or a float or (p,) for each level, default 0.5
@@ -100,7 +102,7 @@ def tree(
         x = _quantile(uniform_rows(seed, f"x{j}", m_ids, 0, counts))
         predictors[f"x{j}"] = x
         eta = eta + theta[index, j] * x
-    data["y"] = _outcome(eta, uniform_rows(seed, "outcome", m_ids, 0, counts), family, sigma)
+    data["y"] = family_named(family).draw(uniform_rows(seed, "outcome", m_ids, 0, counts), eta, sigma)
     truth = {
         "terms": (INTERCEPT, *predictors),
         "root": w,
@@ -171,7 +173,7 @@ def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, 
         "bracket": pd.Categorical.from_codes(home[index], pd.Index(BRACKETS)),
         "recency": recency.astype(np.int64),
         "frequency": frequency.astype(np.int64),
-        "donated": _outcome(eta, uniform_rows(seed, "donated", ids, 0, counts), "binomial", 0.0),
+        "donated": BINOMIAL.draw(uniform_rows(seed, "donated", ids, 0, counts), eta, 0.0),
     }
     truth = {
         "terms": (INTERCEPT, "log(recency)", "log(frequency)"),
@@ -206,8 +208,7 @@ def _log_normal_counts(u: F64, mean: float, sd: float, low: int, high: int) -> I
 def _check(
     clients: int, sizes: list[int], rows: int | tuple[int, int], columns: int, family: str, sigma: float
 ) -> None:
-    if family not in ("gaussian", "binomial", "poisson"):
-        raise CoterieError(f"There is no family '{family}'; use gaussian, binomial or poisson.")
+    family_named(family)
     if clients < 1 or columns < 0 or sigma < 0:
         raise CoterieError("clients must be at least 1, columns and sigma at least 0.")
     low, high = (rows, rows) if isinstance(rows, int) else rows
@@ -244,18 +245,6 @@ def _counts(rows: int | tuple[int, int], ids: U64, seed: int) -> I64:
         return np.full(len(ids), rows, dtype=np.int64)
     low, high = rows
     return (low + np.floor(uniform(seed, "rows", ids, 0, 1)[:, 0] * (high - low + 1))).astype(np.int64)
-
-
-def _outcome(eta: F64, u: F64, family: str, sigma: float) -> npt.NDArray[Any]:
-    if family == "gaussian":
-        return eta + sigma * _quantile(u)
-    if family == "binomial":
-        from scipy.special import expit
-
-        return (u < expit(eta)).astype(np.int64)
-    from scipy.stats import poisson
-
-    return np.asarray(poisson.ppf(u, np.exp(eta)), dtype=np.float64).clip(0).astype(np.int64)
 
 
 def _normals(seed: int, stream: str, ids: U64, n: int) -> F64:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines.inprocess import InProcess
+from coterie.families import GAUSSIAN
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.rounds.certificate import AT, certify, gap, look
 from coterie.methods.rounds.curvature import ask_constants, mu_F
@@ -51,7 +52,7 @@ class Setting:
         """A federation whose clients know the optimum."""
         fed = InProcess(self.glm, self.ties.clusters, seed=seed)
         tree = Tree((np.zeros(CLUSTERS, dtype=np.int64),))
-        certify(fed, GroupedProblem(tree, "gaussian", np.arange(D), None), self.ties)
+        certify(fed, GroupedProblem(tree, GAUSSIAN, np.arange(D), None), self.ties)
         return fed
 
 
@@ -94,7 +95,7 @@ def setting(seed: int = 0) -> Setting:
 def trace(fed: InProcess, plan: Plan, stops: list[int]) -> Curve:
     """Follow a plan; communications are those between clusters, with refreshes, and those of the busiest cluster."""
     rows = []
-    for s in replace(plan.method, look=look("gaussian")).run(fed, stops):
+    for s in replace(plan.method, look=look(GAUSSIAN)).run(fed, stops):
         spoken = s["between"] + s.get("refreshes", 0) + np.max(s["within"])
         rows.append((s["t"], gap(s["seen"]), spoken))
     t, gaps, spoken = np.array(rows, dtype=np.float64).T

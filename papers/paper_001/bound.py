@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.families import GAUSSIAN
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.rounds import l2gd_rates as rates
 from coterie.methods.rounds.certificate import AT, certify, gap, look
@@ -116,7 +117,7 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     squares = np.ones((len(seeds), len(t)))
     for seed in seeds:
         settings.tell(f"{title}: run {seed + 1} of {len(seeds)}")
-        method = AsyncL2GD(ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, look=look("gaussian"))
+        method = AsyncL2GD(ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, look=look(GAUSSIAN))
         for i, state in enumerate(method.run(fed, t[1:].tolist())):
             squares[seed, i + 1] = gap(state["seen"]) ** 2
     ball = rates.ball(chosen.eta, mu, sigma2) / at.start

@@ -14,6 +14,7 @@ from coterie.data.design import INTERCEPT
 from coterie.data.reading import prepare
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
+from coterie.families import BINOMIAL
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.learned_strengths import learn
 from coterie.methods.tree.strength_path import path
@@ -77,7 +78,7 @@ class Data:
         clients, _ = prepare(table, formula, client, (cluster,), "binomial")
         test = split_rows(clients, HELD_OUT, seed)
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-        problem = GroupedProblem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), intercept)
+        problem = GroupedProblem(Tree.of(clients), BINOMIAL, np.arange(len(clients.terms)), intercept)
         return cls(clients.subset(~test), clients.subset(test), problem)
 
     def scores(self, theta: Floats) -> tuple[Floats, Floats]:

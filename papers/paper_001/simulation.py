@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.engines.inprocess import InProcess
+from coterie.families import GAUSSIAN
 from coterie.methods import given_strengths, hierarchical, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints, full
@@ -43,7 +44,7 @@ class Simulation:
         up = Tree() if flat else Tree((np.zeros(int(self.clusters[-1]) + 1, dtype=np.int64),))
         columns = np.arange(self.truth.shape[1])
         fed = InProcess(self.objective, None if flat else self.clusters)
-        return fed, GroupedProblem(up, "gaussian", columns, None)
+        return fed, GroupedProblem(up, GAUSSIAN, columns, None)
 
     def distances(self, theta: Floats) -> Floats:
         """``|theta_i - theta*_i|`` (m,), not squared."""

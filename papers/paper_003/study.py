@@ -17,6 +17,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
+from coterie.families import family_named
 from coterie.numerics.kernels import Floats
 from coterie.objectives.constants import extremes, hessians
 from coterie.objectives.glm import GLM
@@ -88,10 +89,10 @@ class Data:
     def accuracy(self, theta: Floats) -> float:
         """Share of rows that are classified rightly; NaN where there are no classes."""
         c = self.clients
-        if self.family == "gaussian":
-            return float("nan")
         if self.family == "softmax":
             right = self._softmax(0.0).predict(theta) == c.y
+        elif not family_named(self.family).two_classes:
+            return float("nan")
         else:
             right = (np.einsum("ij,ij->i", c.X, theta[c.codes]) > 0.0) == (c.y > 0.5)
         return float(right.sum() / len(c.y))

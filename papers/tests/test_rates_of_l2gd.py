@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.families import GAUSSIAN
 from coterie.methods.rounds import l2gd_rates as rates
 from coterie.methods.rounds.certificate import AT, gap, look
 from coterie.methods.rounds.optimum import optimum
@@ -29,7 +30,7 @@ def small():
 
 def gaps_of(plan, fed, stops):
     """How far from the optimum at every stop."""
-    return [gap(state["seen"]) for state in replace(plan.method, look=look("gaussian")).run(fed, stops)]
+    return [gap(state["seen"]) for state in replace(plan.method, look=look(GAUSSIAN)).run(fed, stops)]
 
 
 @pytest.mark.parametrize("batch", [0, 2])

@@ -52,12 +52,13 @@ from coterie.data.label_columns import (
 )
 from coterie.data.reading import informative_tree
 from coterie.errors import CoterieError, nearest
+from coterie.families import BINOMIAL, FAMILIES, family_named
 from coterie.methods.registry import METHODS
 from coterie.numerics.kernels import Floats
 from coterie.results.compare import Splits
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
-from coterie.results.predict import Nodes, finite_mean, mean
+from coterie.results.predict import Nodes, finite_mean
 from coterie.results.result import FitResult
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
@@ -107,7 +108,8 @@ class _Hierarchical(BaseEstimator):
         if not isinstance(self.random_state, (int, np.integer)):
             raise CoterieError(f"random_state must be a whole number, not {self.random_state!r}.")
         method = self.method
-        told = rows.levels or (self.family == "poisson" and self.fit_intercept) or not rows.single_rows
+        shows = self.fit_intercept and family_named(self.family).overdispersion_shows
+        told = shows or rows.levels or not rows.single_rows
         if method in METHODS and METHODS[method].learns and (len(rows) == 1 or not told):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
         settings = {"weights": None if weights is None else "sample_weight"}
@@ -263,7 +265,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.family == "poisson"
+        tags.target_tags.positive_only = any(f.name == self.family and f.lowest == 0.0 for f in FAMILIES.values())
         return tags
 
     def fit(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> Self:
@@ -288,15 +290,15 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         CoterieError
             A ValueError, for whatever is wrong with the data or the parameters.
         """
-        families = ("gaussian", "poisson")
+        families = [family.name for family in FAMILIES.values() if not family.two_classes]
         if self.family not in families:
             raise CoterieError(
                 f"family must be one of {', '.join(families)}, not {self.family!r}.{nearest(self.family, families)}"
             )
         parts = self._take_apart(X, clients, clusters)
         values = check_array(_outcome(y, parts.X), dtype=np.float64, ensure_2d=False, input_name="y", estimator=self)
-        if self.family == "poisson" and (values < 0).any():
-            raise CoterieError(f"Family poisson needs counts or rates; y is negative in {at_rows(values < 0)}.")
+        if (below := values < (family := family_named(self.family)).lowest).any():
+            raise CoterieError(f"Family {family} needs {family.outcome} or rates; y is negative in {at_rows(below)}.")
         return self._fit(parts, values, _weights(sample_weight, parts.X))
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
@@ -310,14 +312,14 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
             the global ones.
         clusters : like in :meth:`fit`, optional
         """
-        return finite_mean(self.family, self._link(X, clients, clusters))
+        return finite_mean(family_named(self.family), self._link(X, clients, clusters))
 
     def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
         """R squared of predictions; for counts the share of the Poisson deviance that is explained."""
         predicted = self.predict(X, clients, clusters)
-        if self.family == "poisson":
-            return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        if (family := family_named(self.family)).is_quadratic:
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
+        return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=family.deviance_power))
 
 
 class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
@@ -333,7 +335,7 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
         Global coefficients, in the shape that scikit-learn gives them.
     """
 
-    family = "binomial"
+    family = BINOMIAL.name
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -371,13 +373,12 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
 
     def predict_proba(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
         """Probabilities (n, 2) of the classes; see :meth:`HierarchicalRegressor.predict` for unseen clients."""
-        second = mean(self.family, self._link(X, clients, clusters))
+        second = BINOMIAL.mean(self._link(X, clients, clusters))
         return np.column_stack([1.0 - second, second])
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> npt.NDArray[Any]:
         """The likelier class (n,) of every row."""
-        choice = self._link(X, clients, clusters) > 0
-        return np.asarray(self.classes_[choice.astype(np.int64)])
+        return np.asarray(self.classes_[np.int64(self._link(X, clients, clusters) > 0)])
 
     def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
@@ -388,9 +389,8 @@ def _outcome(y: Any, X: Floats) -> npt.NDArray[Any]:
     """One outcome for each row."""
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None")
-    values: npt.NDArray[Any] = column_or_1d(y, warn=True)
-    check_consistent_length(X, values)
-    return values
+    check_consistent_length(X, values := column_or_1d(y, warn=True))
+    return np.asarray(values)
 
 
 def _weights(sample_weight: Any, X: Floats) -> Floats | None:

@@ -43,7 +43,7 @@ def objective(glm: GLM, network: Network, lam, p, theta, Z, prior: Prior | None 
     total = 0.0
     for i, (a, b) in enumerate(zip(glm.starts, glm.stops, strict=True)):
         eta = glm.offset[a:b] + glm.X[a:b] @ theta[i]
-        total += np.sum(glm.weights[a:b] * loss(glm.family, eta, glm.y[a:b]))
+        total += np.sum(glm.weights[a:b] * loss(glm.family.name, eta, glm.y[a:b]))
         if prior is not None:
             total += 0.5 * prior.z[i] * np.sum(Z[i] ** 2)
     penalty = sum(w * np.linalg.norm(Z[i] - Z[j], p) for (i, j), w in zip(network.edges, network.weight, strict=True))
@@ -61,10 +61,10 @@ def by_cvxpy(glm: GLM, network: Network, lam, p, layout: Layout):
     for i, (a, b) in enumerate(zip(glm.starts, glm.stops, strict=True)):
         eta = glm.offset[a:b] + (glm.X[a:b] @ M) @ x + (glm.X[a:b] @ N) @ Z[i]
         y, w = glm.y[a:b], glm.weights[a:b]
-        if glm.family == "gaussian":
+        if glm.family.name == "gaussian":
             total += 0.5 * cp.sum(cp.multiply(w, cp.square(y - eta)))
         else:
-            curve = cp.logistic(eta) if glm.family == "binomial" else cp.exp(eta)
+            curve = cp.logistic(eta) if glm.family.name == "binomial" else cp.exp(eta)
             total += cp.sum(cp.multiply(w, curve)) - (w * y) @ eta
     i, j = network.edges.T
     tied = lam * network.weight @ cp.norm(Z[i] - Z[j], "inf" if p == np.inf else p, axis=1)

@@ -37,8 +37,8 @@ def gradient(glm, batch=0, ids=None, seed=0):
 
     def row(i, r, theta):
         x, at = glm.X[r], glm.offset[r] + glm.X[r] @ theta
-        mean = at if glm.family == "gaussian" else np.exp(at)
-        mean = mean / (1 + mean) if glm.family == "binomial" else mean
+        mean = at if glm.family.is_quadratic else np.exp(at)
+        mean = mean / (1 + mean) if glm.family.two_classes else mean
         return glm.weights[r] * (mean - glm.y[r]) * x
 
     def of(theta, t):

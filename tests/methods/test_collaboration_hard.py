@@ -461,7 +461,7 @@ def gradient_of(o, k, theta, at=None):
     rows = np.arange(o.starts[k], o.stops[k])
     W, n = o.weights[rows].sum(), len(rows)
     rows, scale = (rows, 1.0) if at is None else (rows[at], n / len(at))
-    mean = LINK[o.family](o.X[rows] @ theta + o.offset[rows])
+    mean = LINK[o.family.name](o.X[rows] @ theta + o.offset[rows])
     return scale * (o.weights[rows] * (mean - o.y[rows])) @ o.X[rows] / W
 
 

@@ -26,7 +26,7 @@ def somewhere(search, p, seed, zeros=False):
     x = rng.normal(size=a) * 0.8
     if zeros:
         x[::2] = 0.0
-    return np.concatenate([x, rng.normal(size=p) * 0.3]) if search.setup.family != "gaussian" else x
+    return np.concatenate([x, rng.normal(size=p) * 0.3]) if not search.setup.family.is_quadratic else x
 
 
 def dense_deviance(t, setup, search, x, reml):

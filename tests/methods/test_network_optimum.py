@@ -87,7 +87,7 @@ def test_the_certificate_is_what_it_says(family, p):
 def scores(glm, i, theta):
     rows = slice(glm.starts[i], glm.stops[i])
     eta = glm.offset[rows] + glm.X[rows] @ theta
-    mean = {"gaussian": eta, "binomial": 1 / (1 + np.exp(-eta)), "poisson": np.exp(eta)}[glm.family]
+    mean = {"gaussian": eta, "binomial": 1 / (1 + np.exp(-eta)), "poisson": np.exp(eta)}[glm.family.name]
     return (glm.weights[rows] * (mean - glm.y[rows]))[:, None] * glm.X[rows]
 
 

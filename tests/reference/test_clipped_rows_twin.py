@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
+from coterie.families import FAMILIES
 from coterie.objectives.clipped_rows import clipped_gradients, row_by_row
-from coterie.objectives.glm import FAMILIES, GLM
+from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
 
@@ -34,7 +35,7 @@ def twin(objective, theta, clip, chosen):
                 g = np.outer(x, p / p.sum() - np.eye(3)[objective.y[r]]).ravel() + 0.2 * theta[i]
             else:
                 eta = objective.offset[r] + x @ theta[i]
-                mean = (eta, 1 / (1 + np.exp(-eta)), np.exp(eta))[FAMILIES.index(objective.family)]
+                mean = (eta, 1 / (1 + np.exp(-eta)), np.exp(eta))[objective.family.code]
                 g = (mean - objective.y[r]) * x
             if chosen[at] and np.isfinite(g).all():
                 out[i] += g * min(1.0, clip / max(np.linalg.norm(g), 1e-300))

@@ -38,7 +38,7 @@ def row(o, r, theta):
         "gaussian": lambda: ((o.y[r] - e) ** 2 / 2, e, 1.0),
         "binomial": lambda: (log1p(exp(e)) - o.y[r] * e, 1 / (1 + exp(-e)), exp(e) / (1 + exp(e)) ** 2),
         "poisson": lambda: (exp(e) - o.y[r] * e, exp(e), exp(e)),
-    }[o.family]()
+    }[o.family.name]()
     return value, (mean - o.y[r]) * o.X[r], curved * np.outer(o.X[r], o.X[r])
 
 

@@ -34,7 +34,7 @@ def glm(family="gaussian", d=3, seed=0):
 
 def row_gradient(o, r, theta):
     eta = o.offset[r] + sum(a * b for a, b in zip(o.X[r], theta, strict=True))
-    mean = {"gaussian": lambda e: e, "binomial": lambda e: 1 / (1 + np.exp(-e)), "poisson": np.exp}[o.family](eta)
+    mean = {"gaussian": lambda e: e, "binomial": lambda e: 1 / (1 + np.exp(-e)), "poisson": np.exp}[o.family.name](eta)
     return o.weights[r] * (mean - o.y[r]) * o.X[r]
 
 

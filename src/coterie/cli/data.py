@@ -11,6 +11,7 @@ import typer
 
 from coterie.cli.common import Force, check_table, need_room, ours, place, say, width, wrote
 from coterie.errors import CoterieError
+from coterie.families import DEFAULT
 
 if TYPE_CHECKING:
     from coterie.data.catalog import Entry
@@ -98,7 +99,7 @@ def commands(entry: Entry) -> list[str]:
     words = ["coterie", "fit", f"{entry.name}.csv", "--formula", entry.formula, "--client", entry.client]
     for column in entry.cluster:
         words += ["--cluster", column]
-    if entry.family != "gaussian":
+    if entry.family != DEFAULT:
         words += ["--family", entry.family]
     words += [word for option in re.findall(r"--[a-z-]+ \w+", entry.note) for word in option.split()]
     return [f"coterie data fetch {entry.name}", shlex.join([*words, "--out", f"{entry.name}-model"])]

@@ -32,7 +32,8 @@ from coterie.data.labels import Coded, encode
 from coterie.data.remarks import signs, spellings
 from coterie.data.spelling import remarks
 from coterie.data.table import to_pandas
-from coterie.errors import CoterieError, NoRows, listed, nearest
+from coterie.errors import CoterieError, NoRows
+from coterie.families import Family, family_named, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +41,7 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-FAMILIES = ("gaussian", "binomial", "poisson")
 _BY_HAND = "Correct these rows, or leave them out of the table."
-COUNTS = 1e10
-"""Largest count: above, a likelihood's digits are lost to rounding."""
 
 
 def prepare(
@@ -70,7 +68,8 @@ def prepare(
         The column that says whose row it is.
     cluster : str or sequence of str, optional
         Columns of known clusters of clients, fine to coarse.
-    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    family : str, default "gaussian"
+        A name of ``families.FAMILIES``.
     offset : str, optional
         A column that is added to the linear predictor as it is.
     weights : str, optional
@@ -129,7 +128,7 @@ def prepare(
             design.need_variety()
         X, _ = design.matrices(table, outcome=False, rows=take)
         y = design.read_outcome(table, take)
-        notes += more + check_outcome(y, family, design.outcome, rows, design.outcome_levels, part)
+        notes += more + check_outcome(y, family_named(family), design.outcome, rows, design.outcome_levels, part)
     weigh = np.ones(len(y)) if weights is None else _numbers(table, weights, rows)
     clients = tree.clients(
         X,
@@ -157,8 +156,7 @@ def _mentioning(dropped: Sequence[str]) -> Iterator[None]:
 
 def check_choices(family: str, missing: str) -> None:
     """A CoterieError for a family, or a way with missing values, that there is not."""
-    if family not in FAMILIES:
-        raise CoterieError(f"There is no family '{family}'; use {' or '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    family_named(family)
     if missing not in ("error", "drop"):
         raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
 
@@ -277,7 +275,7 @@ def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Co
 
 def check_outcome(
     y: F64,
-    family: str,
+    family: Family,
     name: str,
     rows: I64 | None = None,
     levels: tuple[str, str] | None = None,
@@ -289,7 +287,7 @@ def check_outcome(
     ----------
     y : (n,) float64
         Finite values.
-    family : str
+    family : Family
     name : str
         The outcome, for messages.
     rows : (n,) int64, optional
@@ -310,31 +308,12 @@ def check_outcome(
 
     if not np.isfinite(y).all():
         raise CoterieError(f"The outcome '{name}' is not a finite number in {where(~np.isfinite(y))}. {_BY_HAND}")
-    if family == "binomial":
-        bad = (y != 0) & (y != 1)
-        if bad.any():
-            raise CoterieError(
-                f"Family binomial needs an outcome of 0 and 1, or text with two values; '{name}' has "
-                f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}. "
-                "Recode it, or use another family."
-            )
-    elif levels is not None:
+    if levels is not None and not family.two_classes:
         raise CoterieError(
             f"The outcome '{name}' is text ({levels[0]!r} and {levels[1]!r}); family {family} needs numbers. "
-            "Use family binomial."
+            f"Use family {names_of(lambda f: f.two_classes)}."
         )
-    if family == "poisson":
-        bad = (y < 0) | (y != np.floor(y))
-        if bad.any():
-            raise CoterieError(
-                f"Family poisson needs counts (0, 1, 2, ...); '{name}' has "
-                f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}."
-            )
-        if y.max() > COUNTS:
-            raise CoterieError(
-                f"The outcome '{name}' has counts up to {y.max():.3g}, too large to be counted one by one: divide by a "
-                "round number, or use family gaussian."
-            )
+    family.check(y, name, where)
     notes = [] if constant else _two_valued(y, family, name)
     if not constant and y.min() == y.max():
         value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"
@@ -342,16 +321,17 @@ def check_outcome(
     return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else notes
 
 
-def _two_valued(y: F64, family: str, name: str) -> list[str]:
+def _two_valued(y: F64, family: Family, name: str) -> list[str]:
     """What to say of an outcome of yes or no, or of counts, that a straight line is fitted to."""
-    if family != "gaussian" or len(y) < 4:
+    if not family.any_number or len(y) < 4:
         return []
     low, high = float(y.min()), float(y.max())
     if low < high and np.all((y == low) | (y == high)):
         code = "" if (low, high) == (0.0, 1.0) else " with values of 0 and 1"
+        other = names_of(lambda f: f.two_classes)
         return [
-            f"The outcome '{name}' has two values, {low:g} and {high:g}, and family gaussian fits a straight line to "
-            f"them: if they stand for no and yes, use family binomial (--family binomial){code}."
+            f"The outcome '{name}' has two values, {low:g} and {high:g}, and family {family} fits a straight line to "
+            f"them: if they stand for no and yes, use family {other} (--family {other}){code}."
         ]
     return []
 

@@ -21,6 +21,7 @@ from coterie.data.formula import Parsed, parse
 from coterie.deployment.disclosure import RULES, Disclosure
 from coterie.deployment.schema import Schema, disagreements, excluded
 from coterie.errors import CoterieError, listed, shortened
+from coterie.families import family_named, names_of
 
 ORDER = 5
 """Most columns of an interaction."""
@@ -87,10 +88,13 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
 def _outcome(parsed: Parsed, agreed: Schema, task: Mapping[str, Any]) -> None:
     """Raise for an outcome that cannot be one of the family, by the schema."""
     text = agreed.columns[parsed.outcome].levels if parsed.plain_outcome else ()
-    if text and task["family"] != "binomial":
-        raise CoterieError(f"The outcome '{parsed.outcome}' is a category: it needs the family binomial.")
-    if not parsed.plain_outcome and task["family"] != "gaussian":
-        raise CoterieError("A computed outcome needs the family gaussian here.")
+    family = family_named(task["family"])
+    if text and not family.two_classes:
+        raise CoterieError(
+            f"The outcome '{parsed.outcome}' is a category: it needs the family {names_of(lambda f: f.two_classes)}."
+        )
+    if not parsed.plain_outcome and not family.any_number:
+        raise CoterieError(f"A computed outcome needs the family {names_of(lambda f: f.any_number)} here.")
 
 
 def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:

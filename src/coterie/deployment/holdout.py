@@ -305,7 +305,7 @@ def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Sp
 
 def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:
     """Fit every client alone and all together: the parameters of all (p,), and where clients find their own."""
-    if problem.family != "gaussian":
+    if not problem.family.is_quadratic:
         return local.fit(fed, problem).root, {}
     root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
     setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)

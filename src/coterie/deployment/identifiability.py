@@ -11,6 +11,7 @@ from coterie.data.design import INTERCEPT
 from coterie.data.identify import Facts, constant_within, far_from_zero, shared_terms
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
+from coterie.families import family_named
 from coterie.federation import Site, work
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
@@ -72,7 +73,9 @@ def problem(
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
     tree = Tree(tuple(level.parent for level in fed.participants.levels))
     return (
-        GroupedProblem(tree, family, np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0),
+        GroupedProblem(
+            tree, family_named(family), np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0
+        ),
         names,
         (float(sums["weight"]) / float(sums["rows"])),
     )

@@ -16,6 +16,7 @@ from coterie.deployment.program import CHECK, Program
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError, listed, nearest, shortened
+from coterie.families import DEFAULT
 from coterie.methods.training import TRAINERS, trainer
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def _table(folder: Path, program: Program) -> None:
     from coterie.data.reading import check_choices
 
     task = program.task
-    check_choices(task.get("family", "gaussian"), task.get("missing", "error"))
+    check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
     if "formula" not in task or not (folder / SCHEMA).exists():
         return
     schema = Schema.read(folder / SCHEMA)

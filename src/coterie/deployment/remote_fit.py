@@ -17,11 +17,11 @@ from coterie.deployment.program import Program
 from coterie.deployment.schema import Schema
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
+from coterie.families import DEFAULT, family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS
 from coterie.results.compare import Splits
 from coterie.results.fitting import model_of, versions
-from coterie.results.metrics import LOSSES
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import aligned
@@ -99,7 +99,7 @@ def fit(
         client_gains=pd.DataFrame(),
         recommended=name,
         reason="",
-        loss=LOSSES[family],
+        loss=family_named(family).loss,
         notes=notes,
         ledger=ledger | {"seconds": perf_counter() - start},
         settings=settings,
@@ -136,7 +136,7 @@ def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any]
     given = _checked(name, program.options, seed)
     shared = given.get("shared", ())
     options = Options(
-        family=task.get("family", "gaussian"),
+        family=task.get("family", DEFAULT),
         shared=(shared,) if isinstance(shared, str) else tuple(shared),
         covariance=given.get("covariance", "auto"),
         method=name,

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from coterie.data.columns import at_rows, find_levels, need, read_numbers
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text
-from coterie.data.reading import COUNTS
 from coterie.data.spelling import remarks
 from coterie.deployment.formula_grammar import LARGEST
 from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Column, Schema
 from coterie.errors import CoterieError, listed
+from coterie.families import Family, family_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +170,7 @@ def usable_rows(
             number = np.abs(np.array(read_numbers(table[name]), dtype=np.float64)) <= LARGEST
         has = number if own.columns[name].type == "number" else table[name].notna().to_numpy()
         without(~has, f"column '{name}' has no value (complete)")
-    for name, bad in _unfit(found, parsed.outcome, task["family"], weights):
+    for name, bad in _unfit(found, parsed.outcome, family_named(task["family"]), weights):
         without(bad & rows, f"column '{name}' does not fit its role")
     for name, values in found.items():
         if values.dtype.kind == "f":  # what is left out is no reason to refuse either
@@ -179,13 +179,11 @@ def usable_rows(
     return pd.DataFrame(found), rows, said
 
 
-def _unfit(found: dict[str, Any], outcome: str, family: str, weights: str | None) -> list[tuple[str, Mask]]:
+def _unfit(found: dict[str, Any], outcome: str, family: Family, weights: str | None) -> list[tuple[str, Mask]]:
     """Rows whose outcome is none of the family, and those without a weight."""
     wrong, y = [], found.get(outcome)
-    if y is not None and y.dtype.kind == "f" and family == "binomial":
-        wrong.append((outcome, (y != 0.0) & (y != 1.0)))
-    if y is not None and y.dtype.kind == "f" and family == "poisson":
-        wrong.append((outcome, (y < 0.0) | (y != np.floor(y)) | (y > COUNTS)))
+    if y is not None and y.dtype.kind == "f":
+        wrong.append((outcome, ~family.possible(y) | (y > family.largest)))
     return wrong + ([] if weights is None else [(weights, found[weights] <= 0.0)])
 
 

@@ -25,11 +25,12 @@ from coterie.deployment.releases import Behind
 from coterie.deployment.schema import Schema
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
+from coterie.families import DEFAULT
 from coterie.federation import find_work
 
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
-    "formula": None, "family": "gaussian", "client": None, "cluster": (), "offset": None, "weights": None,
+    "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
 _FORM = 3
@@ -145,7 +146,7 @@ def nothing(task: Mapping[str, Any], note: str) -> Holding:
     from coterie.objectives.glm import GLM
 
     none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
-    objective = GLM(np.empty((0, 1)), none, none, none, whole, whole, "gaussian")
+    objective = GLM(np.empty((0, 1)), none, none, none, whole, whole)
     return Holding(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
 
 

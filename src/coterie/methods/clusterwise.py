@@ -32,7 +32,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     p, k = len(everyone.root), problem.tree.sizes[0]
     flat = Tree((np.zeros(k, dtype=np.int64),))
     setup = prepare(fed, flat, problem.family, np.arange(p), problem.intercept, problem.basis)
-    if problem.family == "gaussian":
+    if problem.family.is_quadratic:
         fitted = _least_squares(fed, setup, everyone)
     else:
         L = [np.zeros((1, p, p)), weak(setup)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import finish, ridge
@@ -23,7 +24,7 @@ class GroupedProblem:
     Attributes
     ----------
     tree : Tree
-    family : str
+    family : Family or str
     personal : (q,) int64
         Columns that may differ between clients.
     intercept : int or None
@@ -35,22 +36,24 @@ class GroupedProblem:
     """
 
     tree: Tree
-    family: str
+    family: Family
     personal: Ints
     intercept: int | None
     single_rows: bool = False
     basis: Basis | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", family_named(self.family))
+
     @property
     def straying(self) -> Ints:
         """Personal columns in which how far clients stray from their cluster can be told from the noise of rows.
 
-        With one row for each client only counts tell, and of their intercepts: Poisson's noise has no variance of its
-        own, while a Gaussian residual takes up what clients differ by, and a 0 or 1 alone does not scatter.
+        With one row for each client only families whose overdispersion shows tell, and of their intercepts.
         """
         if not self.single_rows:
             return self.personal
-        return np.asarray(self.personal[(self.personal == self.intercept) & (self.family == "poisson")])
+        return np.asarray(self.personal[(self.personal == self.intercept) & self.family.overdispersion_shows])
 
     @property
     def learnable(self) -> bool:

@@ -49,7 +49,7 @@ def given(
     setup = prepare(fed, *about)
     L, stray = factors(fed, setup, gamma, lam, alpha)
     s = solve(fed, setup, L, stray=stray)
-    sigma2 = setup.residual(s.value) / setup.rows if problem.family == "gaussian" else 1.0
+    sigma2 = setup.residual(s.value) / setup.rows if problem.family.has_dispersion else 1.0
     return collect(fed, setup, s, L, sigma2, stray=stray)
 
 

@@ -44,7 +44,7 @@ def fit(
     residual : {"common", "by-client"}, default "common"
         One residual variance, or one for each client (Gaussian), learned after the structure of D is chosen.
     """
-    reml = reml and problem.family == "gaussian"
+    reml = reml and problem.family.has_dispersion
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)
     tried: dict[str, float] = {}
@@ -68,14 +68,14 @@ def fit(
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
     logs = 0.0
-    if residual == "by-client" and problem.family == "gaussian":
+    if residual == "by-client" and problem.family.has_dispersion:
         state, logs = residuals.alternate(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
     if reml and setup.basis is not None:
         units += float(np.linalg.slogdet(setup.basis.matrix)[1])
-    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family == "gaussian" else 0.0)
+    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family.is_quadratic else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if problem.single_rows:
@@ -86,7 +86,7 @@ def fit(
         and (covariance == "auto" or search.structures[0].name == "full")
     ):
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
-    if residual == "by-client" and problem.family == "gaussian":
+    if residual == "by-client" and problem.family.has_dispersion:
         each = require_all_replies(fed.ask(residuals.own_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}

@@ -65,7 +65,7 @@ def fit(
     else:
         L, extra["stray"] = factors(fed, setup, gamma, lam, alpha)  # type: ignore[arg-type]
         s = solve(fed, setup, L, **extra)
-        sigma2 = setup.residual(s.value) / setup.dof(reml=True) if problem.family == "gaussian" else 1.0
+        sigma2 = setup.residual(s.value) / setup.dof(reml=True) if problem.family.has_dispersion else 1.0
         root, C = s.positions.at[-1][0], s.inverse
     slopes = problem.personal[[j != problem.intercept for j in problem.personal]]
     standard = setup.table / setup.units[:, None]

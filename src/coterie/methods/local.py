@@ -8,7 +8,6 @@ from coterie.federation import Federation, Site, work
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
 from coterie.numerics.kernels import Floats, full, pack
@@ -53,8 +52,8 @@ def minimum_norm(A: Floats, b: Floats, table: Floats, origin: Floats) -> tuple[F
 
 
 def weak(setup: Setup) -> Floats:
-    """The factor (1, p, p) of a prior of ``WEAK`` standard units for each coefficient of the table."""
-    return np.asarray(WEAK * (setup.deviation * setup.units)[None], dtype=np.float64)
+    """The factor (1, p, p) of the family's prior standard deviation for each coefficient of the table."""
+    return np.asarray(setup.family.prior_sd * (setup.deviation * setup.units)[None], dtype=np.float64)
 
 
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
@@ -65,7 +64,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     everyone = pooled.fit(fed, problem)
     p = len(everyone.root)
     setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept, problem.basis)
-    if problem.family == "gaussian":
+    if problem.family.is_quadratic:
         sums = require_all_replies(fed.total(least_squares, table=setup.table, origin=setup.origin))
         own, sigma2 = (
             require_all_replies(fed.ask(reveal)),

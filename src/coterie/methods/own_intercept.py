@@ -8,7 +8,6 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
-from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, full, pack
@@ -21,10 +20,14 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Slopes from all rows; intercepts free (Gaussian), or held weakly so that a client of one class stays finite."""
     z = np.array([problem.intercept], dtype=np.int64)
     setup = prepare(fed, problem.tree, problem.family, z, problem.intercept, problem.basis)
-    gaussian = problem.family == "gaussian"
-    L = [np.full((1, 1, 1), FREE if gaussian else WEAK)] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
+    family = problem.family
+    L = [np.full((1, 1, 1), min(family.prior_sd, FREE))] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     s = solve(fed, setup, L)
-    sigma2 = setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0) if gaussian else 1.0
+    sigma2 = (
+        setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
+        if family.has_dispersion
+        else 1.0
+    )
     fitted = collect(fed, setup, s, L, sigma2, needed=True)
     centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)

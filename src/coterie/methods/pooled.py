@@ -18,9 +18,9 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept, problem.basis)
     L = [np.zeros((1, 0, 0))] * (1 + len(problem.tree.parents))
     s = solve(fed, setup, L)
-    gaussian = problem.family == "gaussian"
-    value = setup.residual(s.value) if gaussian else s.value
-    sigma2 = value / max(setup.rows - setup.p, 1.0) if gaussian else 1.0
-    spread = setup.rows * np.log(2.0 * np.pi * value / setup.rows) + setup.rows if gaussian else value
-    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if gaussian else 0.0)
+    profiled = problem.family.is_quadratic
+    value = setup.residual(s.value) if profiled else s.value
+    sigma2 = value / max(setup.rows - setup.p, 1.0) if profiled else 1.0
+    spread = setup.rows * np.log(2.0 * np.pi * value / setup.rows) + setup.rows if profiled else value
+    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if profiled else 0.0)
     return replace(collect(fed, setup, s, L, sigma2), log_likelihood=float(-0.5 * spread - constant))

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, full, kernel, pack, reading
-from coterie.objectives.glm import BINOMIAL, GLM, POISSON, Data, point
+from coterie.objectives.glm import GLM, Data, point
 from coterie.objectives.quadratic import Quadratic
 
 SAFETY = 2.0
@@ -57,11 +57,12 @@ def _weighed(
     theta: Floats,
     most: bool,
     counts: bool,
+    bound: float,
 ) -> tuple[Floats, Floats]:
     """Packed ``X' diag(w v) X`` (m, P) and ``n max w v |x|^2`` (m,).
 
-    v is the curvature at theta, or (``most``) what it does not exceed in the region of ``Constants``, where ``counts``
-    stand in for means at theta.
+    v is the curvature at theta, or (``most``) what it does not exceed: ``bound``, or where that is infinite, what holds
+    in the region of ``Constants``, where ``counts`` stand in for means at theta.
     """
     family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
@@ -73,10 +74,10 @@ def _weighed(
                 eta += X[r, j] * theta[i, j]
                 square += X[r, j] * X[r, j]
             v = point(family, eta, y[r])[2]
-            if most and family == BINOMIAL:
-                v = 0.25
-            elif most and family == POISSON:
-                v = SAFETY * max(y[r] if counts else v, np.exp(offset[r]))
+            if most and bound < np.inf:
+                v = bound
+            elif most:
+                v = SAFETY * max(y[r] if counts else v, point(family, offset[r], y[r])[2])
             v *= weights[r]
             largest[i] = max(largest[i], v * square)
             at = 0
@@ -151,12 +152,13 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
     if not isinstance(objective, GLM):
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
-    A, largest = _weighed(objective.compiled, at, True, theta is None)
+    A, largest = _weighed(objective.compiled, at, True, theta is None, objective.family.curvature_bound)
     if not (np.isfinite(A).all() and np.isfinite(largest).all()):
         raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
     low, high = extremes(A)
-    exact = (objective.family == "gaussian") & (objective.counts >= objective.p)
-    return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, objective.family == "poisson")
+    exact = objective.family.is_quadratic & (objective.counts >= objective.p)
+    local = not np.isfinite(objective.family.curvature_bound)
+    return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, local)
 
 
 def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
@@ -168,7 +170,7 @@ def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
         return pack(objective.hessian())
     if not isinstance(objective, GLM):
         raise CoterieError(f"{type(objective).__name__} has no Hessians: give mu.")
-    return _weighed(objective.compiled, np.ascontiguousarray(theta), most, False)[0]
+    return _weighed(objective.compiled, np.ascontiguousarray(theta), most, False, objective.family.curvature_bound)[0]
 
 
 def squares(objective: Any, theta: Floats) -> tuple[Floats, Floats]:

@@ -1,38 +1,24 @@
 """Generalised linear models of many clients: negative log-likelihoods, their derivatives, and modes under a prior.
 
-Rows are sorted by client; client i owns rows ``starts[i]:stops[i]``. Families: Gaussian (identity), binomial (logit),
-Poisson (log). Every kernel runs through one client at a time, so that its block stays in cache.
+Rows are sorted by client; client i owns rows ``starts[i]:stops[i]``. Every kernel runs through one
+client at a time, so that its block stays in cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import lgamma
 
 import numpy as np
 
+from coterie.families import GAUSSIAN, Family, constant, derivatives, family_named
 from coterie.numerics.kernels import Floats, Ints, cholesky, kernel, reading
 
 Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
-"""A family's number, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
+"""A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
 
-FAMILIES = ("gaussian", "binomial", "poisson")
-GAUSSIAN, BINOMIAL, POISSON = 0, 1, 2
-
-
-@kernel
-def point(family: int, eta: float, y: float) -> tuple[float, float, float, float]:
-    """Loss (without terms in y alone), score y - mean, curvature and its derivative, at one linear predictor."""
-    if family == GAUSSIAN:
-        return 0.5 * (y - eta) * (y - eta), y - eta, 1.0, 0.0
-    if family == BINOMIAL:
-        e = np.exp(-abs(eta))
-        mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
-        v = e / ((1.0 + e) * (1.0 + e))
-        return max(eta, 0.0) + np.log1p(e) - y * eta, y - mu, v, v * (1.0 - 2.0 * mu)
-    mu = np.exp(eta)
-    return mu - y * eta, y - mu, mu, mu
+point = kernel(derivatives)
+_constant = kernel(constant)
 
 
 @kernel
@@ -288,10 +274,7 @@ def _constants(family: int, y: Floats, weights: Floats, starts: Ints, stops: Int
     out = np.zeros(starts.shape[0])
     for i in range(out.shape[0]):
         for r in range(starts[i], stops[i]):
-            if family == GAUSSIAN and weights[r] > 0.0:
-                out[i] += 0.5 * (np.log(2.0 * np.pi) - np.log(weights[r]))
-            elif family == POISSON:
-                out[i] += weights[r] * lgamma(y[r] + 1.0)
+            out[i] += _constant(family, y[r], weights[r])
     return out
 
 
@@ -305,7 +288,7 @@ class GLM:
         Rows sorted by client.
     starts, stops : (m,)
         Row range of every client.
-    family : {"gaussian", "binomial", "poisson"}
+    family : Family or str
 
     Notes
     -----
@@ -318,7 +301,10 @@ class GLM:
     weights: Floats
     starts: Ints
     stops: Ints
-    family: str = "gaussian"
+    family: Family = GAUSSIAN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", family_named(self.family))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -348,7 +334,7 @@ class GLM:
 
     @property
     def _code(self) -> int:
-        return FAMILIES.index(self.family)
+        return self.family.code
 
     @property
     def compiled(self) -> Data:

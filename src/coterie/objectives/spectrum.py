@@ -53,7 +53,7 @@ def ranks(objective: Any) -> Ints:
     """The rank of every client's quadratic at most, (m,); 0 where steps have no closed form."""
     if isinstance(objective, Quadratic):
         return np.full(len(objective), objective.dim)
-    if isinstance(objective, GLM) and objective.family == "gaussian":
+    if isinstance(objective, GLM) and objective.family.is_quadratic:
         return np.minimum(objective.counts, objective.dim)
     return np.zeros(len(objective), dtype=np.int64)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.families import family_named
 from coterie.results.compare import may_be_as_good
 from coterie.results.metrics import less, median_ratio
 from coterie.results.predict import Nodes
@@ -248,12 +249,12 @@ def term_name(term: Any) -> str:
 
 
 def _residual_sentence(result: FitResult) -> list[str]:
-    if result.family == "gaussian":
+    family = family_named(result.family)
+    if family.has_dispersion:
         sd = number(float(np.sqrt(result.model.sigma2)))
         client = one(result.model.client_name)
         return [f"Within a {client}, outcomes scatter around its model with a standard deviation of {sd}."]
-    scale = "log odds" if result.family == "binomial" else "logarithm of the mean"
-    return [f"Standard deviations are on the scale of the {scale}."]
+    return [f"Standard deviations are on the scale of the {family.predictor}."]
 
 
 def plain_text(value: Any) -> str:

@@ -19,6 +19,7 @@ from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
+from coterie.families import family_named
 from coterie.methods.collaboration.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
@@ -27,13 +28,11 @@ from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.numerics.kernels import Floats
 from coterie.relations.clusters import Tree
 from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
-from coterie.results.metrics import LOSSES, objective
+from coterie.results.metrics import objective
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCALE = {"gaussian": 2.0, "binomial": 1.0, "poisson": 2.0}
-"""Held-out loss over negative log-likelihood: squared errors and deviances are twice as large."""
 ENOUGH = 3
 """Splits from which a client's gain gets an interval of its own."""
 
@@ -119,7 +118,8 @@ def advise(
         The column that says whose row it is.
     cluster : str or sequence of str, optional
         Columns of known clusters, fine to coarse: clients are then expected to resemble those of their finest cluster.
-    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    family : str, default "gaussian"
+        A name of ``families.FAMILIES``.
     collaborators : int, default 10
         Collaborators of a client at most.
     within : {"all", "cluster"}, default "all"
@@ -159,7 +159,7 @@ def advise(
         raise CoterieError(trouble)
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
-    problem = GroupedProblem(Tree.of(clients), family, np.arange(clients.X.shape[1]), None)
+    problem = GroupedProblem(Tree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
     together = Together(problem, int(collaborators), within == "cluster", asked)
     STARTING.get()()
     choice, _, held = together.choice(clients)
@@ -169,7 +169,7 @@ def advise(
     settings |= {"test_fraction": float(test_fraction), "offset": offset, "weights": weights, "missing": missing}
     settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": list(clients.notes)}
     evidence = found.table()
-    return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, LOSSES[family], settings)
+    return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, problem.family.loss, settings)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Together:
 
     def alone(self, clients: Clients) -> Estimates:
         """Models of clients' own rows under the same prior."""
-        if self.problem.family == "gaussian" and self.options.prior in ("auto", "none"):
+        if not self.problem.family.needs_prior and self.options.prior in ("auto", "none"):
             return run("local", clients, self.problem, {})[0]
         return run_alone("weighted-averaging", clients, self.problem, {"rounds": {"prior": self.options.prior}})
 
@@ -235,7 +235,7 @@ class Measured:
 
         def fit(train: Clients) -> Estimates:
             choice, fitted, _ = together.choice(train)
-            predicted[:] += SCALE[family] * choice.gain / splits.count
+            predicted[:] += family.loss_factor * choice.gain / splits.count
             return fitted
 
         fits = {"local": together.alone, "pooled": lambda train: run("pooled", train, together.problem, {})[0]}

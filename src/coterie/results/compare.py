@@ -16,6 +16,7 @@ from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
+from coterie.families import Family
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.registry import METHODS, Method
@@ -23,7 +24,7 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import Tree
-from coterie.results.metrics import LOSSES, bootstrap, client_losses, less, median_ratio, objective
+from coterie.results.metrics import bootstrap, client_losses, less, median_ratio, objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +91,7 @@ def run(
         clients = replace(clients, X=clients.X @ problem.basis.matrix)
     here = None if method.flat else clients.clusters
     block = BLOCK
-    if problem.family != "gaussian":  # whose work is by rows in every exchange
+    if not problem.family.is_quadratic:  # whose work is by rows in every exchange
         block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
     seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
     fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
@@ -112,7 +113,7 @@ class Evidence:
         Weights and numbers of the rows tested on, over all splits.
     seconds : dict of float
         Time of a method's quickest fit (the first may have had to compile its kernels).
-    family : str
+    family : Family
     seed : int
         Of the splits and of the bootstrap.
     clustered : bool
@@ -126,7 +127,7 @@ class Evidence:
     weight: Floats
     rows: Floats
     seconds: dict[str, float]
-    family: str
+    family: Family
     seed: int = 0
     clustered: bool = False
     alike: dict[str, Floats] = field(default_factory=dict)
@@ -211,7 +212,7 @@ class Evidence:
         text = "It has"
         if best != recommended:
             text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
-        text += f" the lowest held-out {LOSSES[self.family]} over rows ({each[best]:.4g}"
+        text += f" the lowest held-out {self.family.loss} over rows ({each[best]:.4g}"
         against = f", against {_joined(others)}" if others else ""
         text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
         text += self._of_median(recommended)
@@ -232,7 +233,7 @@ class Evidence:
         if np.isnan(ratio):
             return ""
         model = "one model for all" if other == "pooled" else "a model of its own"
-        return f" The median client has {less(ratio, 1.0, LOSSES[self.family])} than with {model}."
+        return f" The median client has {less(ratio, 1.0, self.family.loss)} than with {model}."
 
 
 def has_clusters(name: str) -> bool:
@@ -253,7 +254,7 @@ def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
 
 def evaluate(
     clients: Clients,
-    family: str,
+    family: Family,
     fits: Mapping[str, Fit],
     splits: Splits,
     counted: Bools | None = None,

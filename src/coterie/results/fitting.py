@@ -15,6 +15,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identify import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
+from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS, applicable
 from coterie.methods.tree.setup import Basis
@@ -22,7 +23,6 @@ from coterie.relations.clusters import Tree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
 from coterie.results.compare import STARTING, Evidence, evaluate, run, run_alone
-from coterie.results.metrics import LOSSES
 from coterie.results.model import Model
 from coterie.results.networks import chosen, described
 from coterie.results.options import Options
@@ -116,7 +116,7 @@ class Fitting:
         basis = None
         if (matrix := orthogonal_columns(clients, personal)) is not None:
             basis = Basis.of(clients.X, matrix, intercept)
-        return GroupedProblem(Tree.of(clients), options.family, personal, intercept, single, basis), auto
+        return GroupedProblem(Tree.of(clients), family_named(options.family), personal, intercept, single, basis), auto
 
     def choose(self, problem: GroupedProblem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
         """The evidence, the method to fit, and why."""
@@ -145,7 +145,7 @@ class Fitting:
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         held = [n for n in names if METHODS[n].corrected is not None and self.has_prior()]
         alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds}) for n in held}
-        evidence = evaluate(clients, options.family, fits, options.splits, self.counted(), alike)
+        evidence = evaluate(clients, problem.family, fits, options.splits, self.counted(), alike)
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.recommended()
@@ -154,7 +154,7 @@ class Fitting:
     def has_prior(self) -> bool:
         """Whether main clients are pulled to the pooled model, as `local` is not."""
         asked = self.options.rounds.get("prior", "auto")
-        return self.options.family != "gaussian" if asked == "auto" else asked not in ("none", 0)
+        return family_named(self.options.family).needs_prior if asked == "auto" else asked not in ("none", 0)
 
     def untested(self, evidence: Evidence) -> int:
         """Held-out rows that terms learned from the training rows cannot be computed for."""
@@ -225,7 +225,7 @@ class Fitting:
             client_gains=gains,
             recommended=recommended,
             reason=reason,
-            loss=LOSSES[options.family],
+            loss=problem.family.loss,
             notes=sentences,
             ledger=ledger,
             settings=self.settings | chosen,
@@ -242,7 +242,7 @@ def model_of(name: str, clients: Clients, problem: GroupedProblem, fitted: Estim
     levels = () if flat else clients.levels
     return Model(
         method=name,
-        family=problem.family,
+        family=problem.family.name,
         terms=clients.terms,
         client_name=clients.name,
         labels=clients.labels,

@@ -5,34 +5,30 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import xlogy
 
 from coterie.data.clients import Clients
+from coterie.families import Family, family_named
 from coterie.numerics.kernels import Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
 
-LOSSES = {"gaussian": "squared error", "binomial": "log loss", "poisson": "Poisson deviance"}
 
-
-def objective(clients: Clients | GLM, family: str) -> GLM:
+def objective(clients: Clients | GLM, family: Family | str) -> GLM:
     """The clients' rows as an objective, without a copy."""
     c = clients
-    return GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family)
+    return GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family_named(family))
 
 
-def client_losses(clients: Clients | GLM, family: str, theta: Floats) -> Floats:
-    """Sum of the rows' losses for every client at its parameters theta (m, p); see ``LOSSES`` for which.
+def client_losses(clients: Clients | GLM, family: Family | str, theta: Floats) -> Floats:
+    """Sum of the rows' losses, times their weights, for every client at its parameters theta (m, p).
 
-    Squared error, log loss, or Poisson deviance, times the row weights.
+    The loss is the one that the family names: squared error, log loss, or a deviance.
     """
+    family = family_named(family)
     losses = objective(clients, family).losses(np.ones(clients.X.shape[1]), np.ascontiguousarray(theta))
-    if family == "gaussian":
-        return 2.0 * losses
-    if family == "poisson":
-        saturated = clients.weights * (clients.y - xlogy(clients.y, clients.y))
-        losses = 2.0 * (losses - totals(saturated, clients.starts, clients.stops))
-    return losses
+    if family.saturated is not None:
+        losses = losses - totals(clients.weights * family.saturated(clients.y), clients.starts, clients.stops)
+    return family.loss_factor * losses
 
 
 def median_ratio(best: Floats, other: Floats) -> float:

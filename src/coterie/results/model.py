@@ -21,7 +21,7 @@ class Model:
     method : str
         "local", "pooled", "own-intercept", "clusterwise", "single-cluster" or "hierarchical".
     family : str
-        "gaussian", "binomial" or "poisson".
+        A name of ``families.FAMILIES``.
     terms : tuple of str, (p,)
     client_name : str
         The client column.

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
+from coterie.families import Family
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.options import HELD_OUT, Asked
@@ -156,5 +157,5 @@ def described(
     return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges if value < np.inf]}
 
 
-def _loss(held: Clients, family: str, theta: Floats) -> float:
+def _loss(held: Clients, family: Family, theta: Floats) -> float:
     return float(client_losses(held, family, theta).sum())

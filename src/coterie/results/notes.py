@@ -39,15 +39,14 @@ def before(clients: Clients, problem: GroupedProblem, auto_shared: list[str], as
             notes.append(
                 f"There is one {level.name} only ({level.labels[0]}): a variance between them is not identified."
             )
-    if problem.family != "gaussian" and not problem.single_rows and len(clients.y):
+    if problem.family.boundary and not problem.single_rows and len(clients.y):
         high = np.maximum.reduceat(clients.y, clients.starts)
-        low = np.minimum.reduceat(clients.y, clients.starts) if problem.family == "binomial" else np.zeros(len(high))
-        single = int(np.sum(low == high))
-        what = "outcomes of one class only" if problem.family == "binomial" else "counts of 0 only"
+        low = np.minimum.reduceat(clients.y, clients.starts)
+        single = int(np.sum((low == high) & np.isin(high, problem.family.boundary)))
         if single:
             notes.append(
-                f"{single:,} of {len(clients):,} clients ({clients.name}) have {what}; the penalty keeps their "
-                "coefficients finite."
+                f"{single:,} of {len(clients):,} clients ({clients.name}) have {problem.family.alike}; the penalty "
+                "keeps their coefficients finite."
             )
     return notes
 
@@ -98,10 +97,10 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
             f"{one}: how clients differ is learned of their intercepts, from counts that scatter more than Poisson's."
         )
     why = ", so the variance between clients cannot be told from the variance within"
-    if problem.family == "binomial":
+    if problem.family.two_classes:
         why = ", and a 0 or 1 alone says nothing of how clients differ"
     if problem.learnable and asked not in ("pooled", "local"):
-        both = "the residual variance holds both, and " if problem.family == "gaussian" else ""
+        both = "the residual variance holds both, and " if problem.family.has_dispersion else ""
         return f"{one}{why}: {both}every client has the model of its {clients.levels[0].name}."
     return f"{one}{why}: no variances are reported{', and one model serves all' * (asked in ('auto', 'pooled'))}."
 
@@ -109,7 +108,7 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
 def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, terms: tuple[str, ...]) -> list[str]:
     """What was found: variances of zero, separation, a search that stopped early."""
     notes = []
-    if problem.family != "gaussian":
+    if problem.family.boundary:
         frame = np.diag(_sd(clients))
         if INTERCEPT in terms:  # at the means, so that it does not depend on where columns have their zero
             frame[terms.index(INTERCEPT)] = clients.X.mean(axis=0)
@@ -120,7 +119,7 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
                 "infinite, so read their sign, not their size."
             )
-    elif fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
+    elif problem.family.has_dispersion and fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
         notes.append(
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."

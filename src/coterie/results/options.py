@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
+from coterie.families import DEFAULT, family_named
 from coterie.methods.network.options import Asked
 from coterie.methods.registry import METHODS
 from coterie.relations.covariance import STRUCTURES
@@ -19,7 +20,7 @@ from coterie.results.compare import Splits
 class Options:
     """What a fit is asked for, beside its table; see :func:`coterie.fit`."""
 
-    family: str = "gaussian"
+    family: str = DEFAULT
     shared: tuple[str, ...] = ()
     covariance: str = "auto"
     method: str = "auto"
@@ -36,7 +37,7 @@ class Options:
         _choice("method", self.method, ("auto", *METHODS))
         _choice("cluster_variance", self.cluster_variance, ("common", "own"))
         _choice("residual", self.residual, ("common", "by-client"))
-        if self.residual == "by-client" and self.family != "gaussian":
+        if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         if not isinstance(self.reml, (bool, np.bool_)):
             raise CoterieError(f"reml must be True or False, not {self.reml!r}.")

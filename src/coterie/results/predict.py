@@ -16,6 +16,7 @@ from coterie.data.columns import rows_text
 from coterie.data.labels import Labels, encode, find_labels, label_text
 from coterie.data.spelling import numbered, resembling
 from coterie.errors import CoterieError
+from coterie.families import Family, family_named
 from coterie.numerics.kernels import Floats, Ints, pack
 from coterie.results.model import Model
 
@@ -192,7 +193,7 @@ def predict_rows(
     """
     if scale not in ("response", "link"):
         raise CoterieError(f"type must be 'response' or 'link', not {scale!r}.")
-    nodes = Nodes(model)
+    nodes, mean = Nodes(model), family_named(model.family).mean
     level, place, moved = nodes.locate(clients, clusters or {})
     eta = np.empty(len(X))
     variance = None if interval is None else np.empty(len(X))
@@ -208,9 +209,9 @@ def predict_rows(
         half = z * np.sqrt(variance + _residual(model, level == 0, place))
         lower, upper = eta - half, eta + half
         if scale == "response":
-            lower, upper = mean(model.family, lower), mean(model.family, upper)
+            lower, upper = mean(lower), mean(upper)
     if scale == "response":
-        eta = mean(model.family, eta)
+        eta = mean(eta)
     return Answers(eta, level, nodes.names, lower, upper, moved)
 
 
@@ -256,9 +257,9 @@ def too_large(a: Answers, why: Ints, reasons: list[str], missing: str) -> tuple[
     return why, reasons, endless
 
 
-def finite_mean(family: str, eta: Floats) -> Floats:
+def finite_mean(family: Family, eta: Floats) -> Floats:
     """The mean outcome at a linear predictor; a CoterieError where one is too large a number."""
-    values = mean(family, eta)
+    values = family.mean(eta)
     if not np.isfinite(values).all():
         bad = np.flatnonzero(~np.isfinite(values))
         raise CoterieError(
@@ -309,23 +310,11 @@ def slips(name: str, values: Any, known: Labels) -> list[str]:
 
 def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:
     """Variance of a new outcome around its mean; 0 for families whose intervals are for the mean."""
-    if model.family != "gaussian":
+    if not family_named(model.family).has_dispersion:
         return 0.0
     if model.client_sigma2 is None:
         return model.sigma2
     return np.where(seen, model.client_sigma2[np.where(seen, place, 0)], model.sigma2)
-
-
-def mean(family: str, eta: Floats) -> Floats:
-    """The mean outcome at a linear predictor."""
-    if family == "gaussian":
-        return eta
-    if family == "poisson":
-        with np.errstate(over="ignore"):
-            return np.exp(eta)
-    from scipy.special import expit
-
-    return np.asarray(expit(eta), dtype=np.float64)
 
 
 def _quantile(interval: float) -> float:

@@ -15,6 +15,7 @@ from coterie import files
 from coterie.data.columns import meant, read_as_missing, rows_text
 from coterie.data.design import Design
 from coterie.errors import CoterieError
+from coterie.families import family_named
 from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
 from coterie.results.model import Model
@@ -89,7 +90,7 @@ class FitResult:
 
     @property
     def family(self) -> str:
-        """Of the model: "gaussian", "binomial" or "poisson"."""
+        """Of the model: a name of ``families.FAMILIES``."""
         return self.model.family
 
     @property
@@ -184,7 +185,7 @@ class FitResult:
             for name, level, D in zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False):
                 if len(level.labels) > 1:
                     rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal)
-        if m.family == "gaussian":
+        if family_named(m.family).has_dispersion:
             rows.append({"level": "residual", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
             rows[-1] |= {"cluster": ""} if own else {}
         columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov"]
@@ -260,7 +261,7 @@ class FitResult:
                 for c in self.design.columns
                 for text in read_as_missing(df, [c])
             ]
-        if interval is not None and m.family != "gaussian":
+        if interval is not None and not family_named(m.family).has_dispersion:
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes
         return out

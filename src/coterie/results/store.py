@@ -20,6 +20,7 @@ from coterie import __version__, files
 from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
+from coterie.families import FAMILIES
 from coterie.results.model import Model
 from coterie.results.plain import from_json, need_zone, plain, unplain
 
@@ -48,7 +49,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("log_likelihood", "sigma2"), (float, int)),
     **{"notes": (list,), "terms": (tuple, list), "offset": (str, type(None)), "family": (str,), "reml": (bool,)},
 }
-_FAMILIES = ("gaussian", "binomial", "poisson")
 _DATES = re.compile(r"[<>|]M8\[\d*(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]")
 _DTYPE = re.compile(r"u?int\d+|U?Int\d+|[fF]loat\d+|bool|boolean|object|str|string|category|datetime64\[\w+(, (.*))?\]")
 _WIDE = 100
@@ -297,7 +297,7 @@ def _sound(model: Model) -> bool:
     ]  # fmt: skip
     whole = [(model.clusters, m), (model.personal, len(model.personal)), *zip(below[1:], sizes, strict=True)]
     return (
-        model.family in _FAMILIES
+        model.family in FAMILIES
         and n <= len(levels)
         and len(model.node_cov) == n
         and len(model.D_client) in (1, *sizes[:1])

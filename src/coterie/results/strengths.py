@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import xlogy
 
 from coterie.data.clients import Clients, Level
 from coterie.data.labels import encode, find_labels
@@ -205,7 +204,7 @@ class Surface:
     grid : dict of list
         The candidates of ``gamma`` and, if there is another axis, of ``lam`` or ``alpha``.
     loss : (gammas, others) float64
-        Mean loss over the held-out rows of all splits, in the units of ``metrics.LOSSES``.
+        Mean loss over the held-out rows of all splits, in the units of the family's loss.
     """
 
     grid: dict[str, list[Any]]
@@ -230,17 +229,10 @@ def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block)
         for point in path(fed, problem, grid["gamma"], lams, alphas):
             loss[point.at] += point.held_out()
-        loss += _rest(held, problem.family)
+        if problem.family.saturated is not None:
+            loss -= float(held.weights @ problem.family.saturated(held.y))
         weight += float(held.weights.sum())
-    scale = 1.0 if problem.family == "binomial" else 2.0
-    return Surface(grid, scale * loss / weight if weight > 0.0 else loss)
-
-
-def _rest(held: Clients, family: str) -> float:
-    """What the held-out loss holds beside the likelihood of the parameters: a Poisson deviance's terms in y alone."""
-    if family != "poisson":
-        return 0.0
-    return float(held.weights @ (xlogy(held.y, held.y) - held.y))
+    return Surface(grid, problem.family.loss_factor * loss / weight if weight > 0.0 else loss)
 
 
 def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:

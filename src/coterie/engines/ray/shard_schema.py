@@ -15,6 +15,7 @@ from coterie.data.labels import Coded, encode
 from coterie.data.reading import informative_tree
 from coterie.engines.ray.shards import Asked, Built, Plan
 from coterie.errors import CoterieError, NoRows
+from coterie.families import family_named
 from coterie.federation import Array
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import Tree
@@ -123,7 +124,7 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     personal = np.flatnonzero(~(shared | must))
     intercept = design.terms.index(INTERCEPT) if INTERCEPT in design.terms else None
     above = Tree(tuple(level.parent for level in tree.levels))
-    problem = GroupedProblem(above, asked.family, personal, intercept, facts.most <= 1)
+    problem = GroupedProblem(above, family_named(asked.family), personal, intercept, facts.most <= 1)
     said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)
     return Agreed(problem, design.terms, levels, tuple(said), facts.rows, facts.weight / facts.rows)

@@ -18,6 +18,7 @@ from coterie.data.reading import prepare, read_roles, sound_rows, weighing_rows
 from coterie.data.table import readable, write_table
 from coterie.engines.ray.cluster import Parts
 from coterie.errors import CoterieError, NoRows
+from coterie.families import family_named
 from coterie.federation import Array, Ints
 from coterie.objectives.glm import GLM
 
@@ -214,7 +215,7 @@ class Shard:
         c = self.clients
         if c is None:
             no, none = np.empty(0), np.empty(0, np.int64)
-            nobody = GLM(np.empty((0, 1)), no, no, no, none, none, self.plan.asked.family)
+            nobody = GLM(np.empty((0, 1)), no, no, no, none, none, family_named(self.plan.asked.family))
             self.parts = nobody, none, no, np.empty(0, np.uint64)
             return
         numbers = np.zeros(len(c), np.int64)
@@ -224,7 +225,7 @@ class Shard:
                 here = finer.parent[here]
             numbers = find_labels(labels, c.levels[level].labels)[here]
         self.order = np.argsort(numbers, kind="stable")
-        objective = GLM(c.X, c.y, c.offset, c.weights / weight, c.starts, c.stops, self.plan.asked.family)
+        objective = GLM(c.X, c.y, c.offset, c.weights / weight, c.starts, c.stops, family_named(self.plan.asked.family))
         ids = c.ids[self.order]
         self.parts = objective.take(self.order), numbers[self.order], np.ones(len(c)), ids
 

@@ -262,7 +262,7 @@ def fit(
         status = "finished" if state["status"] == "running" else state["status"]
         gone = who.main[state.get("gone", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
-    found = spread(fed, who, goes, metric, theta, problem.family == "gaussian")
+    found = spread(fed, who, goes, metric, theta, problem.family.has_dispersion)
     client[who.main], cov[who.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
     about |= {"prior": held.prior, "quarantined": bad, "diverged": gone, "asked": _plain(rounds or {})}

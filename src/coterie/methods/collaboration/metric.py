@@ -15,7 +15,6 @@ from coterie.federation import Federation
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import WEAK
 from coterie.methods.tree.setup import describe
 from coterie.numerics.kernels import Floats
 
@@ -80,15 +79,15 @@ def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, 
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it.
 
     Its prior for classes and counts, which separated outcomes would send to infinity, is worth as many rows as one of
-    ``WEAK`` standard units, and 1 at most. That of `local` is as weak, but around 0.
+    the family's prior standard deviation, and 1 at most. That of `local` is as weak, but around 0.
     """
     everyone = pooled.fit(fed, problem)
     s = require_all_replies(fed.total(describe))
     weight, square = float(s["w"]), s["xx"] / float(s["w"])
     metric = Metric.whitened(everyone, weight)
-    if problem.family == "gaussian":
+    if not problem.family.needs_prior:
         return everyone, metric
     size = np.sqrt(np.maximum(square - (s["x"] / weight) ** 2, 1e-12 * square))
     unit = np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square))
-    loose = float(np.mean((unit[:, None] * metric.R) ** 2)) * len(unit) / WEAK**2
+    loose = float(np.mean((unit[:, None] * metric.R) ** 2)) * len(unit) / problem.family.prior_sd**2
     return everyone, replace(metric, prior=min(1.0, loose))

@@ -80,7 +80,7 @@ def fit(
         about |= found
     elif (end := solved_end(fed, problem, graph, float(asked.lam), layout)) is not None:
         return replace(end, log_likelihood=None, info={"network": about})
-    rows = setup.rows if problem.family == "gaussian" else None
+    rows = setup.rows if problem.family.has_dispersion else None
     cov, sigma2 = coefficient_covariance(fed, layout, setup.unit, theta, groups, rows)
     info = {"network": about}
     return replace(everyone, client=theta * setup.unit, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, work
 from coterie.methods.network.duals import Graph, multipliers
 from coterie.methods.network.model import Model, residuals
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import RIDGE, ridge
+from coterie.methods.tree.at_home import ridge
 from coterie.numerics.kernels import Floats, Ints, full, reading
 from coterie.numerics.network.edges import penalty_and_slack
 from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
@@ -184,7 +185,7 @@ class Prior:
     x: float
 
     @classmethod
-    def of(cls, network: Network, family: str, alone: bool = False) -> Prior:
+    def of(cls, network: Network, family: Family, alone: bool = False) -> Prior:
         """Outcomes that a client separates would take it to infinity, so each has a normal prior around 0.
 
         A client without neighbours is held by that of `local`, standard deviation 2.5; the clients of a larger
@@ -196,8 +197,6 @@ class Prior:
         alone : bool, default False
             Prior every client as if it had no neighbours: what `local` minimises at lambda = 0.
         """
-        if family == "gaussian":
-            return cls(np.zeros(network.n), 0.0)
         size = np.bincount(network.components)[network.components]
-        weak = ridge(family)
-        return cls(np.where((size == 1) | alone, weak, RIDGE / size), RIDGE)
+        root = family.root_precision
+        return cls(np.where((size == 1) | alone, ridge(family), root / size), root)

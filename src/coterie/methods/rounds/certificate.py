@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.families import Family
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.given_strengths import given
@@ -57,12 +58,12 @@ def certify(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
     return exact
 
 
-def look(family: str, centre: Any = 0.0) -> Look:
+def look(family: Family, centre: Any = 0.0) -> Look:
     """What :func:`gap` is told by clients, and how far their optima are from the model ``centre`` (d,).
 
     Clients with gamma = 0 of a GLM do not count: the exact solver holds them by a weak prior, which (2.1) has not.
     """
-    return Look(apart, {"tied": family != "gaussian", "centre": centre})
+    return Look(apart, {"tied": family.needs_prior, "centre": centre})
 
 
 def differing(seen: Mapping[str, Any]) -> float:

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.families import Family
 from coterie.federation import Site, work
 from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import OVERFLOW, overflowed
 
-RIDGE = 1e-9
-"""Precision of a prior on the root and on clusters that stand alone, so that separated outcomes keep them finite."""
-WEAK = 2.5
-"""Prior standard deviation, in standard units, that keeps a GLM finite where a client or cluster stands alone."""
 
-
-def ridge(family: str, client: bool = True) -> float:
+def ridge(family: Family, client: bool = True) -> float:
     """Precision that holds a client (or a cluster) that stands alone, in standard units."""
-    return 0.0 if family == "gaussian" else WEAK**-2 if client else RIDGE
+    return float(family.prior_sd**-2) if client else family.root_precision
 
 
 def strays(site: Site, L: Floats, stray: Floats | None = None) -> tuple[Floats, Ints]:
@@ -42,20 +38,20 @@ def up(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, stray: Floats | 
     L, which = strays(site, L, stray)
     alone = np.isinf(stray) if stray is not None else np.zeros(len(site), dtype=bool)
     family = site.objective.family
-    if family == "gaussian":
+    if family.is_quadratic:
         value = site.state["c"]
     else:
         parent = site.clusters
         if alone.any():  # held around 0, wherever the cluster is
             L, w, parent = L.copy(), np.concatenate([w, w]), parent + len(w) * alone
-            L[alone], w[len(w) // 2 :, z] = WEAK * np.eye(len(z)), 0.0
+            L[alone], w[len(w) // 2 :, z] = family.prior_sd * np.eye(len(z)), 0.0
         modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
     A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
     if alone.any():
         free = free_nodes.fold(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
         A1[alone], b1[alone], drop[alone] = free
-    value = value - drop if family == "gaussian" else value
+    value = value - drop if family.is_quadratic else value
     if (over := overflowed(A1, b1, value, logdet)).any():
         A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
     return {"A": A1, "b": b1, "value": value, "logdet": logdet}

@@ -57,13 +57,13 @@ class Deviance:
     def evaluate(self, fed: Federation, x: Floats, u: list[Floats]) -> tuple[float, Solution, float]:
         """Deviance at x, the solved tree, and sigma^2."""
         L, w = self.factors(x)
-        if self.setup.family == "gaussian":
+        if self.setup.family.is_quadratic:
             return marginal_likelihood.gaussian(fed, self.setup, L, self.reml)
         return marginal_likelihood.laplace(fed, self.setup, L, w, u)
 
     def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
         """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
-        profiled = self.setup.family == "gaussian"
+        profiled = self.setup.family.is_quadratic
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
         scores, by_root = marginal_likelihood.slopes(fed, self.setup, L, s, sigma2, C)

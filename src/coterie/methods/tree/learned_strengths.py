@@ -25,7 +25,7 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
     basis = np.diag(size / setup.unit[setup.z])[None]
     levels = [Structure("isotropic", basis)]
     levels += [Structure("isotropic", basis[: int(nodes > 1)]) for nodes in problem.tree.sizes[:-1]]
-    *_, state = Variances(setup, tuple(levels), reml=problem.family == "gaussian").run(fed)
+    *_, state = Variances(setup, tuple(levels), reml=problem.family.has_dispersion).run(fed)
     with np.errstate(divide="ignore"):
         strengths = np.minimum((state.x[: sum(map(len, levels))] * size) ** -2.0, STRONGEST)
     return float(strengths[0]), float(strengths[1]) if len(strengths) > 1 else None

@@ -38,7 +38,7 @@ def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, s
     """Each client's score for the covariance of its deviation, expected and observed part."""
     L, which = strays(site, L)
     A, b = site.state["A"], site.state["b"]
-    a = b[:0] if site.objective.family == "gaussian" else site.state["a"]
+    a = b[:0] if site.objective.family.is_quadratic else site.state["a"]
     expected, observed = tree_fold.scores(A, b, a, L, which, z, w, C, delta, site.clusters, sigma2)
     return {"expected": expected, "observed": observed, "square": expected**2}
 
@@ -106,7 +106,7 @@ def slopes(
     at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
-    if setup.family != "gaussian":
+    if not setup.family.is_quadratic:
         a = require_all_replies(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
         moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
@@ -128,6 +128,6 @@ def _node_scores(
     """The same scores for the nodes above the clients, which the coordinator holds."""
     A, b = s.swept.A[level], s.swept.b[level]
     L, _, which = own(L, len(A))
-    a = b[:0] if setup.family == "gaussian" else a
+    a = b[:0] if setup.family.is_quadratic else a
     w, C, delta = at.at[level + 1], at.cov[level + 1], moved.at[level + 1]
     return tree_fold.scores(A, b, a, L, which, setup.z, w, C, delta, setup.tree.parents[level], sigma2)

@@ -16,7 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import RIDGE, ridge, up
+from coterie.methods.tree.at_home import ridge, up
 from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.numerics.overflow import LIMIT
@@ -77,7 +77,7 @@ def solve(
     **extra
         Goes into the message, e.g. ``stray=PerRow(gamma ** -0.5)``.
     """
-    if setup.family == "gaussian":
+    if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
     held = ridge(setup.family, client=False)
     here = start or setup.tree.place(
@@ -89,10 +89,10 @@ def solve(
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
-        value += here.penalty + RIDGE * float(np.sum(here.at[-1] ** 2))
+        value += here.penalty + held * float(np.sum(here.at[-1] ** 2))
         if not abs(value) < LIMIT:  # a client's curvature may overflow before its value does
             value = np.inf
-        swept.A[-1][0] += RIDGE * pack(np.eye(setup.p))
+        swept.A[-1][0] += held * pack(np.eye(setup.p))
         if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
             t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
             here = base.towards(solution.positions, t)

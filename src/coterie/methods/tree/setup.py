@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.families import Family
 from coterie.federation import Federation, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
@@ -25,7 +26,7 @@ def describe(site: Site) -> Reply:
 @work
 def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
     """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home."""
-    if site.objective.family == "gaussian":
+    if site.objective.family.is_quadratic:
         site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
         return {"square": site.state["c"]}
     site.state["u"] = np.zeros((len(site), personal))
@@ -65,7 +66,7 @@ class Setup:
     """What stays the same in a run: the tree, which columns are personal (z), units, means and totals over all rows."""
 
     tree: Tree
-    family: str
+    family: Family
     z: Ints
     unit: Floats
     shift: float
@@ -134,7 +135,7 @@ class Setup:
 
 
 def prepare(
-    fed: Federation, tree: Tree, family: str, z: Ints, intercept: int | None, basis: Basis | None = None
+    fed: Federation, tree: Tree, family: Family, z: Ints, intercept: int | None, basis: Basis | None = None
 ) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept.
 
@@ -149,7 +150,7 @@ def prepare(
     unit = 1.0 / np.where(sd > 1e-5 * np.abs(mean), sd, np.where(square > 0, np.sqrt(square), 1.0))
     if intercept is not None:
         unit[intercept] = 1.0
-    shift = float(s["y"]) / weight if family == "gaussian" and intercept is not None else 0.0
+    shift = float(s["y"]) / weight if family.is_quadratic and intercept is not None else 0.0
     square = float(require_all_replies(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
     rows, constant = float(s["rows"]), float(s["constant"])
     centre = mean * unit if basis is None else basis.mean * basis.unit

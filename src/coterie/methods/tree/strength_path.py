@@ -108,7 +108,7 @@ class _Walk:
 
     def settle(self, L: list[Floats], stray: PerRow, moved: bool) -> Positions:
         """All at the minimum for these strengths; ``moved``: gamma is another one, so that rows are read."""
-        if self.setup.family == "gaussian":
+        if self.setup.family.is_quadratic:
             return self.land(L, stray)[0]
         most, reads = TRUST * self.setup.rows, 0
         while self.warm:

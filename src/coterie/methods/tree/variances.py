@@ -79,7 +79,7 @@ class Variances(Deviance):
         starts = [s.start(sd) / self.setup.moved(s.basis) ** scaled for s in self.structures]
         x = np.concatenate([np.tile(start, g) for start, g in zip(starts, self.groups, strict=True)])
         u = self.setup.tree.still(len(self.setup.z))
-        if self.setup.family != "gaussian":
+        if not self.setup.family.is_quadratic:
             joint = solve(fed, self.setup, self.factors(x)[0])
             x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
         return self.start(fed, x, u)
@@ -154,7 +154,7 @@ def begins(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[
     if covariance in ("auto", "full") or intercept not in setup.z:
         return STARTS[:1]
     far = float(np.abs(setup.mean[setup.z[setup.z != intercept]]).max(initial=0.0))
-    several = far > (1.0 if setup.family == "gaussian" else 10.0)
+    several = far > (1.0 if setup.family.is_quadratic else 10.0)
     return STARTS if several and far < 1e4 else STARTS[: 1 + several]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.families import Family
 from coterie.federation import Federation, Site, work
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
@@ -20,6 +21,8 @@ from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats
 
+LARGEST = 1e300
+"""Of predicted means: a model far out still has distances that can be compared."""
 DISTANCES = ("coefficients", "predictions")
 
 
@@ -44,14 +47,9 @@ def predictions(site: Site, at: Floats, R: Floats, prior: float, probes: Floats)
     return {"f": predict(rows_of(site).family, at + _own(site, at, R, prior) @ R.T, probes)}
 
 
-def predict(family: str, theta: Floats, probes: Floats) -> Floats:
+def predict(family: Family, theta: Floats, probes: Floats) -> Floats:
     """Means (n, M) that models theta (n, d) predict for probes (M, d)."""
-    eta = np.asarray(theta @ probes.T)
-    if family == "gaussian":
-        return eta
-    if family == "poisson":
-        return np.asarray(np.exp(np.minimum(eta, 700.0)))
-    return np.asarray(1.0 / (1.0 + np.exp(np.clip(-eta, -700.0, 700.0))))
+    return np.asarray(np.minimum(family.mean(np.asarray(theta @ probes.T)), LARGEST))
 
 
 def points(

@@ -1,0 +1,333 @@
+"""The families of outcomes: how an outcome scatters around its mean, and by which link the mean follows the columns.
+
+Everything that depends on the family is a field of its row in ``FAMILIES``; no other file compares families by name.
+To add one, write its row, and its branches of the three kernels at the top (which ``objectives.glm`` compiles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, inf, lgamma, log, log1p, nan, pi
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import CoterieError, listed, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+    Mask = npt.NDArray[np.bool_]
+
+_GAUSSIAN, _BINOMIAL, _POISSON = 0, 1, 2
+"""What kernels know the families by."""
+
+
+def derivatives(code: int, eta: float, y: float) -> tuple[float, float, float, float]:
+    """Loss (without terms in y alone), score y - mean, curvature and its derivative, at one linear predictor.
+
+    Links are canonical, so the curvature is the variance of the outcome over the dispersion.
+    """
+    if code == _GAUSSIAN:
+        return 0.5 * (y - eta) * (y - eta), y - eta, 1.0, 0.0
+    if code == _BINOMIAL:
+        e = exp(-abs(eta))
+        mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
+        v = e / ((1.0 + e) * (1.0 + e))
+        return max(eta, 0.0) + log1p(e) - y * eta, y - mu, v, v * (1.0 - 2.0 * mu)
+    if code == _POISSON:
+        mu = exp(eta)
+        return mu - y * eta, y - mu, mu, mu
+    return nan, nan, nan, nan
+
+
+def constant(code: int, y: float, weight: float) -> float:
+    """What a row's negative log-likelihood has beside ``weight`` times the loss: terms in y and the weight alone."""
+    if code == _GAUSSIAN:
+        return 0.5 * (log(2.0 * pi) - log(weight)) if weight > 0.0 else 0.0
+    if code == _BINOMIAL:
+        return 0.0
+    if code == _POISSON:
+        return weight * lgamma(y + 1.0)
+    return nan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Family:
+    """What an outcome is, and all that follows from it.
+
+    Attributes
+    ----------
+    name : str
+    code : int
+        What kernels know it by.
+    link : str
+        From the mean to the linear predictor.
+    predictor : str
+        What the linear predictor is the scale of, in a sentence.
+    outcome : str
+        What an outcome is, in a word or two.
+    mean : callable
+        Means at linear predictors, of any shape.
+    possible : callable
+        Which values (n,) an outcome may have.
+    needs, remedy : str
+        What an impossible outcome is told: what the family needs, and what to do.
+    largest : float
+        Above it, a likelihood's digits are lost to rounding.
+    lowest : float
+        No mean is below it.
+    boundary : tuple of float
+        Values that a mean comes near but never has: where a client's outcomes are all the same one, its estimate is
+        infinite without a penalty.
+    alike : str
+        Such outcomes, in words.
+    two_classes : bool
+        An outcome is 0 or 1, or text with two values.
+    any_number : bool
+        An outcome may be any number, a computed one too.
+    is_quadratic : bool
+        The loss is a quadratic of the linear predictor: clients' sums of squares say all, once.
+    has_dispersion : bool
+        The residual variance is a parameter. Restricted likelihood is for such families.
+    curvature_bound : float
+        What no row's curvature exceeds; infinite where the curvature is the mean, which has no bound.
+    prior_sd : float
+        Prior standard deviation, in standard units, that keeps a client or cluster finite that stands alone.
+    root_precision : float
+        Of a prior on the root and what hangs on nothing else, so that separated outcomes keep them finite.
+    loss : str
+        Name of the held-out loss.
+    loss_factor : float
+        Held-out loss over negative log-likelihood: squared errors and deviances are twice as large.
+    saturated : callable, optional
+        The loss of rows with outcomes (n,) whose means are the outcomes; None where it is zero.
+    deviance_power : float
+        Of the mean, to which the variance is proportional (Tweedie).
+    draw : callable
+        Outcomes from uniform numbers in (0, 1), linear predictors and a residual standard deviation.
+    """
+
+    name: str
+    code: int
+    link: str
+    predictor: str
+    outcome: str
+    mean: Callable[[Floats], Floats]
+    possible: Callable[[Floats], Mask]
+    needs: str
+    remedy: str
+    largest: float
+    lowest: float
+    boundary: tuple[float, ...]
+    alike: str
+    two_classes: bool
+    any_number: bool
+    is_quadratic: bool
+    has_dispersion: bool
+    curvature_bound: float
+    prior_sd: float
+    root_precision: float
+    loss: str
+    loss_factor: float
+    saturated: Callable[[Floats], Floats] | None
+    deviance_power: float
+    draw: Callable[[Floats, Floats, float], npt.NDArray[Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return family_named, (self.name,)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def needs_prior(self) -> bool:
+        """Whether a client that stands alone may have no finite estimate without a prior."""
+        return self.prior_sd < inf
+
+    @property
+    def overdispersion_shows(self) -> bool:
+        """Whether single rows of clients tell how clients differ: the noise of a row has no variance of its own.
+
+        A residual variance takes up what clients differ by, and a 0 or 1 alone does not scatter.
+        """
+        return not self.has_dispersion and not self.two_classes
+
+    def check(self, y: Floats, name: str, where: Callable[[Mask], str]) -> None:
+        """Raise a CoterieError for outcomes (n,) that the family does not have; ``where`` puts rows in words."""
+        import numpy as np
+
+        bad = ~self.possible(y)
+        if bad.any():
+            raise CoterieError(
+                f"Family {self.name} needs {self.needs}; '{name}' has "
+                f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}.{self.remedy}"
+            )
+        if y.max() > self.largest:
+            raise CoterieError(
+                f"The outcome '{name}' has {self.outcome} up to {y.max():.3g}, too large to be counted one by one: "
+                f"divide by a round number, or use family {names_of(lambda f: f.any_number)}."
+            )
+
+
+def _identity(eta: Floats) -> Floats:
+    return eta
+
+
+def _expit(eta: Floats) -> Floats:
+    import numpy as np
+    from scipy.special import expit
+
+    return np.asarray(expit(eta), dtype=np.float64)
+
+
+def _exp(eta: Floats) -> Floats:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return np.exp(eta)
+
+
+def _any(y: Floats) -> Mask:
+    import numpy as np
+
+    return np.ones(len(y), dtype=np.bool_)
+
+
+def _zero_or_one(y: Floats) -> Mask:
+    import numpy as np
+
+    return np.asarray((y == 0) | (y == 1))
+
+
+def _counts(y: Floats) -> Mask:
+    import numpy as np
+
+    return np.asarray((y >= 0) & (y == np.floor(y)))
+
+
+def _saturated_poisson(y: Floats) -> Floats:
+    import numpy as np
+    from scipy.special import xlogy
+
+    return np.asarray(y - xlogy(y, y))
+
+
+def _draw_normal(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
+    import numpy as np
+    from scipy.special import ndtri
+
+    return np.asarray(eta + sigma * ndtri(np.maximum(u, 2.0**-54)), dtype=np.float64)
+
+
+def _draw_classes(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
+    import numpy as np
+
+    return (u < _expit(eta)).astype(np.int64)
+
+
+def _draw_counts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
+    import numpy as np
+    from scipy.stats import poisson
+
+    return np.asarray(poisson.ppf(u, np.exp(eta)), dtype=np.float64).clip(0).astype(np.int64)
+
+
+GAUSSIAN = Family(
+    name="gaussian",
+    code=_GAUSSIAN,
+    link="identity",
+    predictor="outcome",
+    outcome="numbers",
+    mean=_identity,
+    possible=_any,
+    needs="numbers",
+    remedy="",
+    largest=inf,
+    lowest=-inf,
+    boundary=(),
+    alike="",
+    two_classes=False,
+    any_number=True,
+    is_quadratic=True,
+    has_dispersion=True,
+    curvature_bound=1.0,
+    prior_sd=inf,
+    root_precision=0.0,
+    loss="squared error",
+    loss_factor=2.0,
+    saturated=None,
+    deviance_power=0.0,
+    draw=_draw_normal,
+)
+BINOMIAL = Family(
+    name="binomial",
+    code=_BINOMIAL,
+    link="logit",
+    predictor="log odds",
+    outcome="yes or no",
+    mean=_expit,
+    possible=_zero_or_one,
+    needs="an outcome of 0 and 1, or text with two values",
+    remedy=" Recode it, or use another family.",
+    largest=1.0,
+    lowest=0.0,
+    boundary=(0.0, 1.0),
+    alike="outcomes of one class only",
+    two_classes=True,
+    any_number=False,
+    is_quadratic=False,
+    has_dispersion=False,
+    curvature_bound=0.25,
+    prior_sd=2.5,
+    root_precision=1e-9,
+    loss="log loss",
+    loss_factor=1.0,
+    saturated=None,
+    deviance_power=nan,
+    draw=_draw_classes,
+)
+POISSON = Family(
+    name="poisson",
+    code=_POISSON,
+    link="log",
+    predictor="logarithm of the mean",
+    outcome="counts",
+    mean=_exp,
+    possible=_counts,
+    needs="counts (0, 1, 2, ...)",
+    remedy="",
+    largest=1e10,
+    lowest=0.0,
+    boundary=(0.0,),
+    alike="counts of 0 only",
+    two_classes=False,
+    any_number=False,
+    is_quadratic=False,
+    has_dispersion=False,
+    curvature_bound=inf,
+    prior_sd=2.5,
+    root_precision=1e-9,
+    loss="Poisson deviance",
+    loss_factor=2.0,
+    saturated=_saturated_poisson,
+    deviance_power=1.0,
+    draw=_draw_counts,
+)
+FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON)}
+DEFAULT = GAUSSIAN.name
+
+
+def family_named(name: str | Family) -> Family:
+    """The row of a family; a CoterieError for a name that there is not."""
+    if isinstance(name, Family):
+        return name
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise CoterieError(f"There is no family '{name}'; use {' or '.join(FAMILIES)}.{nearest(name, FAMILIES)}")
+    return FAMILIES[name]
+
+
+def names_of(has: Callable[[Family], bool]) -> str:
+    """Names of the families that have a property, as a choice in a sentence."""
+    return " or ".join(family.name for family in FAMILIES.values() if has(family))

@@ -1,0 +1,149 @@
+"""Every row of the table of families, and that nothing outside it knows a family by its name."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.families import FAMILIES, Family, constant, derivatives, family_named
+from tests.test_structure import FILES, tree
+
+EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+OUTCOMES = {"gaussian": [-1.5, 0.0, 2.25], "binomial": [0.0, 1.0], "poisson": [0.0, 1.0, 7.0]}
+"""Some that each family has."""
+IMPOSSIBLE = {"gaussian": [], "binomial": [0.5, 2.0, -1.0], "poisson": [0.5, -1.0]}
+
+
+def compared(module: ast.Module) -> list[int]:
+    """Lines that compare with the name or the row of a family, or look one up in a mapping written out by name."""
+    rows = {name.upper() for name in FAMILIES}
+
+    def names(node: ast.AST) -> bool:
+        nodes = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.Name | ast.Attribute)]
+        said = {n.value if isinstance(n, ast.Constant) else getattr(n, "id", getattr(n, "attr", "")) for n in nodes}
+        return bool((set(FAMILIES) | rows) & {word for word in said if isinstance(word, str)})
+
+    found = []
+    for node in ast.walk(module):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                found += [node.lineno] * any(map(names, [left, *others]))
+            case ast.Dict(keys=keys):
+                found += [node.lineno] * any(key is not None and names(key) for key in keys)
+            case ast.MatchValue(value=value):
+                found += [node.lineno] * names(value)
+            case ast.Tuple(elts=several) | ast.List(elts=several) | ast.Set(elts=several):
+                found += [node.lineno] * (sum(isinstance(e, ast.Constant) and e.value in FAMILIES for e in several) > 1)
+    return found
+
+
+def test_no_file_but_the_table_knows_families_by_name() -> None:
+    assert [(name, compared(tree(name))) for name in FILES if name != "families.py" and compared(tree(name))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = f == 'gaussian'",
+        "x = f.family is POISSON",
+        "x = f in ('binomial', 'poisson')",
+        "x = {'gaussian': 1.0}[f]",
+        "NAMES = ('gaussian', 'binomial')",
+        "match f:\n    case 'poisson':\n        pass",
+    ],
+)
+def test_a_comparison_by_name_is_seen(code: str) -> None:
+    assert compared(ast.parse(code))
+
+
+@EVERY
+def test_every_row_is_complete(family: Family) -> None:
+    fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
+    optional = {"saturated"} | ({"alike"} if not family.boundary else set()) | {"remedy"}
+    assert {name for name, value in fields.items() if value is None or value == ""} <= optional
+    assert FAMILIES[family.name] is family
+    assert [other.name for other in FAMILIES.values() if other.code == family.code] == [family.name]
+    assert family.has_dispersion <= family.is_quadratic  # no method estimates the dispersion of another loss
+    assert family.needs_prior == bool(family.boundary) == (family.root_precision > 0.0)
+    assert copy.deepcopy(family) is family
+    assert (str(family), family_named(family.name), family_named(family)) == (family.name, family, family)
+
+
+@EVERY
+def test_derivatives_belong_to_the_mean_and_the_loss(family: Family) -> None:
+    """Central differences of each by the linear predictor; the score is the outcome less the mean."""
+    h = 1e-5
+    for y in OUTCOMES[family.name]:
+        for eta in (-2.0, -0.3, 0.4, 1.7):
+            _, score, curvature, third = derivatives(family.code, eta, y)
+            up, down = (derivatives(family.code, eta + s * h, y) for s in (1, -1))
+            slopes = [(b - a) / (2 * h) for a, b in zip(down, up, strict=True)]
+            np.testing.assert_allclose([-score, -curvature, third], slopes[:3], rtol=1e-7, atol=1e-8)
+            assert score == pytest.approx(y - family.mean(np.array([eta]))[0], rel=1e-13)
+            assert curvature <= family.curvature_bound
+            assert family.lowest <= y - score
+
+
+@EVERY
+def test_loss_and_constant_are_the_negative_log_likelihood(family: Family) -> None:
+    """Densities by SciPy; a Gaussian outcome of weight w has variance 1 / w, others count w times."""
+    from scipy import stats
+
+    densities = {
+        "gaussian": lambda y, mean, w: stats.norm(mean, w**-0.5).logpdf(y),
+        "binomial": lambda y, mean, w: w * stats.bernoulli(mean).logpmf(y),
+        "poisson": lambda y, mean, w: w * stats.poisson(mean).logpmf(y),
+    }
+    for y in OUTCOMES[family.name]:
+        for w in (1.0, 2.5):
+            mean = float(family.mean(np.array([0.7]))[0])
+            found = w * derivatives(family.code, 0.7, y)[0] + constant(family.code, y, w)
+            assert found == pytest.approx(-densities[family.name](y, mean, w), rel=1e-12)
+
+
+@EVERY
+def test_the_saturated_loss_is_the_least(family: Family) -> None:
+    y = np.array(OUTCOMES[family.name])
+    grid = np.linspace(-30.0, 30.0, 6001)
+    least = np.array([min(derivatives(family.code, eta, v)[0] for eta in grid) for v in y])
+    saturated = np.zeros(len(y)) if family.saturated is None else family.saturated(y)
+    np.testing.assert_allclose(saturated, least, atol=1e-4)
+
+
+@EVERY
+def test_outcomes_are_checked_and_drawn(family: Family) -> None:
+    assert family.possible(np.array(OUTCOMES[family.name])).all()
+    assert not family.possible(np.array(IMPOSSIBLE[family.name])).any()
+    u = (np.arange(4000) + 0.5) / 4000
+    drawn = np.asarray(family.draw(u, np.full(4000, 0.3), 1.0), dtype=float)
+    assert family.possible(drawn).all()
+    assert drawn.mean() == pytest.approx(family.mean(np.array([0.3]))[0], abs=0.01)
+    for bad in IMPOSSIBLE[family.name]:
+        with pytest.raises(CoterieError, match=rf"{family.name}.*'y'.*row 1"):
+            family.check(np.array([bad]), "y", lambda _: "row 1")
+    if family.largest < math.inf and not family.two_classes:
+        with pytest.raises(CoterieError, match=r"'y'.*gaussian"):
+            family.check(np.array([10.0 * family.largest]), "y", lambda _: "row 1")
+
+
+def test_an_unknown_family_passes_nowhere() -> None:
+    from coterie.methods.estimates import GroupedProblem
+    from coterie.objectives.glm import GLM
+    from coterie.relations.clusters import Tree
+
+    none = np.empty(0, dtype=np.int64)
+    for made in (
+        lambda: family_named("gausian"),
+        lambda: GLM(np.empty((0, 1)), *[np.empty(0)] * 3, none, none, "gausian"),
+        lambda: GroupedProblem(Tree(), "gausian", none, None),
+    ):
+        with pytest.raises(CoterieError, match=r"'gausian'.*gaussian, binomial or poisson|'gausian'.*'gaussian'"):
+            made()
+    assert all(math.isnan(value) for value in derivatives(99, 0.0, 0.0))
+    assert math.isnan(constant(99, 0.0, 1.0))
