@@ -11,11 +11,11 @@ import numpy as np
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups import theory
-from coterie.methods.groups.growth import Growth, growth
+from coterie.methods.groups.monitor import Growth, growth
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
+from papers.paper_000 import theory
 from papers.paper_000.robust import BODY, made
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, RED, panels
 
@@ -99,7 +99,9 @@ def descend(n: int, T: int, seeds: Sequence[int]) -> Descent:
     sigma2 = float(objective.noise(BATCH).sum() / n**2)
     gap = float(objective.value(np.zeros(objective.dim)).mean() / ROWS)
     eta = theory.step_size(L, sigma2, gap, T)
-    norm = [looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), B=BATCH, look=1), T, s)["norm"] for s in seeds]
+    norm = [
+        looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), B=BATCH, monitor=1), T, s)["norm"] for s in seeds
+    ]
     return Descent(n, eta, L, sigma2, gap, np.array(norm), theory.rate(L, sigma2, gap, np.arange(1, T + 1), eta))
 
 
@@ -122,7 +124,7 @@ def agree(apart: float, T: int) -> Growth:
     group = halves(8)
     objective = made(group, LAYER, LAYER, ROWS, apart, seed=2, noise=0.0)
     eta = 1.0 / theory.smoothness(objective.smoothness(), np.ones(len(group)))
-    return growth(looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), look=max(T // 100, 1)), T))
+    return growth(looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), monitor=max(T // 100, 1)), T))
 
 
 def rates(descents: Sequence[Descent]) -> Table:

@@ -16,7 +16,7 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedper import FedPer
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.grouping.found import Groups, right
+from coterie.methods.grouping.evaluation import Groups, correctly_grouped
 from coterie.methods.grouping.restarts import by_restarts
 from coterie.methods.grouping.updates import by_updates
 from coterie.methods.ifca import IFCA
@@ -129,9 +129,13 @@ class InFound:
         """Groups first, then the settings of their models."""
         found = self.find(data)
         made = group_models(found.labels).choose(data, inner, seed)
-        about: dict[str, Any] = {"k": found.k, "right": right(found.labels, self.known), "score": dict(found.score)}
+        about: dict[str, Any] = {
+            "k": found.k,
+            "right": correctly_grouped(found.labels, self.known),
+            "score": dict(found.score),
+        }
         if "labels" in found.about:
-            about["each"] = [right(one, self.known) for one in found.about["labels"]]
+            about["each"] = [correctly_grouped(one, self.known) for one in found.about["labels"]]
         return replace(made, about=about)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups import theory
-from coterie.methods.groups.exchange import addressed
-from coterie.methods.groups.look import by_block, observe
+from coterie.methods.groups.group_models import address
+from coterie.methods.groups.monitor import by_block, observe
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
+from papers.paper_000 import theory
 from papers.paper_000.robust import BODY, HEAD, made
 from papers.pictures import BLUE, GREY, ORANGE, panels
 
@@ -106,8 +106,8 @@ def measure(sizes: Sequence[int], shared: tuple[str, ...], repeats: int, seed: i
     state = method.init(fed)
     layout = GroupLayout(**state["layout"])
     x = 0.5 * np.random.default_rng(seed).normal(size=layout.dim)
-    to = addressed(fed, group, layout.models(x), np.arange(len(group)))
-    over: dict[str, Any] = {"own": method.link, "weigh": "clients", "B": BATCH, "R": AT_ONCE}
+    to = address(fed, group, layout.models(x), np.arange(len(group)))
+    over: dict[str, Any] = {"uncompressed": method.transport, "weigh": "clients", "B": BATCH, "R": AT_ONCE}
     draws = []
     for t in range(repeats // AT_ONCE):
         sums = fed.total(observe, **to, **over, t=t)

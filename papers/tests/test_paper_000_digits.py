@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="networks need the extra torch")
 
-from coterie.methods.grouping.found import right
+from coterie.methods.grouping.evaluation import correctly_grouped
 from papers.paper_000 import digits
 from papers.paper_000.digits import by_first_models, by_silhouette, group_models, methods, rows
 from papers.paper_003.study import Chosen, Gridded, Scores
@@ -37,7 +37,7 @@ def test_losses_and_accuracies_are_those_of_the_rows(small):
 def test_groups_are_found_and_their_layers_are_worth_it(small):
     train, test, known = small
     found = by_silhouette(train)
-    assert found.k == 4 and right(found.labels, known) == 16
+    assert found.k == 4 and correctly_grouped(found.labels, known) == 16
     every = methods(known)
     scores = {
         name: test.accuracy(one(every[name]).choose(train, 1, 0).theta)
@@ -52,7 +52,7 @@ def test_groups_are_found_and_their_layers_are_worth_it(small):
 def test_restarts_find_the_groups_too(small):
     train, _, known = small
     found = by_first_models(train, rounds=6, restarts=8)
-    assert found.k == 4 and right(found.labels, known) >= 15
+    assert found.k == 4 and correctly_grouped(found.labels, known) >= 15
     assert set(found.score) == {4} and len(found.about["labels"]) == 8
 
 

@@ -7,14 +7,13 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups import theory
-from coterie.methods.groups.growth import noise
+from coterie.methods.groups.monitor import noise
 from coterie.numerics import keyed
 from coterie.objectives.mean_loss import gradient, walk
 from coterie.objectives.steps import Draws
 from papers import outcome
 from papers.outcome import Settings
-from papers.paper_000 import convergence, variance
+from papers.paper_000 import convergence, theory, variance
 from papers.paper_000.robust import made
 from papers.registry import find
 
@@ -78,7 +77,7 @@ def test_full_gradients_of_the_augmented_objective_descend_at_the_rate_of_its_l(
     L = theory.smoothness(o.smoothness(), np.ones(8))
     gap, T = float(o.value(np.zeros(5)).mean() / 6), 200
     eta = theory.step_size(L, 0.0, gap, T)
-    trace = convergence.looked(o, GROUP, GroupSGD(eta=eta, shared=("body",), look=1), T)
+    trace = convergence.looked(o, GROUP, GroupSGD(eta=eta, shared=("body",), monitor=1), T)
     assert (np.cumsum(trace["norm"]) / np.arange(1, T + 1) <= theory.rate(L, 0.0, gap, np.arange(1, T + 1), eta)).all()
 
 
@@ -90,7 +89,7 @@ def test_averaging_in_groups_is_stable_at_the_step_that_its_l_allows():
     def f(x):
         return float(np.mean(o.value(np.concatenate([np.tile(x[:2], (2, 1)), x[2:].reshape(2, 3)], axis=1)[GROUP])) / 6)
 
-    fed, method = InProcess(o, GROUP), GroupSGD(eta=1 / L, shared=("body",), own="averaged", look=1)
+    fed, method = InProcess(o, GROUP), GroupSGD(eta=1 / L, shared=("body",), own="averaged", monitor=1)
     state = method.init(fed)
     for _ in range(100):
         before, x = f(state["w"]), state["w"]
@@ -114,7 +113,7 @@ def test_groups_that_cannot_share_are_named():
 
 def test_a_run_tells_how_noisy_its_steps_are():
     o = made(GROUP, 2, 3, rows=6, apart=1.0)
-    trace = convergence.looked(o, GROUP, GroupSGD(eta=0.01, shared=("body",), B=2, look=1), 300)
+    trace = convergence.looked(o, GROUP, GroupSGD(eta=0.01, shared=("body",), B=2, monitor=1), 300)
     found = noise(trace)
     np.testing.assert_allclose(found["empirical"], found["formula"], rtol=0.2)
     np.testing.assert_allclose(found["clients"], 8.0)

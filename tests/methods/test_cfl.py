@@ -9,10 +9,9 @@ import pytest
 
 from coterie.engines import Faults, InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.methods.cfl import CFL
+from coterie.methods.cfl import CFL, bipartition
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.grouping.bipartition import bipartition
-from coterie.methods.grouping.found import right
+from coterie.methods.grouping.evaluation import correctly_grouped
 from coterie.objectives.quadratic import Quadratic
 
 
@@ -108,7 +107,7 @@ def test_hidden_groups_are_found_and_served():
     fed = InProcess(o)
     method = CFL(eta=0.3, eps1=0.2, eps2=0.6)
     state = list(method.run(fed, [100]))[-1]
-    assert len(state["w"]) == 4 and right(state["group"], known) == 24
+    assert len(state["w"]) == 4 and correctly_grouped(state["group"], known) == 24
     for g in range(4):
         mine = state["group"] == g
         best = np.linalg.solve(o.A[mine].sum(axis=0), o.b[mine].sum(axis=0))

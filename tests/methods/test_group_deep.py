@@ -9,8 +9,8 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.exchange import addressed
-from coterie.methods.groups.look import by_block, observe
+from coterie.methods.groups.group_models import address
+from coterie.methods.groups.monitor import by_block, observe
 from coterie.objectives.deep import Deep
 from coterie.objectives.mixed import Mixed
 from coterie.relations.group_layout import GroupLayout
@@ -73,10 +73,10 @@ def test_the_variance_formula_on_two_architectures():
     fed, method, B, R = federation(), GroupSGD(eta=0.3, shared=("body*",), B=3), 3, 100
     state = method.init(fed)
     layout = GroupLayout(**state["layout"])
-    to = addressed(fed, GROUP, layout.models(state["w"]), np.arange(8))
+    to = address(fed, GROUP, layout.models(state["w"]), np.arange(8))
     draws, formula = [], np.zeros(3)
     for t in range(4):
-        sums = fed.total(observe, **to, own=method.link, weigh="clients", B=B, R=R, t=t)
+        sums = fed.total(observe, **to, uncompressed=method.transport, weigh="clients", B=B, R=R, t=t)
         draws.append(layout.gather(sums["drawn"], np.full(2, 1 / 8)))
     X, y = (torch.tensor(a) for a in data())
     for i, g in enumerate(GROUP):

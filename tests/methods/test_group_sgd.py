@@ -7,8 +7,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups import theory
-from coterie.methods.groups.growth import growth
+from coterie.methods.groups.monitor import group_bound, growth, shared_bound
 from coterie.numerics import keyed
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
@@ -98,7 +97,7 @@ def test_all_shared_is_fedavg_and_nothing_shared_is_fedavg_in_each_group():
 def test_groups_that_are_given_are_those_of_clusters():
     o = softmax(COUNTS, 3)
     order = np.array([3, 0, 5, 6, 1, 4, 2])
-    fields = {"eta": 0.2, "shared": ("0", "1"), "B": 2, "tau": 2, "look": 2}
+    fields = {"eta": 0.2, "shared": ("0", "1"), "B": 2, "tau": 2, "monitor": 2}
     fed = InProcess(o, GROUP, WEIGHTS)
     mixed = InProcess(o.take(order), None, WEIGHTS[order], order.astype(np.uint64))
     a, method = last(GroupSGD(**fields), fed, 4), GroupSGD(**fields, group=GROUP[order])
@@ -147,7 +146,7 @@ class Named:
 def test_heads_of_other_shapes():
     parts = heads()
     fed = InProcess(Mixed.of(parts), GROUP, WEIGHTS, seed=3)
-    method = GroupSGD(eta=0.2, shared=("body",), tau=2, B=2, look=1)
+    method = GroupSGD(eta=0.2, shared=("body",), tau=2, B=2, monitor=1)
     state = last(method, fed, 4)
     names = [list(p.names.items()) for p in parts]
     keys = keyed.starts(3, "rows", fed.clients.ids)
@@ -176,7 +175,7 @@ def test_a_look_tells_gradients_ratios_and_variances():
     o = softmax(COUNTS, 3)
     fed = InProcess(o, GROUP, WEIGHTS, seed=3)
     R, B = 5, 2
-    method = GroupSGD(eta=0.2, shared=("0", "4", "5"), B=B, look=2, replicates=R)
+    method = GroupSGD(eta=0.2, shared=("0", "4", "5"), B=B, monitor=2, replicates=R)
     state = last(method, fed, 3)
     trace = state["trace"]
     np.testing.assert_array_equal(trace["t"], [0, 2])
@@ -210,9 +209,10 @@ def test_the_notes_formula_is_the_formula_where_clients_count_alike():
     sigma = np.array([0.3, 1.0, 0.5, 2.0, 0.7, 0.4, 1.1])
     q = quadratics()
     fed = InProcess(NoisyQuadratic(q.A, q.b, sigma), GROUP)
-    state = last(GroupSGD(eta=0.01, shared=("0",), look=1, replicates=4000), fed, 1)
+    state = last(GroupSGD(eta=0.01, shared=("0",), monitor=1, replicates=4000), fed, 1)
     s2 = np.array([np.mean(sigma[g == GROUP] ** 2) for g in range(3)])
-    notes = theory.variance(s2, 3 * s2, np.bincount(GROUP))
+    share = np.bincount(GROUP) / 7
+    notes = np.concatenate([[share @ s2 / 7], share * 3 * s2 / 7])
     np.testing.assert_allclose(state["trace"]["formula"][0], notes, rtol=0.05)
     np.testing.assert_allclose(state["trace"]["empirical"][0], notes, rtol=0.08)
     np.testing.assert_allclose(state["trace"]["client"][0], 7 * notes, rtol=0.05)
@@ -230,14 +230,14 @@ def test_gradients_of_groups_are_bounded_on_random_cases():
         norm = mean @ mean + np.sum((share[:, None] * own) ** 2)
         group = np.sum(s**2, axis=1) + np.sum(own**2, axis=1)
         off = np.sum((s - mean) ** 2, axis=1)
-        used = group / (theory.group_bound(off / norm, share) * norm)
-        used_shared = group / (theory.shared_bound(off / (mean @ mean), share) * norm)
+        used = group / (group_bound(off / norm, share) * norm)
+        used_shared = group / (shared_bound(off / (mean @ mean), share) * norm)
         assert (used <= 1 + 1e-12).all() and (used_shared <= 1 + 1e-12).all()
         tightest, tightest_shared = max(tightest, used.max()), max(tightest_shared, used_shared.max())
         if k == 2:
             pair = np.sum((s[0] - s[1]) ** 2) / norm
             notes = 2 + 2 * share[1] ** 2 * pair + 1 / share[0] ** 2
-            np.testing.assert_allclose(theory.group_bound(off / norm, share)[0], notes)
+            np.testing.assert_allclose(group_bound(off / norm, share)[0], notes)
     assert tightest > 0.7 and tightest_shared > 0.7  # they are not idle
 
 
@@ -245,14 +245,14 @@ def test_a_stationary_point_of_the_sum_that_is_none_of_the_groups_shows():
     A = np.tile(np.eye(2), (4, 1, 1))
     b = np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 2.0], [-1.0, 2.0]])  # groups want x_s = 1 and -1
     fed = InProcess(Quadratic(A, b), [0, 0, 1, 1])
-    state = last(GroupSGD(eta=0.9, shared=("0",), look=10), fed, 61)
+    state = last(GroupSGD(eta=0.9, shared=("0",), monitor=10), fed, 61)
     trace = state["trace"]
     assert trace["norm"][-1] < 1e-12
     np.testing.assert_allclose(trace["group_norm"][-1], 1.0, atol=1e-6)
     assert trace["pair"][-1] > 1e12
     assert (np.diff(trace["pair"]) > 0).all()
     alike = Quadratic(A, np.abs(b))
-    state = last(GroupSGD(eta=0.9, shared=("0",), look=10), InProcess(alike, [0, 0, 1, 1]), 61)
+    state = last(GroupSGD(eta=0.9, shared=("0",), monitor=10), InProcess(alike, [0, 0, 1, 1]), 61)
     assert state["trace"]["M"].max() < 1e-12
     assert state["trace"]["group_norm"][-1].max() < 1e-10
 
@@ -260,7 +260,7 @@ def test_a_stationary_point_of_the_sum_that_is_none_of_the_groups_shows():
 def test_layers_that_stay_with_clients():
     o = softmax(COUNTS, 3)
     fed = InProcess(o, GROUP, WEIGHTS)
-    method = GroupSGD(eta=0.2, shared=("0", "1"), personal=("8",), tau=2, look=1)
+    method = GroupSGD(eta=0.2, shared=("0", "1"), personal=("8",), tau=2, monitor=1)
     state = last(method, fed, 5)
     models = method.models(fed, state)
     assert len(state["w"]) == 2 + 3 * 6
@@ -342,7 +342,7 @@ def test_a_client_without_rows_and_one_with_broken_rows_do_not_count():
     o = softmax(np.array([4, 0, 5, 3]), 3)
     o.X[5] = np.nan
     fed = InProcess(o, [0, 0, 1, 1])
-    state = last(GroupSGD(eta=0.2, shared=("0",), look=1), fed, 3)
+    state = last(GroupSGD(eta=0.2, shared=("0",), monitor=1), fed, 3)
     assert state["status"] == "running" and np.isfinite(state["w"]).all()
     np.testing.assert_array_equal(state["quarantined"], [0, 0, 1, 0])
     np.testing.assert_allclose(state["share"], [0.5, 0.5])
@@ -354,7 +354,7 @@ def test_models_of_groups_may_travel_coded(given):
     fields = {"eta": 0.2, "shared": ("0", "1"), "tau": 2, "group": GROUP if given else None}
     plain = last(GroupSGD(**fields), InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS), 6)
     fed = InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS)
-    coded = last(GroupSGD(**fields, up="float16", down="float16", look=2), fed, 6)
+    coded = last(GroupSGD(**fields, up="float16", down="float16", monitor=2), fed, 6)
     assert np.abs(coded["w"] - plain["w"]).max() < 1e-3
     assert not np.array_equal(coded["w"], plain["w"])
     assert coded["trace"]["norm"].shape == (3,)
@@ -364,6 +364,6 @@ def test_a_small_group_that_shares_nothing_is_not_stalled():
     """Its gradient is n / |G| times as long as its block of f's, squared 400 times, and vanishes with it."""
     q = Quadratic(np.broadcast_to(np.eye(3), (20, 3, 3)), np.random.default_rng(0).normal(size=(20, 3)))
     fed = InProcess(q, np.array([0] + [1] * 19))
-    seen = growth(last(GroupSGD(eta=1.0, look=1), fed, 40)["trace"])
+    seen = growth(last(GroupSGD(eta=1.0, monitor=1), fed, 40)["trace"])
     assert seen.norm[-1] < 1e-3 * seen.norm[0] and seen.group_norm[-1, 0] > 300 * seen.norm[-1]
     assert not seen.stalled.any() and len(seen.sentences()) == 1

@@ -11,14 +11,18 @@ from scipy.stats import t as student
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.grouping.adapt import adapt
-from coterie.methods.grouping.along_network import by_merging
-from coterie.methods.grouping.found import Groups, numbered, right
-from coterie.methods.grouping.losses import by_held_out, held_loss, training_loss
+from coterie.methods.grouping.confidence import adapt, judge, judge_groups, probability
+from coterie.methods.grouping.evaluation import (
+    Groups,
+    by_held_out,
+    correctly_grouped,
+    held_loss,
+    numbered,
+    training_loss,
+)
+from coterie.methods.grouping.merging import by_merging
 from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
-from coterie.methods.grouping.sketch import sketch
-from coterie.methods.grouping.sure import judge, probability, sure
-from coterie.methods.grouping.updates import alike, by_updates, silhouette
+from coterie.methods.grouping.updates import alike, by_updates, silhouette, sketch
 from coterie.methods.ifca import IFCA
 from coterie.objectives.beside import Beside, halves, hold_out
 from coterie.objectives.glm import GLM
@@ -96,7 +100,7 @@ def test_methods_see_the_rows_to_train_on_alone():
 def test_updates_tell_the_groups_and_their_number(how):
     fed, known = federation()
     found = by_updates(fed, np.zeros(15), eta=0.5, steps=30, how=how)
-    assert found.k == 3 and right(found.labels, known) == 18
+    assert found.k == 3 and correctly_grouped(found.labels, known) == 18
     assert max(found.score, key=found.score.get) == 3 and found.sizes.tolist() == [6, 6, 6]
 
 
@@ -104,7 +108,7 @@ def test_one_step_is_told_apart_from_several():
     """What all clients have in common hides the groups after one step, here because classes are not as frequent."""
     fed, known = federation(seed=5, n=8, each=8, wrong=0.5)
     w = list(FedAvg(eta=0.5, E=1).run(fed, [1]))[-1]["w"]
-    one, many = (right(by_updates(fed, w, eta=0.5, steps=s, k=3).labels, known) for s in (1, 50))
+    one, many = (correctly_grouped(by_updates(fed, w, eta=0.5, steps=s, k=3).labels, known) for s in (1, 50))
     assert many >= 22 and many >= one
 
 
@@ -121,7 +125,7 @@ def test_clients_send_a_short_sketch_that_keeps_cosines():
     assert sketch(u, 0) is u and sketch(u, 6000) is u
     fed, known = federation()
     found = by_updates(fed, np.zeros(15), eta=0.5, q=9, k=3)
-    assert found.about["directions"].shape == (18, 9) and right(found.labels, known) >= 16
+    assert found.about["directions"].shape == (18, 9) and correctly_grouped(found.labels, known) >= 16
 
 
 def test_clients_that_do_not_move_are_in_no_group():
@@ -130,7 +134,7 @@ def test_clients_that_do_not_move_are_in_no_group():
     stops[4] = starts[4]
     fed = InProcess(softmax(X, y, starts, stops))
     found = by_updates(fed, np.zeros(15), eta=0.5, k=3)
-    assert found.labels[4] == -1 and right(found.labels, known) == 17
+    assert found.labels[4] == -1 and correctly_grouped(found.labels, known) == 17
     with pytest.raises(CoterieError, match="17 clients sent updates"):
         by_updates(fed, np.zeros(15), eta=0.5, k=17)
     with pytest.raises(CoterieError, match="not 'magic'"):
@@ -158,7 +162,7 @@ def test_clients_that_are_alike_are_one_group_as_often_as_promised():
 def test_few_clients_of_several_groups_are_not_taken_for_one(groups, each):
     fed, known = federation(groups=groups, each=each, n=30)
     found = by_updates(fed, np.zeros(15), eta=0.5)
-    assert found.k == groups and right(found.labels, known) == len(known) and found.about["alike"] <= 0.05
+    assert found.k == groups and correctly_grouped(found.labels, known) == len(known) and found.about["alike"] <= 0.05
 
 
 def test_like_clients_of_unlike_sizes_are_alike():
@@ -198,7 +202,7 @@ def test_losses_without_rows_have_no_halves():
 def test_restarts_find_the_groups_and_say_how_often():
     fed, known = federation(wrong=0.3)
     found = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=8, restarts=10)
-    assert right(found.labels, known) == 18
+    assert correctly_grouped(found.labels, known) == 18
     assert 0.0 < found.about["same"] <= 1.0 and len(found.about["losses"]) == 10
     assert found.score[3] == found.about["losses"].min()
     at = int(np.argmin(found.about["losses"]))
@@ -218,7 +222,7 @@ def test_the_number_of_groups_by_rows_kept_back():
     fed, known = keeping(n=40)
     methods = [IFCA(k=k, eta=0.5, tau=5) for k in (1, 2, 3, 4)]
     found = number_by_held_out(fed, methods, np.zeros(15), rounds=8, restarts=6)
-    assert found.k == 3 and right(found.labels, known) == 18
+    assert found.k == 3 and correctly_grouped(found.labels, known) == 18
     assert set(found.score) == {1, 2, 3, 4} and found.score[1] > found.score[3]
     alone = number_by_held_out(fed, methods[1:2], np.zeros(15), rounds=2, restarts=1)
     assert set(alone.score) == {1, 2}
@@ -256,7 +260,7 @@ def test_merging_along_the_network_finds_the_groups():
     alone = method.models(fed, method.init(fed))
     shared = list(FedAvg(eta=1.0, E=5).run(fed, [40]))[-1]["w"]
     found = by_merging(fed, alone, shared, eta=1.0, steps=20, points=10)
-    assert found.k == 3 and right(found.labels, known) == 18
+    assert found.k == 3 and correctly_grouped(found.labels, known) == 18
     assert 3 in found.about["partitions"] and found.score[3] == max(found.score.values())
 
 
@@ -266,7 +270,7 @@ def test_merging_along_the_network_finds_the_groups():
 def test_with_two_groups_the_probability_is_that_of_a_paired_t_test():
     fed, _ = federation()
     w = np.random.default_rng(1).normal(size=(2, 15))
-    found = sure(fed, w, held=False)
+    found = judge_groups(fed, w, held=False)
     X, y, starts, stops, _ = rows()
     o = softmax(X, y, starts, stops)
     a, b = (o.row_losses(np.tile(model, (18, 1))).reshape(18, 20) for model in w)
@@ -283,12 +287,16 @@ def test_clear_groups_are_sure_and_identical_ones_are_not():
     fed, known = keeping(n=40)
     found = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=10, restarts=6)
     w = found.about["w"]
-    clear = sure(fed, w)
-    assert right(clear.group, known) == 18 and clear.probability.min() > 0.9 and np.median(clear.probability) > 0.98
-    same = sure(fed, np.stack([w[0]] * 3))
+    clear = judge_groups(fed, w)
+    assert (
+        correctly_grouped(clear.group, known) == 18
+        and clear.probability.min() > 0.9
+        and np.median(clear.probability) > 0.98
+    )
+    same = judge_groups(fed, np.stack([w[0]] * 3))
     np.testing.assert_allclose(same.probability, 1.0 / 3.0)
     np.testing.assert_allclose(same.margin, 0.0)
-    pair = sure(fed, np.stack([w[0], w[0], w[1], w[2]]))  # the best group twice: a coin between them
+    pair = judge_groups(fed, np.stack([w[0], w[0], w[1], w[2]]))  # the best group twice: a coin between them
     np.testing.assert_allclose(pair.probability[pair.group == 0], 0.45, atol=0.06)
 
 
@@ -327,10 +335,10 @@ def test_with_several_groups_it_is_a_lower_bound():
 def test_few_rows_say_little():
     X, y, *_ = rows()
     fed = InProcess(softmax(X, y, [0, 0, 1], [0, 1, 3]))
-    found = sure(fed, np.random.default_rng(1).normal(size=(2, 15)), held=False)
+    found = judge_groups(fed, np.random.default_rng(1).normal(size=(2, 15)), held=False)
     assert found.group[0] == -1 and found.probability[:2].tolist() == [0.5, 0.5]
     assert np.isnan(found.se[:2]).all() and np.isfinite(found.se[2]) and np.isfinite(found.margin[1])
-    one = sure(fed, np.zeros((1, 15)), held=False)
+    one = judge_groups(fed, np.zeros((1, 15)), held=False)
     assert one.probability.tolist() == [1.0, 1.0, 1.0] and np.isnan(one.margin).all()
 
 
@@ -339,15 +347,15 @@ def test_a_table_can_be_judged_too():
     X, w = rng.normal(size=(30, 2)), rng.normal(size=(2, 2))
     y, starts = X @ w[0] + 0.1 * rng.normal(size=30), np.arange(0, 30, 10)
     glm = GLM(X, y, np.zeros(30), np.ones(30), starts, starts + 10, "gaussian")
-    assert sure(InProcess(glm), w, held=False).group.tolist() == [0, 0, 0]
+    assert judge_groups(InProcess(glm), w, held=False).group.tolist() == [0, 0, 0]
     with pytest.raises(CoterieError, match="Quadratic tells no losses of single rows"):
-        sure(InProcess(Quadratic(np.eye(2)[None], np.zeros((1, 2)))), w, held=False)
+        judge_groups(InProcess(Quadratic(np.eye(2)[None], np.zeros((1, 2)))), w, held=False)
 
 
 def test_broken_models_are_never_the_best():
     fed, _ = federation()
     w = np.stack([np.full(15, np.nan), np.zeros(15)])
-    found = sure(fed, w, held=False)
+    found = judge_groups(fed, w, held=False)
     assert (found.group == 1).all() and (found.probability > 0.5).all()
 
 
@@ -377,7 +385,7 @@ def test_new_clients_get_their_group_and_adapt_what_is_personal():
     assert moved[:, 0].all() and not moved[:, 1:].any()
     whole = adapt(few, w, eta=0.2, steps=5)
     assert (whole.models != w[whole.group]).any(axis=0).all()
-    assert ((short.sure.probability >= 1.0 / 3.0) & (short.sure.probability <= 1.0)).all()
+    assert ((short.assignment.probability >= 1.0 / 3.0) & (short.assignment.probability <= 1.0)).all()
     with pytest.raises(CoterieError, match="head"):
         adapt(few, w, steps=1, personal=("head*",))
 
@@ -389,7 +397,7 @@ def test_new_clients_of_known_groups_are_recognised():
     w = by_restarts(fed, IFCA(k=3, eta=0.5, tau=5), np.zeros(15), rounds=10, restarts=6).about["w"]
     new = InProcess(softmax(X, y, starts[18:], starts[18:] + 8))
     here = adapt(new, w, eta=0.1, steps=3)
-    assert right(here.group, known[18:]) == 18
+    assert correctly_grouped(here.group, known[18:]) == 18
     nobody = InProcess(softmax(X, y, [0], [0]))
     empty = adapt(nobody, w, eta=0.1, steps=3)
     np.testing.assert_array_equal(empty.models, w[[0]])
@@ -404,9 +412,9 @@ def test_groups_are_numbered_and_matched():
     assert numbered(np.array([5, -1, 2, 5])).tolist() == [0, -1, 1, 0]
     found = Groups(numbered(np.array([1, 1, 0])))
     assert found.k == 2 and found.sizes.tolist() == [2, 1]
-    assert right(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1])) == 4
-    assert right(np.array([0, 0, 0, -1]), np.array([0, 0, 1, 1])) == 2
-    assert right(np.array([-1]), np.array([0])) == 0
+    assert correctly_grouped(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1])) == 4
+    assert correctly_grouped(np.array([0, 0, 0, -1]), np.array([0, 0, 1, 1])) == 2
+    assert correctly_grouped(np.array([-1]), np.array([0])) == 0
 
 
 def test_a_silhouette_of_clients_drawn_may_miss_a_small_group():

@@ -12,7 +12,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.found_groups import FoundGroups
-from coterie.methods.grouping.adapt import adapt
+from coterie.methods.grouping.confidence import adapt
 from coterie.methods.grouping.restarts import by_restarts, number_by_held_out
 from coterie.methods.ifca import IFCA
 from coterie.methods.scaffold import Scaffold

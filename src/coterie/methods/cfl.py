@@ -15,7 +15,6 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.checks import need
-from coterie.methods.grouping.bipartition import bipartition
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
@@ -129,3 +128,33 @@ class CFL(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's group's model (m, d)."""
         return client_models(fed, state, mine, w=PerRow(state["w"][state["group"]]), transport=self.transport)
+
+
+def bipartition(alpha: Floats) -> tuple[Ints, float]:
+    """Algorithm 1: the split that makes the largest similarity across it smallest.
+
+    Clients are joined in falling order of similarity until two groups are left, which is single linkage.
+
+    Parameters
+    ----------
+    alpha : (n, n)
+        Symmetric similarities of two clients or more.
+
+    Returns
+    -------
+    side : (n,) int64
+        0 or 1; the first client's side is 0.
+    cross : float
+        The largest similarity across.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    n = len(alpha)
+    apart = 1.0 - (alpha + alpha.T) / 2.0
+    np.fill_diagonal(apart, 0.0)
+    label = fcluster(linkage(squareform(np.maximum(apart, 0.0), checks=False), "single"), 2, "maxclust")
+    side = (label != label[0]).astype(np.int64)
+    if not side.any():  # all equally far apart
+        side[n - 1] = 1
+    return side, float(alpha[np.ix_(side == 0, side == 1)].max())

@@ -16,7 +16,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
 from coterie.methods.checks import need, need_choices
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.grouping.found import Groups
+from coterie.methods.grouping.evaluation import Groups
 from coterie.methods.grouping.restarts import by_restarts
 from coterie.methods.grouping.updates import by_updates
 from coterie.methods.ifca import IFCA
@@ -84,9 +84,7 @@ class FoundGroups(GroupSGD):
         if self.by == "updates":
             many = range(1, MOST + 1) if self.k == 0 else self.k
             return by_updates(fed, model, eta=eta, steps=self.steps, k=many, B=self.B, seed=self.seed)
-        ifca = IFCA(
-            k=self.k, eta=eta, tau=self.steps_at_home, B=self.B, C=self.C, seed=self.seed, personal=self.personal
-        )
+        ifca = IFCA(k=self.k, eta=eta, tau=self.local_steps, B=self.B, C=self.C, seed=self.seed, personal=self.personal)
         return by_restarts(fed, ifca, model, rounds=self.rounds, restarts=self.restarts, steps=self.steps)
 
     def known(self, group: Ints) -> GroupSGD:

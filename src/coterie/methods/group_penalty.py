@@ -23,7 +23,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.checks import need
-from coterie.methods.groups.exchange import assigned
+from coterie.methods.groups.group_models import group_of_clients
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
@@ -133,7 +133,7 @@ class GroupPenalty(LocalTraining):
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
-        return assigned(fed, self.group)
+        return group_of_clients(fed, self.group)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients have the same z."""

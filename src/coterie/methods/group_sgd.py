@@ -19,16 +19,35 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.checks import need, need_choices, need_patterns
-from coterie.methods.groups.at_home import group_models, weights
-from coterie.methods.groups.exchange import addressed, assigned, averaged, everyones
-from coterie.methods.groups.layers import agreed
-from coterie.methods.groups.look import appended, observe, seen
+from coterie.methods.groups.group_models import (
+    address,
+    agree_on_layers,
+    all_models,
+    client_weights,
+    group_means,
+    group_models,
+    group_of_clients,
+)
+from coterie.methods.groups.monitor import append_row, observe, trace_row
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
 from coterie.methods.local_training.participation import first_quarantine
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
+
+
+def augmented(layout: GroupLayout, parts: list[Floats], share: Floats, own: Floats) -> Floats:
+    """The gradient of f (dim,), from those of the groups' mean losses, k arrays (d_g,).
+
+    ``share`` (k,) is |G_g| / n. So is ``own`` (k,), but where a group's own layers go as far as in FedAvg: 1.
+    """
+    df = np.zeros(layout.dim, dtype=np.result_type(parts[0], np.float32))
+    for g, df_g in enumerate(parts):
+        at, s = layout.of_group(g), layout.of_group(g) < layout.shared
+        df[at[s]] += share[g] * df_g[s]  # d_{x_s} f = sum_g |G_g| / n d_{x_s} bar f_g(x_s, x_g)
+        df[at[~s]] = own[g] * df_g[~s]  # d_{x_g} f = |G_g| / n d_{x_g} bar f_g(x_s, x_g)
+    return df
 
 
 @work
@@ -47,7 +66,7 @@ def update(
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
     steps = epoch_steps(site, E, B) if E else np.full(len(site), tau, dtype=np.int64)
     theta = train(site, group_models(site, w, clusters, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, weights(site, weigh), finite(theta), transport)
+    return make_reply(site, theta, client_weights(site, weigh), finite(theta), transport)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +89,11 @@ class GroupSGD(LocalTraining):
         How far groups' own layers go: "weighted" is the gradient of f, |G| / n times the mean in the group;
         "averaged" is that mean, as in FedAvg, a step n / |G| times as long. Stationary points are the same; what is no
         gradient, such as BatchNorm's statistics where they travel, is to be averaged.
-    look : int, default 0
-        Rounds between two looks at the gradients of all clients and their variance, kept in ``state["trace"]`` (see
-        ``groups.look.seen``; ``groups.growth`` reads it); 0 for none. A look costs an exchange.
+    monitor : int, default 0
+        Rounds between two observations of the gradients of all clients and their variance, kept in ``state["trace"]``
+        (see ``groups.monitor``); 0 for none. Each costs an exchange.
     replicates : int, default 2
-        Independent batches of every client at a look.
+        Independent batches of every client at an observation.
     """
 
     EXCLUSIVE: ClassVar = (("tau", "E"),)
@@ -84,12 +103,12 @@ class GroupSGD(LocalTraining):
     E: int = 0
     weigh: str = "clients"
     own: str = "weighted"
-    look: int = 0
+    monitor: int = 0
     replicates: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in {"E": 0, "look": 0, "replicates": 2}.items():
+        for name, least in {"E": 0, "monitor": 0, "replicates": 2}.items():
             need(name, getattr(self, name), least, whole=True)
         if self.tau is not None:
             need("tau", self.tau, 1, whole=True)
@@ -99,52 +118,51 @@ class GroupSGD(LocalTraining):
             raise CoterieError("Give tau, steps of a round, or E, passes over the rows: leave one of the two out.")
 
     @property
-    def steps_at_home(self) -> int:
+    def local_steps(self) -> int:
         """Steps of a round where no passes are asked for."""
         return 1 if self.tau is None else self.tau
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
-        return assigned(fed, self.group)
+        return group_of_clients(fed, self.group)
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
         group = self.groups(fed)
-        said = agreed(fed, group, self.shared, self.transport, self.seed)
-        if len(set(said.layout.sizes)) > 1 and (
-            self.compression.active or not np.array_equal(group, fed.clients.clusters)
-        ):
+        layers = agree_on_layers(fed, group, self.shared, self.transport, self.seed)
+        by_cluster = np.array_equal(group, fed.clients.clusters)
+        if len(set(layers.layout.sizes)) > 1 and (self.compression.active or not by_cluster):
             raise CoterieError(
                 "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
             )
-        state: State = first_quarantine(fed) | {"w": said.start(w)}
-        about = {"layout": said.layout.arrays(), "weigh": self.weigh, "share": np.zeros(said.layout.k), "trace": {}}
-        return state | about | ({} if said.travels.values.all() else {"whole": said.whole, "travels": said.travels})
+        state: State = first_quarantine(fed) | {"w": layers.start(w)}
+        about = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k), "trace": {}}
+        return (
+            state | about | ({} if layers.travels.values.all() else {"whole": layers.whole, "travels": layers.travels})
+        )
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
-        trace, models = self.looked(fed, state, layout), layout.models(x)
-        over = {"eta": self.rate(t), "tau": self.steps_at_home, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
-        message = addressed(fed, self.groups(fed), models, to, self.compression.active)
+        trace, models = self.monitored(fed, state, layout), layout.models(x)
+        over = {"eta": self.rate(t), "tau": self.local_steps, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
+        message = address(fed, self.groups(fed), models, to, self.compression.active)
         sums = fed.total(update, to=to, **message, transport=self.transport, **over)
-        share, moves = averaged(sums, models)
-        step = layout.gather(moves, share)
-        if self.own == "averaged":
-            step[layout.shared :] = layout.gather(moves, np.ones(layout.k))[layout.shared :]
+        share, moves = group_means(sums, models)
+        step = augmented(layout, moves, share, share if self.own == "weighted" else np.ones(layout.k))
         return sums, {"w": (x + step).astype(x.dtype), "share": share, "trace": trace}
 
-    def looked(self, fed: Federation, state: State, layout: GroupLayout) -> dict[str, Any]:
-        """The trace so far, and a look before this round where it is time."""
+    def monitored(self, fed: Federation, state: State, layout: GroupLayout) -> dict[str, Any]:
+        """The trace so far, and an observation before this round where it is time."""
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
-        if not self.look or t % self.look:
+        if not self.monitor or t % self.monitor:
             return dict(state["trace"])
         over = {"weigh": self.weigh, "B": self.B, "R": self.replicates, "t": t}
-        to = addressed(fed, self.groups(fed), layout.models(state["w"]), free)
-        sums = fed.total(observe, to=free, **to, own=self.transport, **over)
-        return appended(state["trace"], seen(sums, layout, t))
+        to = address(fed, self.groups(fed), layout.models(state["w"]), free)
+        sums = fed.total(observe, to=free, **to, uncompressed=self.transport, **over)
+        return append_row(state["trace"], trace_row(sums, layout, t))
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
         group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
-        return everyones(fed, group, models, state, self.transport)
+        return all_models(fed, group, models, state, self.transport)

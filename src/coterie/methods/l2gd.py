@@ -20,8 +20,7 @@ from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.checks import need
-from coterie.methods.groups.at_home import group_models
-from coterie.methods.groups.exchange import addressed, averaged
+from coterie.methods.groups.group_models import address, group_means, group_models
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, train, weight
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
@@ -105,11 +104,11 @@ class L2GD(LocalTraining):
         """Clients are pulled to what their means made, and step on; clusters not asked keep their mean and weight."""
         eta, steps, means = self.rate(state["t"]), self.drawn(state["t"]), state["w"]
         towards = list(((1.0 - self.alpha) * means + self.alpha * self.mean(state)).astype(means.dtype))
-        message = addressed(fed, fed.clients.clusters, towards, to, self.compression.active)
+        message = address(fed, fed.clients.clusters, towards, to, self.compression.active)
         how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
         sums = fed.total(update, to=to, transport=self.transport, **message, **how)
         weight, heard = self.heard(fed, state, sums)
-        new = np.stack(towards) + np.stack(averaged(sums, towards)[1])
+        new = np.stack(towards) + np.stack(group_means(sums, towards)[1])
         new = np.where((heard & (weight > 0.0))[:, None], new, means).astype(means.dtype)
         return sums, {"w": new, "weight": weight, "steps": state["steps"] + steps}
 

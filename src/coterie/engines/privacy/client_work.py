@@ -26,7 +26,11 @@ BROKEN = "private: contributed nothing"
 
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
-    for name in ("local_training.personal_layers:begin", "groups.layers:fingerprints", "groups.layers:begin")
+    for name in (
+        "local_training.personal_layers:begin",
+        "groups.group_models:fingerprints",
+        "groups.group_models:begin",
+    )
 )
 """Works whose replies say how a model is built and where it starts, and nothing of what rows hold."""
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.checks import need
-from coterie.methods.grouping.found import Groups, numbered
-from coterie.methods.grouping.losses import held_loss, training_loss
+from coterie.methods.grouping.evaluation import Groups, held_loss, numbered, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics import keyed

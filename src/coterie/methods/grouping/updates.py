@@ -15,8 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.checks import need
-from coterie.methods.grouping.found import Groups, numbered
-from coterie.methods.grouping.sketch import sketch
+from coterie.methods.grouping.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
@@ -26,9 +25,9 @@ from coterie.objectives.steps import Draws
 
 SKETCH = 4096
 """Numbers a client sends of its update."""
-FEW = 2000
+SAMPLED = 2000
 """Clients among whom all pairs are looked at for the silhouette."""
-SURE = 0.05
+SIGNIFICANCE = 0.05
 """How often clients that are all alike may be taken for several groups."""
 SHUFFLES = 999
 """How often clients are paired at random for that."""
@@ -176,7 +175,7 @@ def by_updates(
         score[n] = silhouette(points, labels[n], seed)
     p = _differ(fed.ask(halved, to=here, **how_far), seed) if one else None
     every = {n: _spread(labels[n], here, len(u)) for n in ks}
-    if ks and (p is None or p <= SURE):
+    if ks and (p is None or p <= SIGNIFICANCE):
         groups = every[max(ks, key=lambda n: score[n])]
     else:
         groups = _spread(np.zeros(len(here), dtype=np.int64), here, len(u))
@@ -184,10 +183,10 @@ def by_updates(
 
 
 def _differ(replies: Any, seed: int) -> float | None:
-    """The p-value of ``alike`` for the clients that have two halves of rows; of ``FEW`` where there are more."""
+    """The p-value of ``alike`` for the clients that have two halves of rows; of ``SAMPLED`` where there are more."""
     both = replies["u"] if replies else np.zeros((0, 2, 1))
     both = both[(both != 0.0).any(axis=2).all(axis=1)].astype(np.float64)
-    some = np.argsort(keyed.uniform(seed, "alike", [0], 0, max(len(both), 1))[0])[:FEW]
+    some = np.argsort(keyed.uniform(seed, "alike", [0], 0, max(len(both), 1))[0])[:SAMPLED]
     return alike(both[np.sort(some)], seed) if len(both) > 1 else None
 
 
@@ -209,11 +208,29 @@ def cluster(points: Floats, k: int, how: str = "k-means", seed: int = 0) -> Ints
 
 
 def silhouette(points: Floats, labels: Ints, seed: int = 0) -> float:
-    """Mean silhouette by cosines; of ``FEW`` clients drawn at random where there are more, and -1 if all are alike."""
+    """Mean silhouette by cosines; of ``SAMPLED`` random clients where there are more, and -1 if all are alike."""
     from sklearn.metrics import silhouette_score
 
-    some = np.argsort(keyed.uniform(seed, "silhouette", [0], 0, len(points))[0])[:FEW]
+    some = np.argsort(keyed.uniform(seed, "silhouette", [0], 0, len(points))[0])[:SAMPLED]
     points, labels = points[some], labels[some]
     if len(np.unique(labels)) < 2:
         return -1.0
     return float(silhouette_score(points, labels, metric="cosine"))
+
+
+def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
+    """Random projection (m, q) of updates (m, d) that keeps inner products in the mean: a count sketch.
+
+    Every coordinate is added, with a random sign, to one of q sums, which needs O(d) and no matrix; the error of a
+    cosine is about ``1 / sqrt(q)``. With q = 0 or q >= d the updates themselves are returned.
+
+    Charikar, Chen, Farach-Colton (2002), Finding frequent items in data streams; Weinberger et al. (2009).
+    """
+    d = update.shape[1]
+    if not 0 < q < d:
+        return update
+    from scipy.sparse import csr_array
+
+    u = keyed.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
+    place, sign = (u[:d] * q).astype(np.int64), np.where(u[d:] < 0.5, -1.0, 1.0)
+    return np.asarray(update @ csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))

@@ -1,4 +1,4 @@
-"""Which layers clients have: asked once, of all, and agreed on in every group."""
+"""Models of known groups: which layers each has, how they reach clients, and what sums of replies make of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Ragged, Site, work
-from coterie.methods.local_training.client_work import Reply
+from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sums, work
+from coterie.methods.local_training.client_work import Reply, received
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives import parts
+from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import kinds
 from coterie.relations.group_layout import GroupLayout
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedLayers:
     """What clients said of their layers.
 
     Attributes
@@ -79,7 +80,9 @@ def begin(site: Site, transport: Transport, seed: int) -> Reply:
     return {"layers": Ragged.of(texts), "start": Ragged.of(starts), "travels": Ragged.of(masks)}
 
 
-def agreed(fed: Federation, group: Ints, shared: Sequence[str], transport: Transport, seed: int) -> Agreed:
+def agree_on_layers(
+    fed: Federation, group: Ints, shared: Sequence[str], transport: Transport, seed: int
+) -> AgreedLayers:
     """Ask the clients of every group (m,) what layers they have.
 
     A CoterieError where a group has no client or none that answers, where clients of a group differ, and where what is
@@ -110,4 +113,69 @@ def agreed(fed: Federation, group: Ints, shared: Sequence[str], transport: Trans
     x = np.zeros(layout.dim, dtype=np.result_type(*[np.dtype(text["dtype"]) for text in texts], np.float32))
     for g in reversed(range(k)):
         x[layout.of_group(g)] = said["start"][g][said["travels"][g]]
-    return Agreed(layout, x, said["start"], said["travels"])
+    return AgreedLayers(layout, x, said["start"], said["travels"])
+
+
+def client_weights(site: Site, weigh: str) -> Floats:
+    """How much clients count (m,): alike or by rows, times their own weight; not at all without rows."""
+    rows = sizes(site.objective)
+    return np.asarray(site.weights * (rows if weigh == "rows" else rows > 0.0))
+
+
+def group_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Floats:
+    """Every client's model (m, d), its own layers put in.
+
+    ``w`` has a row for each group where groups are the clusters, otherwise one for each client.
+    """
+    return received(site, w[site.clusters] if clusters else w, transport)
+
+
+@work
+def mine(site: Site, w: Floats, clusters: bool, transport: Transport) -> Reply:
+    """Every client's model."""
+    return {"theta": group_models(site, w, clusters, transport)}
+
+
+def group_of_clients(fed: Federation, group: Any) -> Ints:
+    """Group (m,) of every client: the one that is given, or its cluster."""
+    if group is None:
+        return fed.clients.clusters
+    given = np.asarray(group)
+    if given.shape != (len(fed.clients),) or given.dtype.kind not in "iu" or given.min(initial=0) < 0:
+        raise CoterieError(f"group must be a whole number from 0 for each of {len(fed.clients)} clients.")
+    return given.astype(np.int64)
+
+
+def address(fed: Federation, group: Ints, models: list[Floats], to: Ints, coded: bool = False) -> dict[str, Any]:
+    """Arguments of ``total`` that send the clients ``to`` their groups' models, and add up by group."""
+    if np.array_equal(group, fed.clients.clusters) and not coded:
+        return {"by": "cluster", "groups": len(models), "w": PerCluster(models), "clusters": True}
+    return {"by": group[to], "groups": len(models), "w": PerRow(np.stack(models)[group[to]]), "clusters": False}
+
+
+def group_means(sums: Sums, models: list[Floats]) -> tuple[Floats, list[Floats]]:
+    """Shares (k,) of the weights, and how far every group's mean is from its model; nothing for groups unheard."""
+    k = len(models)
+    weight = np.array([float(w) for w in sums["w"]]) if sums else np.zeros(k)
+    moves = [
+        sums["x"][g] / model.dtype.type(weight[g]) - model if weight[g] > 0.0 else np.zeros_like(model)
+        for g, model in enumerate(models)
+    ]
+    total = weight.sum()
+    return weight / total if total > 0.0 else weight, moves
+
+
+def all_models(fed: Federation, group: Ints, models: list[Floats], state: dict[str, Any], transport: Transport) -> Any:
+    """Every client's model (m, d), or Ragged where sizes differ; layers of their own are heard from clients."""
+    if "whole" not in state:
+        theta = [models[g] for g in group]
+    else:
+        wholes = [np.array(state["whole"][g], dtype=models[g].dtype) for g in range(len(models))]
+        for g, whole in enumerate(wholes):
+            whole[state["travels"][g]] = models[g]
+        theta = [wholes[g] for g in group]
+        to = address(fed, group, models, np.arange(len(group)))
+        replies = fed.ask(mine, w=to["w"], clusters=to["clusters"], transport=transport)
+        for row, client in enumerate(replies.rows if replies else ()):
+            theta[client] = replies["theta"][row]
+    return np.stack(theta) if len({len(one) for one in theta}) == 1 else Ragged.of(theta)

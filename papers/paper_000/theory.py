@@ -63,21 +63,3 @@ def variance(shared: npt.ArrayLike, own: npt.ArrayLike, sizes: npt.ArrayLike) ->
     shared, own, sizes = (np.asarray(a, dtype=np.float64) for a in (shared, own, sizes))
     n = sizes.sum()
     return np.concatenate([[(sizes / n) @ shared / n], sizes / n**2 * own])
-
-
-def group_bound(M: npt.ArrayLike, share: npt.ArrayLike) -> Floats:
-    """c_g with ``||grad f_g||^2 <= c_g ||grad f||^2`` where ``||d_s f_g - d_s f||^2 <= M_g ||grad f||^2``.
-
-    ``||d_s f_g||^2 <= 2 ||d_s f||^2 + 2 M_g ||grad f||^2``, and f_g's own block is n / |G| times that of f; so
-    ``c_g = 2 + 2 M_g + (n / |G|)^2``. With two groups, M_1 is ``(|G_2| / n)^2`` times the notes' M.
-    """
-    return 2.0 + 2.0 * np.asarray(M) + 1.0 / np.asarray(share) ** 2
-
-
-def shared_bound(M: npt.ArrayLike, share: npt.ArrayLike) -> Floats:
-    """c_g under the stronger condition on x_s alone, ``||d_s f_g - d_s f||^2 <= M_g ||d_s f||^2``.
-
-    ``||d_s f_g||^2 <= (2 + 2 M_g) ||d_s f||^2``; both blocks are parts of ``||grad f||^2``, so the larger factor
-    counts: ``c_g = max(2 + 2 M_g, (n / |G|)^2)``.
-    """
-    return np.maximum(2.0 + 2.0 * np.asarray(M), 1.0 / np.asarray(share) ** 2)

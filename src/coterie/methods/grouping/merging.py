@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Federation
-from coterie.methods.grouping.found import Groups
+from coterie.methods.grouping.evaluation import Groups
 from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
 from coterie.methods.network.path import Path, grid
 from coterie.methods.network.similarity import NEIGHBOURS

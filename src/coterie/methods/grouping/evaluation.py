@@ -1,8 +1,9 @@
-"""Losses of groups' models over all clients, as two sums: what restarts and numbers of groups are compared by."""
+"""Groups that were found: how they agree with known ones, how well their models do, and how many are best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,66 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.grouping.found import Groups, numbered
 from coterie.methods.local_training.personal_layers import Transport, merge
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.mean_loss import sizes, value
+from coterie.relations.agreement import by_first
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Clients in groups.
+
+    Attributes
+    ----------
+    labels : (m,) int64
+        Group of every client, in the order of ``fed.clients``, counted from 0 in the order of their first clients;
+        -1 for clients that did not answer.
+    score : dict
+        What was tried, and how good it was: number of groups -> silhouette, or held-out or training loss.
+    about : dict
+        More to tell.
+    """
+
+    labels: Ints
+    score: Mapping[int, float] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def k(self) -> int:
+        """Number of groups."""
+        return int(self.labels.max(initial=-1)) + 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Clients in every group (k,)."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.k)
+
+
+def numbered(labels: Ints) -> Ints:
+    """The same partition counted in the order of first clients; -1 stays."""
+    out = np.full(len(labels), -1, dtype=np.int64)
+    there = labels >= 0
+    if there.any():
+        out[there] = by_first(labels[there])
+    return out
+
+
+def correctly_grouped(labels: Ints, known: Ints) -> int:
+    """How many clients are in the right group, groups being matched as well as can be (m at most).
+
+    Parameters
+    ----------
+    labels, known : (m,)
+        Groups that were found, and those that are true; -1 is never right.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    a, b = np.asarray(labels), np.unique(known, return_inverse=True)[1]
+    table = np.zeros((int(a.max(initial=-1)) + 1, int(b.max(initial=-1)) + 1), dtype=np.int64)
+    np.add.at(table, (a[a >= 0], b[a >= 0]), 1)
+    return int(table[linear_sum_assignment(-table)].sum())
 
 
 @work
