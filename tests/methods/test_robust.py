@@ -70,7 +70,7 @@ def clients(sender):
 def loss_of(method, sender):
     """The loss over the last third of a run with a bad sender."""
     fed = InProcess(clients(sender), np.zeros(N + 1, dtype=np.int64))
-    stops, start = range(500, 751, 5), np.full((1, D), 2.0)
+    stops, start = range(1000, 1501, 5), np.full((1, D), 2.0)
     return np.mean([np.sum(s["x"] ** 2) / 2 for s in method.run(fed, stops, method.init(fed, start))])
 
 

@@ -26,16 +26,14 @@ def place(tmp_path_factory):
         yield found
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # the run below is one that is disturbed
 def test_a_run_gives_the_numbers_of_one_process(place):
     told = place.run("plain", cases=[CASE])[CASE]
     place.need_result("plain", CASE)
     assert told["exchanges"] == 41 and told["bytes_down"] > 0 and told["bytes_up"] > 0
     state = nvflare.status(place.coordinator)
     assert state["running"] and state["sites"] == {"north": "online", "south": "online"}
-    assert [job["job_name"] for job in state["jobs"]] == ["plain"]
-    with pytest.raises(CoterieError, match="runs already"):
-        place.start(place.site("north"))
+    assert "plain" in [job["job_name"] for job in state["jobs"]]
 
 
 @pytest.mark.slow
@@ -51,11 +49,16 @@ def test_processes_that_are_killed_change_nothing(place):
     victims = []
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    place.run("killed", cases=[CASE], pause=0.1, policy={"deadline": 20.0, "min_clients": "all"})
+    told = place.run("killed", cases=[CASE], pause=0.1, policy={"deadline": 20.0, "min_clients": "all"})
     killer.join(1.0)
     assert len(victims) == 2
     place.need_result("killed", CASE)
-    assert len([job for job in nvflare.status(place.coordinator)["jobs"] if job["job_name"] == "killed"]) == 3
+    assert told[CASE]["exchanges"] >= 41 and told[CASE]["bytes_down"] > 0 and told[CASE]["bytes_up"] > 0
+    state = nvflare.status(place.coordinator)
+    assert state["running"] and state["sites"] == {"north": "online", "south": "online"}
+    assert len([job for job in state["jobs"] if job["job_name"] == "killed"]) == 3
+    with pytest.raises(CoterieError, match="runs already"):
+        place.start(place.site("north"))
 
 
 def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(place, tmp_path):
