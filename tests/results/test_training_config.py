@@ -196,7 +196,7 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
     [
         ({"source": "digit"}, "no data called 'digit'. Did you mean 'digits'"),
         ({"source": "digits", "args": {"n": 1}}, "takes no args"),
-        ({"source": "no_module_here:make"}, "cannot be imported: No module named"),
+        ({"source": "no_module_here:make"}, r"cannot be imported \(No module named"),
         ({"source": "source_of_tests:mke"}, "has no 'mke'. Did you mean 'make'"),
         ({"source": "source_of_tests:one"}, "must give X and y"),
         ({"source": "source_of_tests:uneven"}, "gives 3 rows of X, and y of shape"),

@@ -211,7 +211,7 @@ def test_what_it_lacks_is_said(folder, name, message):
 
 
 def test_a_module_that_is_not_there_or_a_name_without_one(folder):
-    with pytest.raises(CoterieError, match="The method 'no_such_module:Mine' cannot be imported: No module named"):
+    with pytest.raises(CoterieError, match=r"The method 'no_such_module:Mine' cannot be imported [(]No module named"):
         config(folder, method={"name": "no_such_module:Mine"})
     with pytest.raises(CoterieError, match=r"no method to train called 'mine'\..*package\.module:Class"):
         config(folder, method={"name": "mine"})

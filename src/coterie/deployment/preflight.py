@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.deployment import prepared, tasks
+from coterie.deployment import prepared
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.program import CHECK, Program
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError, listed, nearest, shortened
 from coterie.families import DEFAULT
+from coterie.imports import import_object
 from coterie.methods.training import TRAINERS, trainer
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def training(program: Program, seed: int) -> tuple[Any, int, int]:
 
 def function(folder: Path, program: Program) -> Any:
     """A program of the coordinator's owner, which takes the federation and the options."""
-    found = tasks.imported(folder, program.program)
+    found = import_object(program.program, folder=folder)
     if isinstance(found, type):
         raise CoterieError(
             f"'{program.program}' is a class, and a program is a function that is called with the federation: write "

@@ -23,6 +23,7 @@ from coterie.deployment.payload import summary
 from coterie.deployment.tasks import Holding
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
+from coterie.imports import find_in
 
 STAND_INS = 3
 """Other sites at most."""
@@ -107,7 +108,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     CoterieError
         For what is wrong with the site's folder.
     """
-    tasks.findable(folder)
+    find_in(folder)
     member, config = Member.read(folder), Config.read(folder)
     config.need_site(member.name)
     masked, member = bool(config.secure), member if min_group is None else replace(member, min_group=min_group)

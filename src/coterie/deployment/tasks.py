@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from importlib import import_module
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -27,6 +25,7 @@ from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
 from coterie.federation import find_work
+from coterie.imports import import_object
 
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
@@ -168,7 +167,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
         raise CoterieError(
             f"The objective {name!r} is not allowed here: the owner of the site adds it to allow in site.toml."
         )
-    make = imported(folder, name)
+    make = import_object(name, folder=folder)
     path = (folder / member.data).resolve() if member.data else folder
     try:
         inspect.signature(make).bind(path, site=member.name, **options)
@@ -228,38 +227,13 @@ def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
         module = name.partition(":")[0]
         remedy = f"its owner puts '{module}' into the site's folder and adds it to allow in site.toml"
         if module in mine:
-            imported(folder, module)
+            import_object(module, folder=folder)
             remedy = f"'{module}' has none of this name, so give all sites the same one"
         try:
             find_work(name)
         except CoterieError as problem:
             remedy = "use one version of coterie at all sites" if module.split(".")[0] == "coterie" else remedy
             raise CoterieError(f"The work {name!r} is not known here: {remedy}.") from problem
-
-
-def findable(folder: Path) -> None:
-    """Let modules of this folder be found, after all others."""
-    here = str(folder.resolve())
-    if here not in sys.path:
-        sys.path.append(here)
-
-
-def imported(folder: Path, name: str) -> Any:
-    """What "module:function" names (or a module, without a function), looked for in the site's folder too.
-
-    Whatever a module raises while it is imported, and be it the wish to end the process, is a CoterieError.
-    """
-    module, _, attribute = name.partition(":")
-    findable(folder)
-    try:
-        found = import_module(module)
-        return getattr(found, attribute) if attribute else found
-    except (ImportError, AttributeError) as problem:
-        remedy = f"install its module, or put it into '{folder}'"
-        raise CoterieError(f"'{name}' cannot be imported ({problem}): {remedy}.") from problem
-    except (Exception, SystemExit) as problem:
-        raised = f"it raises {type(problem).__name__}: {problem}".rstrip(". :")
-        raise CoterieError(f"'{name}' cannot be imported ({raised}): put its module right.") from problem
 
 
 KEPT = 8

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import RAISED, CoterieError, nearest
+from coterie.errors import CoterieError
+from coterie.imports import import_object
 from coterie.methods.trainer import Trainer
 
 PARTS = {
@@ -30,7 +30,7 @@ def own(path: str, folder: Path | None = None) -> Trainer:
     The engine gives it a ``seed`` where it has such a field, and known groups where it says ``known_groups = True``.
     A CoterieError says what is missing.
     """
-    made = imported(path, "The method", folder, copies=False)
+    made = named(path, "The method", folder, copies=False)
     if not (isinstance(made, type) and is_dataclass(made)):
         raise CoterieError(f"The method '{path}' is no dataclass, whose fields would be its hyper-parameters.")
     for name, what in PARTS.items():
@@ -72,7 +72,7 @@ class Permitted:
                 f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: if you trust "
                 "it, name it in the call, with allow=[...] or as model=."
             )
-        made = self.given[path] if path in self.given else imported(path, what, folder)
+        made = self.given[path] if path in self.given else named(path, what, folder)
         if not self.changed and digest(made) != self.digests.get(path):
             raise CoterieError(
                 f"{what} '{path}' is not the code that was there when these models were trained: put that version of "
@@ -91,50 +91,8 @@ def digest(made: Any) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
-def imported(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:
-    """What "package.module:name" names; modules in ``folder`` are found too.
-
-    With ``copies``, one that was imported from elsewhere may stand for one of the same text.
-
-    Raises
-    ------
-    CoterieError
-        For a path of another form, a module that is not there or fails, one in ``folder`` whose name is that of another
-        that was imported before, and a name that it does not have.
-    """
-    module, _, name = path.partition(":")
-    if not module or not name:
+def named(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:
+    """What "package.module:name" names, in a module of ``folder`` first: see :func:`coterie.imports.import_object`."""
+    if not all(path.partition(":")[::2]):
         raise CoterieError(f"{what} '{path}' is no import path: write it as package.module:name.")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    _alone(module, path, what, folder, copies)
-    try:
-        found = import_module(module)
-    except ImportError as e:
-        raise CoterieError(f"{what} '{path}' cannot be imported: {e}.") from e
-    except RAISED as e:
-        raise CoterieError(f"{what} '{path}' cannot be imported: {module} raises {type(e).__name__}: {e}.") from e
-    _alone(module, path, what, folder, copies)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise CoterieError(f"{what} '{path}': {module} has no '{name}'.{nearest(part, vars(found))}")
-        found = getattr(found, part)
-    return found
-
-
-def _alone(module: str, path: str, what: str, folder: Path | None, copies: bool) -> None:
-    """A CoterieError where a module, or a package it is in, is in ``folder`` but one from elsewhere is loaded."""
-    parts = module.split(".")
-    for n in range(1, len(parts) + 1) if folder is not None and all(parts) else ():
-        base, name = Path(folder or "", *parts[:n]), ".".join(parts[:n])
-        here = next((p for p in (base / "__init__.py", base.with_name(f"{base.name}.py")) if p.is_file()), None)
-        loaded = getattr(sys.modules.get(name), "__file__", None)
-        if here is None or loaded is None:
-            continue
-        ours, theirs = here.resolve(), Path(loaded).resolve()
-        same = copies and theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
-        if ours != theirs and ours.parent != theirs.parent and not same:
-            raise CoterieError(
-                f"{what} '{path}' is in '{here}', but this process has imported {name} from '{loaded}': start a new "
-                "process for it, or rename one of them."
-            )
+    return import_object(path, what, folder, first=True, copies=copies)

@@ -33,7 +33,7 @@ from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError, nearest
-from coterie.methods.own_method import Permitted, imported
+from coterie.methods.own_method import Permitted, named
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import TRAINERS, trainer
 from coterie.results.training.keys import SECTIONS, section
@@ -120,7 +120,7 @@ class Config:
         """What "package.module:name" names; a CoterieError says what cannot be found, or may not be named here."""
         if self.permitted is not None:
             return self.permitted.get(path, what, self.folder)
-        return imported(path, what, self.folder)
+        return named(path, what, self.folder)
 
     def _trainer(self, name: str) -> Trainer:
         if self.permitted is not None and ":" in name:

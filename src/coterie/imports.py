@@ -1,0 +1,81 @@
+"""Code of the user's own by its import path, "package.module:name": found in one way, wherever it is named."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import RAISED, CoterieError, nearest
+
+
+def find_in(folder: Path, first: bool = False) -> None:
+    """Let modules of a folder be found: after all others or, with ``first``, before them."""
+    here = str(folder if first else folder.resolve())
+    if here not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), here)
+
+
+def import_object(
+    path: str, what: str = "", folder: Path | None = None, *, first: bool = False, copies: bool = True
+) -> Any:
+    """What an import path names; a module, where it has no ":name".
+
+    Parameters
+    ----------
+    path : str
+    what : str
+        What it is, for messages: "The method".
+    folder : path, optional
+        Modules in it are found too, after all others.
+    first : bool, default False
+        Whether they are found before all others; one that was imported from elsewhere under the same name is an error
+        then.
+    copies : bool, default True
+        Whether that one may stand for one of the same text.
+
+    Raises
+    ------
+    CoterieError
+        For a module that is not there, fails, or wishes to end the process, and for a name that it does not have.
+    """
+    module, _, name = path.partition(":")
+    said = f"{what} '{path}'".lstrip()
+    if folder is not None:
+        find_in(folder, first)
+    if folder is not None and first:
+        _need_own(module, said, folder, copies)
+    try:
+        found: Any = import_module(module)
+    except ImportError as problem:
+        remedy = "install its module" if folder is None else f"install its module, or put it into '{folder}'"
+        raise CoterieError(f"{said} cannot be imported ({problem}): {remedy}.") from problem
+    except RAISED as problem:
+        raised = f"it raises {type(problem).__name__}: {problem}".rstrip(". :")
+        raise CoterieError(f"{said} cannot be imported ({raised}): put its module right.") from problem
+    if folder is not None and first:
+        _need_own(module, said, folder, copies)
+    for part in filter(None, name.split(".")):
+        if not hasattr(found, part):
+            raise CoterieError(f"{said}: {module} has no '{name}'.{nearest(part, vars(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _need_own(module: str, said: str, folder: Path, copies: bool) -> None:
+    """A CoterieError where a module, or a package it is in, is in ``folder`` but one from elsewhere is loaded."""
+    parts = module.split(".")
+    for n in range(1, len(parts) + 1) if all(parts) else ():
+        base, name = Path(folder, *parts[:n]), ".".join(parts[:n])
+        here = next((p for p in (base / "__init__.py", base.with_name(f"{base.name}.py")) if p.is_file()), None)
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if here is None or loaded is None:
+            continue
+        ours, theirs = here.resolve(), Path(loaded).resolve()
+        same = copies and theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
+        if ours != theirs and ours.parent != theirs.parent and not same:
+            raise CoterieError(
+                f"{said} is in '{here}', but this process has imported {name} from '{loaded}': start a new process for "
+                "it, or rename one of them."
+            )
