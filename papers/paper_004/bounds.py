@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.methods.collaboration import bc_theory, wga_theory
-from coterie.methods.collaboration.bc_theory import Correction, recursion_bound, sharp_bound, theorem_bound
+from coterie.methods.collaboration.bc_theory import Correction, sharp_bound, theorem_bound
 from coterie.methods.collaboration.wga_theory import Descent
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_004.curves import A0, SIGMA, ZETA, Measured, chosen, measure, quadratic
 from papers.paper_004.noisy_quadratic import Curve
+from papers.paper_004.recursion import recursion_bound
 from papers.pictures import BLUE, GREY, ORANGE, PURPLE, RED, panels
 
 if TYPE_CHECKING:

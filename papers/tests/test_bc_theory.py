@@ -11,6 +11,7 @@ from coterie.errors import CoterieError
 from coterie.methods.collaboration import bc_theory as theory
 from coterie.methods.collaboration.bc_theory import Correction
 from coterie.methods.collaboration.wga_theory import variance
+from papers.paper_004 import recursion
 from papers.paper_004.exact import noises, transition
 from papers.paper_004.noisy_quadratic import Curve
 from papers.tests.random_quadratic import T, random_quadratic
@@ -32,12 +33,12 @@ def test_exact_losses_lie_under_every_bound() -> None:
         f = random_quadratic(rng)
         by = Correction(f.smooth, f.mu, f.delta, **(at := chosen(rng, f)), noise0=f.noise[0], average=f.noise[1])
         exact, E0 = f.losses(**at), theory.first_error("zero", f.gap, *f.noise)
-        for i, bound in enumerate((theory.theorem_bound, theory.sharp_bound, theory.recursion_bound)):
+        for i, bound in enumerate((theory.theorem_bound, theory.sharp_bound, recursion.recursion_bound)):
             most = bound(by, T, exact[0], float(E0))
             assert np.all(exact <= most * (1 + 1e-9))
             finite[i] += bool(np.isfinite(most).all())
-        exact, (F1, e1) = f.losses(**at, c0=1), theory.after_own_step(by, exact[0])
-        for bound in (theory.sharp_bound, theory.recursion_bound):
+        exact, (F1, e1) = f.losses(**at, c0=1), recursion.after_own_step(by, exact[0])
+        for bound in (theory.sharp_bound, recursion.recursion_bound):
             assert np.all(exact[1:] <= bound(by, T[1:] - 1, float(F1), float(e1)) * (1 + 1e-9))
     assert np.all(finite > 100)
 
@@ -191,7 +192,7 @@ def test_where_it_begins() -> None:
         m, zeta2, alpha, g = rng.exponential(), rng.exponential(), rng.uniform(), rng.normal(size=3)
         b = rng.normal(size=3)
         b *= np.sqrt(m * g @ g + zeta2) / np.linalg.norm(b)
-        assert np.sum((g + alpha * b) ** 2) <= theory.first_move(g @ g, zeta2, m)
+        assert np.sum((g + alpha * b) ** 2) <= recursion.first_move(g @ g, zeta2, m)
 
 
 def test_without_collaborators_or_beyond_their_conditions_bounds_say_so() -> None:
@@ -205,7 +206,7 @@ def test_without_collaborators_or_beyond_their_conditions_bounds_say_so() -> Non
     far = Correction(2.0, 0.1, 3.0, 1.0, 0.2, 1e-3, 1.0, 0.1)
     assert np.isinf(theory.sharp_bound(far, 5, 1.0, 1.0))
     assert np.isinf(theory.theorem_bound(far, 5, 1.0, 1.0))
-    assert theory.recursion_bound(far, [0, 5], 1.0, 1.0)[0] == 1.0
-    assert np.isinf(theory.recursion_bound(far, 100_000, 1.0, 1.0)[0])
+    assert recursion.recursion_bound(far, [0, 5], 1.0, 1.0)[0] == 1.0
+    assert np.isinf(recursion.recursion_bound(far, 100_000, 1.0, 1.0)[0])
     steep = Correction(2.0, 0.1, 0.0, 1.0, 0.6, 1.0, 1.0, 0.1)
-    assert np.isinf(theory.recursion_bound(steep, 5, 1.0, 1.0)[0])
+    assert np.isinf(recursion.recursion_bound(steep, 5, 1.0, 1.0)[0])

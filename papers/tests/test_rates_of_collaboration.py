@@ -8,14 +8,13 @@ import pytest
 from coterie.methods.collaboration import bc_theory, tuning, wga_theory
 from coterie.methods.collaboration.bc_theory import (
     Correction,
-    after_own_step,
-    recursion_bound,
     sharp_bound,
     theorem_bound,
 )
 from papers.outcome import Settings
 from papers.paper_004 import bounds, exact
 from papers.paper_004.noisy_quadratic import Curve, average, simulate
+from papers.paper_004.recursion import after_own_step, recursion_bound
 
 RUNS, SIGMA, START = 300, 2.0, 3.0
 T = np.array([0, 1, 3, 10, 30, 100, 300, 1_000, 3_000])
