@@ -97,7 +97,7 @@ def solve(method: str, fed: Any, problem: Any) -> float:
         from coterie.methods import hierarchical
 
         return float(hierarchical.fit(fed, problem, "diagonal").log_likelihood or 0.0)
-    from coterie.methods.rounds.fit import fit
+    from coterie.methods.clustered_l2gd.fit import fit
 
     fitted = fit(fed, problem, gamma=11.0, lam=1.0, rounds={"steps": 2000, "seed": 0})
     return float(np.abs(fitted.root).sum())

@@ -16,8 +16,9 @@ import numpy as np
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.rounds import coins
-from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.clustered_l2gd import coins
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.coordinator import Coordinated
 from coterie.methods.tree.at_home import reveal
 from coterie.objectives.glm import GLM
 from coterie.relations.ties import Ties
@@ -43,12 +44,12 @@ def run() -> list[Row]:
     ties, tau = Ties.of(clusters, 20, 1.0, 1.0, None), fractions(0.05, p)
     X, y = glm.X.reshape(400, 10, 20), glm.y.reshape(400, 10)
     H, b = X.transpose(0, 2, 1) @ X, np.einsum("mni,mn->mi", X, y)
-    drawn = coins.Coordinated(0.05).draw(SEED, np.arange(T)), coins.cluster_coins(SEED, np.arange(T), p)
+    drawn = Coordinated(0.05).draw(SEED, np.arange(T)), coins.cluster_coins(SEED, np.arange(T), p)
     found: dict[str, Any] = {}
 
-    def ours(together: bool) -> None:
+    def ours(compiled: bool) -> None:
         fed = InProcess(glm, clusters)
-        *_, state = AsyncL2GD(ties, 1e-4, 0.05, p, tau, SEED, together=together).run(fed, [T])
+        *_, state = AsyncL2GD(ties, 1e-4, 0.05, p, tau, SEED, compiled=compiled).run(fed, [T])
         found["ours"], found["state"] = fed.ask(reveal)["theta"], state
 
     start = perf_counter()
@@ -56,8 +57,8 @@ def run() -> list[Row]:
     loop = run_path(str(LOOP))["async_l2gd"](lambda theta, t: (H @ theta[:, :, None])[:, :, 0] - b, *args)
     numpy = perf_counter() - start
     rows = []
-    for together, what in ((False, "over exchanges, as between sites"), (True, "compiled, all clients in one process")):
-        seconds = median_seconds(lambda t=together: ours(t), 3)
+    for compiled, what in ((False, "over exchanges, as between sites"), (True, "compiled, all clients in one process")):
+        seconds = median_seconds(lambda t=compiled: ours(t), 3)
         apart = float(np.max(np.abs(found["ours"] - loop)) / np.max(np.abs(loop)))
         met = numpy / seconds >= GOAL and apart <= 1e-9
         rows.append(
@@ -66,8 +67,8 @@ def run() -> list[Row]:
                 f"{seconds:.2f} s",
                 f"NumPy loop {numpy:.2f} s",
                 f"{numpy / seconds:.1f} times, largest difference {apart:.0e}",
-                "8 times, 1e-9" if together else "-",
-                met if together else None,
+                "8 times, 1e-9" if compiled else "-",
+                met if compiled else None,
             )
         )
     return rows

@@ -14,13 +14,18 @@ import numpy as np
 
 from coterie.engines.inprocess import InProcess
 from coterie.families import GAUSSIAN
+from coterie.methods.clustered_l2gd.async_l2gd_theory import ball
+from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
+from coterie.methods.clustered_l2gd.fit import Plan, plan_async_al2sgd, plan_async_l2gd
+from coterie.methods.clustered_l2gd.optimality_gap import (
+    OPTIMUM,
+    distance_monitor,
+    gap,
+    gradients_at_optimum,
+    solve_exactly,
+)
+from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.rounds.certificate import AT, certify, gap, look
-from coterie.methods.rounds.curvature import ask_constants, mu_F
-from coterie.methods.rounds.l2gd_rates import ball
-from coterie.methods.rounds.optimum import optimum
-from coterie.methods.rounds.options import Options
-from coterie.methods.rounds.plan import Plan, accelerate, descend
 from coterie.numerics.kernels import Floats
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Tree
@@ -52,7 +57,7 @@ class Setting:
         """A federation whose clients know the optimum."""
         fed = InProcess(self.glm, self.ties.clusters, seed=seed)
         tree = Tree((np.zeros(CLUSTERS, dtype=np.int64),))
-        certify(fed, GroupedProblem(tree, GAUSSIAN, np.arange(D), None), self.ties)
+        solve_exactly(fed, GroupedProblem(tree, GAUSSIAN, np.arange(D), None), self.ties)
         return fed
 
 
@@ -87,7 +92,7 @@ def setting(seed: int = 0) -> Setting:
         y = np.sum(columns * np.repeat(theta, ROWS, axis=0), axis=1) + noise
         glm = GLM(columns, y, np.zeros(len(y)), np.ones(len(y)), starts, starts + ROWS)
         fed = InProcess(glm, clusters)
-        return Setting(glm, ties, float(np.max(ask_constants(fed).L + ties.gamma)) / mu_F(fed, ties))
+        return Setting(glm, ties, float(np.max(client_constants(fed).L + ties.gamma)) / mu_F(fed, ties))
 
     return shrunk(brentq(lambda s: np.log(shrunk(s).kappa / KAPPA), -8.0, 0.0, xtol=1e-6))
 
@@ -95,9 +100,9 @@ def setting(seed: int = 0) -> Setting:
 def trace(fed: InProcess, plan: Plan, stops: list[int]) -> Curve:
     """Follow a plan; communications are those between clusters, with refreshes, and those of the busiest cluster."""
     rows = []
-    for s in replace(plan.method, look=look(GAUSSIAN)).run(fed, stops):
+    for s in replace(plan.method, monitor=distance_monitor(GAUSSIAN)).run(fed, stops):
         spoken = s["between"] + s.get("refreshes", 0) + np.max(s["within"])
-        rows.append((s["t"], gap(s["seen"]), spoken))
+        rows.append((s["t"], gap(s["observed"]), spoken))
     t, gaps, spoken = np.array(rows, dtype=np.float64).T
     return Curve(t, gaps, spoken, plan.about)
 
@@ -110,7 +115,7 @@ def stops_of(T: int, count: int = 400) -> list[int]:
 def constant(here: Setting, seed: int, T: int) -> Curve:
     """Algorithm 1 with Theorem 3.5's step size throughout."""
     fed = here.fed(seed)
-    plan = descend(fed, here.ties, Options(steps=T, seed=seed))
+    plan = plan_async_l2gd(fed, here.ties, Options(steps=T, seed=seed))
     method: Any = replace(plan.method, eta=plan.about["eta"])
     return trace(fed, Plan(method, [], plan.about), stops_of(T))
 
@@ -120,7 +125,7 @@ def tuned(here: Setting, seed: int, T: int) -> Curve:
     curves = []
     for factor in FACTORS:
         fed = here.fed(seed)
-        plan = descend(fed, here.ties, Options(steps=T, seed=seed))
+        plan = plan_async_l2gd(fed, here.ties, Options(steps=T, seed=seed))
         eta = partial(_decreasing, most=plan.about["eta"], rate=factor / plan.about["mu"])
         method: Any = replace(plan.method, eta=eta)  # type: ignore[arg-type]
         curve = trace(fed, Plan(method, [], plan.about), stops_of(T, 800))
@@ -135,7 +140,7 @@ def _decreasing(t: int, most: float, rate: float) -> float:
 def accelerated(here: Setting, seed: int, T: int, paper: bool) -> Curve:
     """Algorithm 2, with the steps that Theorem 4.3 prints or those that its proof admits."""
     fed = here.fed(seed)
-    return trace(fed, accelerate(fed, here.ties, Options(steps=T, seed=seed, paper=paper)), stops_of(T))
+    return trace(fed, plan_async_al2sgd(fed, here.ties, Options(steps=T, seed=seed, paper=paper)), stops_of(T))
 
 
 TITLES = {
@@ -182,14 +187,14 @@ def _late(curve: Curve) -> Floats:
 def level_of(here: Setting) -> dict[str, float]:
     """The noise ball that Theorem 3.5 promises of a constant step, as a distance relative to the start's."""
     fed = here.fed(0)
-    about = descend(fed, here.ties, Options()).about
-    start = optimum(fed, here.ties, AT).start
+    about = plan_async_l2gd(fed, here.ties, Options()).about
+    start = gradients_at_optimum(fed, here.ties, OPTIMUM).start
     return {"promised": float(np.sqrt(ball(about["eta"], about["mu"], about["sigma2"]) / start))}
 
 
 def orders(here: Setting, target: float, fast: bool) -> float:
     """Communications by Corollary 4.4 (or 3.6), which gives orders only: constants and refreshes are left out."""
-    c = ask_constants(here.fed(0))
+    c = client_constants(here.fed(0))
     c1, c2 = float(here.ties.C1.max()), float(here.ties.C2.max())
     L, mu = float((c.L_row if fast else c.L).max()), mu_F(here.fed(0), here.ties)
     rate = np.sqrt((c1 + c2 + L) * mu) if fast else mu

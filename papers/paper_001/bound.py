@@ -10,11 +10,16 @@ import numpy as np
 
 from coterie.families import GAUSSIAN
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.rounds import l2gd_rates as rates
-from coterie.methods.rounds.certificate import AT, certify, gap, look
-from coterie.methods.rounds.curvature import ask_constants, mu_F
-from coterie.methods.rounds.l2gd_theory import Choice, choose
-from coterie.methods.rounds.optimum import optimum
+from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
+from coterie.methods.clustered_l2gd.async_l2gd_theory import Choice, choose
+from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
+from coterie.methods.clustered_l2gd.optimality_gap import (
+    OPTIMUM,
+    distance_monitor,
+    gap,
+    gradients_at_optimum,
+    solve_exactly,
+)
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.ties import Ties
 from coterie.report.tables import Table
@@ -108,8 +113,12 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     data = simulate(0, ROWS)
     fed, problem = data.setting()
     ties = Ties.of(fed.clients.clusters, fed.clients.k, 1.0, 1.0, None)
-    certify(fed, problem, ties)
-    chosen, mu, at = choose(ties, ties.most(ask_constants(fed).L), p, p), mu_F(fed, ties), optimum(fed, ties, AT)
+    solve_exactly(fed, problem, ties)
+    chosen, mu, at = (
+        choose(ties, ties.most(client_constants(fed).L), p, p),
+        mu_F(fed, ties),
+        gradients_at_optimum(fed, ties, OPTIMUM),
+    )
     here = chosen.p0, chosen.p, at.phi, at.psi, at.loss
     sigma2, exact = rates.noise(*here), rates.noise(*here, exact=True)
     bound = rates.bound(t, chosen.eta, mu, sigma2, at.start) / at.start
@@ -117,9 +126,11 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     squares = np.ones((len(seeds), len(t)))
     for seed in seeds:
         settings.tell(f"{title}: run {seed + 1} of {len(seeds)}")
-        method = AsyncL2GD(ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, look=look(GAUSSIAN))
+        method = AsyncL2GD(
+            ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, monitor=distance_monitor(GAUSSIAN)
+        )
         for i, state in enumerate(method.run(fed, t[1:].tolist())):
-            squares[seed, i + 1] = gap(state["seen"]) ** 2
+            squares[seed, i + 1] = gap(state["observed"]) ** 2
     ball = rates.ball(chosen.eta, mu, sigma2) / at.start
     return Bounded(title, chosen, mu, sigma2, ball, t, squares, bound, sharper)
 

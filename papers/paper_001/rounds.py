@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.methods.rounds import fit as rounds
+from coterie.methods.clustered_l2gd import fit as rounds
 from coterie.numerics.kernels import Floats
 from papers.paper_001.simulation import Simulation
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.families import GAUSSIAN
-from coterie.methods.rounds import l2gd_rates as rates
-from coterie.methods.rounds.certificate import AT, gap, look
-from coterie.methods.rounds.optimum import optimum
-from coterie.methods.rounds.options import Options
-from coterie.methods.rounds.plan import accelerate, descend
+from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
+from coterie.methods.clustered_l2gd.fit import plan_async_al2sgd, plan_async_l2gd
+from coterie.methods.clustered_l2gd.optimality_gap import OPTIMUM, distance_monitor, gap, gradients_at_optimum
+from coterie.methods.clustered_l2gd.options import Options
 from papers.paper_001.acceleration import setting
 
 
@@ -30,15 +29,17 @@ def small():
 
 def gaps_of(plan, fed, stops):
     """How far from the optimum at every stop."""
-    return [gap(state["seen"]) for state in replace(plan.method, look=look(GAUSSIAN)).run(fed, stops)]
+    return [
+        gap(state["observed"]) for state in replace(plan.method, monitor=distance_monitor(GAUSSIAN)).run(fed, stops)
+    ]
 
 
 @pytest.mark.parametrize("batch", [0, 2])
 @pytest.mark.parametrize("kind", ["equal", "own"])
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
+    from coterie.methods.clustered_l2gd.optimality_gap import solve_exactly
     from coterie.methods.estimates import GroupedProblem
-    from coterie.methods.rounds.certificate import certify
     from coterie.relations.clusters import Tree
 
     (glm, clusters), ties_of = small()
@@ -48,11 +49,11 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     for seed in range(60):
         fed = InProcess(glm, clusters, seed=seed)
         tree = Tree((np.zeros(5, dtype=np.int64),))
-        certify(fed, GroupedProblem(tree, "gaussian", np.arange(4), None), ties)
+        solve_exactly(fed, GroupedProblem(tree, "gaussian", np.arange(4), None), ties)
         if not seed:
-            about = descend(fed, ties, Options(steps=600, batch=batch)).about
-            start = optimum(fed, ties, AT).start
-        plan = descend(fed, ties, Options(steps=600, batch=batch, seed=seed, eta=about["eta"]))
+            about = plan_async_l2gd(fed, ties, Options(steps=600, batch=batch)).about
+            start = gradients_at_optimum(fed, ties, OPTIMUM).start
+        plan = plan_async_l2gd(fed, ties, Options(steps=600, batch=batch, seed=seed, eta=about["eta"]))
         squares.append([start * g**2 for g in gaps_of(plan, fed, stops)])
     mean, error = np.mean(squares, axis=0), np.std(squares, axis=0, ddof=1) / np.sqrt(len(squares))
     bound = rates.bound(stops, about["eta"], about["mu"], about["sigma2"], start)
@@ -65,7 +66,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
 def test_the_accelerated_method_converges_linearly_at_the_promised_rate(here):
     """Condition number 10,000, one row a step: to 1e-10, where the plain method stays in its noise ball."""
     fed = here.fed(0)
-    plan = accelerate(fed, here.ties, Options(steps=150_000))
+    plan = plan_async_al2sgd(fed, here.ties, Options(steps=150_000))
     stops = list(range(10_000, 150_001, 10_000))
     gaps = np.array(gaps_of(plan, fed, stops))
     assert here.kappa == pytest.approx(1e4, rel=1e-4)
@@ -77,6 +78,8 @@ def test_the_accelerated_method_converges_linearly_at_the_promised_rate(here):
     assert line[0] < promised < 0
 
     fed = here.fed(0)
-    plain = descend(fed, here.ties, Options(steps=150_000, eta=descend(fed, here.ties, Options()).about["eta"]))
+    plain = plan_async_l2gd(
+        fed, here.ties, Options(steps=150_000, eta=plan_async_l2gd(fed, here.ties, Options()).about["eta"])
+    )
     left = gaps_of(plain, fed, stops)
     assert min(left[5:]) > 1e-2 and max(left[5:]) < 1.0

@@ -102,7 +102,7 @@ def fit(
         learn what is not given.
     rounds : mapping, optional
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
-        :class:`coterie.methods.rounds.options.Options` and, for main clients and their collaborators,
+        :class:`coterie.methods.clustered_l2gd.options.Options` and, for main clients and their collaborators,
         :class:`coterie.methods.collaboration.options.Options`; on a network
         :class:`coterie.methods.network.options.Run`. Theory chooses what is left out.
     network : mapping, optional

@@ -23,14 +23,14 @@ from coterie.methods.aggregation.received import Rules
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.coordinator import ring
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
 from coterie.methods.estimates import GroupedProblem, collect
-from coterie.methods.rounds.l2gd_theory import fractions
-from coterie.methods.rounds.peers import ring
 from coterie.methods.tree.at_home import reveal
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State as Search
@@ -469,7 +469,7 @@ def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State
     """Algorithm 1, sixteen steps, each a state."""
     k = fed.clients.k
     p = np.full(k, 0.4)
-    method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), together=False, **options)
+    method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), compiled=False, **options)
     yield from method.run(fed, range(1, 17), state)
 
 

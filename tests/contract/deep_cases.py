@@ -20,6 +20,7 @@ from coterie.methods.apfl import APFL
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.ditto import Ditto
@@ -31,7 +32,6 @@ from coterie.methods.fedrep import FedRep
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
 from coterie.methods.pfedme import PFedMe
-from coterie.methods.rounds.l2gd_theory import fractions
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.weighted_averaging import WeightedAveraging

@@ -22,9 +22,9 @@ from coterie.engines.privacy.client_work import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg
+from coterie.methods.clustered_l2gd.constants import send_constants
 from coterie.methods.grouping.updates import halved
 from coterie.methods.network.spaces.data import embed, radii
-from coterie.methods.rounds.curvature import constants_at_home
 from coterie.methods.tree.setup import describe
 from coterie.objectives.clipped_rows import clipped_gradients
 from tests.deployment import hostile
@@ -258,15 +258,15 @@ def test_only_sums_of_exact_fits_read_a_table_unless_its_owner_names_others(tmp_
     host, schema = place(tmp_path / "davos", patients(), disclosure={}), ranged(patients())
     say(host, **opening(schema))
     asked = {"kind": "ask", "run": "r", "message": {}, "rows": None, "by": None, "exchange": [1, 1], "counted": [0, 0]}
-    for strange in (radii, embed, halved, constants_at_home, fedavg.update, clipped):
+    for strange in (radii, embed, halved, send_constants, fedavg.update, clipped):
         words = f"does not let {work_name(strange)} read a table"
         assert words in say(host, **asked | {"work": work_name(strange)})["refused"]
     hidden = {"inner": work_name(radii), "message": {}}
     assert "refused" in say(host, **asked | {"work": work_name(clipped), "message": hidden})
     assert "values" in say(host, **asked | {"work": work_name(describe)})
-    Member("davos", "data.csv", 5, disclosure={"works": "coterie.methods.rounds.*"}).write(host.folder)
+    Member("davos", "data.csv", 5, disclosure={"works": "coterie.methods.clustered_l2gd.*"}).write(host.folder)
     say(host, kind="about", run="r")
-    assert "values" in say(host, **asked | {"work": work_name(constants_at_home), "message": {"at": ""}})
+    assert "values" in say(host, **asked | {"work": work_name(send_constants), "message": {"at": ""}})
     assert "read a table" in say(host, **asked | {"work": work_name(describe)})["refused"]
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.rounds import al2sgd_theory as theory
-from coterie.methods.rounds.l2gd_rates import batch_smoothness
-from coterie.methods.rounds.l2gd_theory import common_probabilities, smoothness
-from coterie.methods.rounds.l_katyusha import Katyusha, sharp, theorem
+from coterie.methods.clustered_l2gd import async_al2sgd_theory as theory
+from coterie.methods.clustered_l2gd.async_al2sgd_theory import Katyusha, sharp, theorem
+from coterie.methods.clustered_l2gd.async_l2gd_theory import batch_smoothness, common_probabilities, smoothness
 from coterie.relations.ties import Ties
 from tests.methods.test_l2gd_theory import EDGES, affine, divergence, federation, smoothnesses, ties
 from tests.reference.l2gd_oracles import Federation, random_federation
@@ -164,7 +163,7 @@ def test_rho_minimises_predicted_communications(paper: bool) -> None:
 
         def sent(rho, mu=mu):
             k = (theorem if paper else sharp)(ell, 5.0, mu, rho)
-            c = theory.communications(k, p0, p, 1e-4)
+            c = theory.expected_communications(k, p0, p, 1e-4)
             assert c["refresh"] == pytest.approx(rho * c["iterations"])
             assert c["global"] == pytest.approx(p0 * c["iterations"])
             assert c["cluster"] == pytest.approx((1 - p0) * 0.2 * c["iterations"])

@@ -7,8 +7,8 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.rounds import coins
-from coterie.methods.rounds.l2gd_theory import fractions
+from coterie.methods.clustered_l2gd import coins, coordinator
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.ties import Ties
 from tests.methods.rounds import gradient, table, theta_of, ties_of
@@ -17,22 +17,25 @@ from tests.reference.l2gd_loop import async_l2gd
 
 def literal(glm, ties, method, n, batch=0, ids=None, seed=0):
     steps, k = np.arange(n), len(method.p)
-    draws = coins.Coordinated(method.p0).draw(method.seed, steps), coins.cluster_coins(method.seed, steps, method.p)
+    draws = (
+        coordinator.Coordinated(method.p0).draw(method.seed, steps),
+        coins.cluster_coins(method.seed, steps, method.p),
+    )
     grad = gradient(glm, batch, ids, seed)
     return async_l2gd(
         grad, glm.X.shape[1], ties.clusters, ties.gamma, ties.alpha, method.eta, method.p0, method.p, method.tau, *draws
     ), k
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("kind", ["equal", "own", "some alone"])
 @pytest.mark.parametrize(("family", "batch"), [("gaussian", 0), ("gaussian", 2), ("binomial", 0), ("poisson", 3)])
-def test_the_pseudo_code(family, batch, kind, together):
+def test_the_pseudo_code(family, batch, kind, compiled):
     glm, clusters = table(family)
     ties = ties_of(kind, clusters)
     p = np.array([0.1, 0.3, 0.2, 0.05, 0.4])
     eta = 0.0003 if family == "poisson" else 0.004
-    method = AsyncL2GD(ties, eta, 0.15, p, fractions(0.15, p), seed=2, batch=batch, together=together)
+    method = AsyncL2GD(ties, eta, 0.15, p, fractions(0.15, p), seed=2, batch=batch, compiled=compiled)
     ids = np.arange(100, 100 + len(clusters), dtype=np.uint64)
     fed = InProcess(glm, clusters, ids=ids, seed=11)
     *_, state = method.run(fed, [7, 60, 61, 200])
@@ -90,7 +93,7 @@ def test_communications_are_the_exchanges(kind):
     """Exchange e carries every cluster's e-th communication: nothing is asked that is not a communication."""
     glm, clusters = table()
     ties, p = ties_of(kind, clusters), np.array([0.1, 0.3, 0.2, 0.05, 0.4])
-    method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), together=False)
+    method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), compiled=False)
     fed = InProcess(glm, clusters)
     asked = []
 
@@ -112,9 +115,9 @@ def test_communications_are_the_exchanges(kind):
 def test_divergence_is_named_and_nothing_is_lost():
     glm, clusters = table()
     ties, p = ties_of("equal", clusters), np.full(5, 0.2)
-    for together in (True, False):
+    for compiled in (True, False):
         fed = InProcess(glm, clusters)
-        method = AsyncL2GD(ties, 1e6, 0.2, p, fractions(0.2, p), together=together)
+        method = AsyncL2GD(ties, 1e6, 0.2, p, fractions(0.2, p), compiled=compiled)
         *_, state = method.run(fed, [2, 4000, 8000])
         assert state["status"].startswith("diverged by step ") and state["t"] == 4000
         assert np.isfinite(theta_of(fed)).all()

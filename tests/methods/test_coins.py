@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.rounds import coins
-from coterie.methods.rounds.counts import communications
+from coterie.methods.clustered_l2gd import coins, coordinator, fused_messages
+from coterie.methods.clustered_l2gd.coins import communications
 
 
 def drawn(k, T, p=0.05, seed=0):
-    return coins.Coordinated(p).draw(seed, np.arange(T)), coins.cluster_coins(seed, np.arange(T), np.full(k, p))
+    return coordinator.Coordinated(p).draw(seed, np.arange(T)), coins.cluster_coins(seed, np.arange(T), np.full(k, p))
 
 
 def test_coins_do_not_depend_on_how_many_are_drawn_at_a_time():
     p = np.array([0.1, 0.6, 0.3])
-    ((_, globally, locally),) = coins.draw(4, 0, 100, coins.Coordinated(0.2), p)
-    parts = [part for lo in range(0, 100, 7) for part in coins.draw(4, lo, min(7, 100 - lo), coins.Coordinated(0.2), p)]
+    ((_, globally, locally),) = coins.draw(4, 0, 100, coordinator.Coordinated(0.2), p)
+    parts = [
+        part for lo in range(0, 100, 7) for part in coins.draw(4, lo, min(7, 100 - lo), coordinator.Coordinated(0.2), p)
+    ]
     np.testing.assert_array_equal(np.concatenate([g for _, g, _ in parts]), globally)
     np.testing.assert_array_equal(np.concatenate([own for _, _, own in parts]), locally)
 
@@ -29,7 +31,7 @@ def test_segments_tell_the_same_story_as_the_coins(p, free):
     globally, locally = drawn(k, T, p)
     told = np.full((T, k), "?", dtype="<U1")
     told[globally] = "G"
-    for s in coins.segments(globally, locally, 0, np.full(k, free)):
+    for s in fused_messages.segments(globally, locally, 0, np.full(k, free)):
         for j in range(k):
             at = s.first
             told[at : at + s.before[j], j] = "C"
@@ -54,7 +56,7 @@ def test_131_clusters_with_own_schedules_need_few_exchanges(free, exchanges):
     """Aligned by ordinal, a segment needs as many as its busiest cluster; one for each event would be 27 times more."""
     globally, locally = drawn(131, 50_000)
     mask = np.full(131, free)
-    asked = sum(len(s.steps) + 1 for s in coins.segments(globally, locally, 0, mask))
+    asked = sum(len(s.steps) + 1 for s in fused_messages.segments(globally, locally, 0, mask))
     between, within = communications(globally, locally, mask, (True, np.ones(131, dtype=bool)))
     assert asked == exchanges
     assert between + within.sum() > 27 * asked

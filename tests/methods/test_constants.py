@@ -8,11 +8,11 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
+from coterie.methods.clustered_l2gd import constants as of_clients
+from coterie.methods.clustered_l2gd.async_l2gd_theory import noise
+from coterie.methods.clustered_l2gd.constants import client_constants
+from coterie.methods.clustered_l2gd.optimality_gap import gradients_at_optimum
 from coterie.methods.given_strengths import given
-from coterie.methods.rounds import curvature
-from coterie.methods.rounds.curvature import ask_constants
-from coterie.methods.rounds.l2gd_rates import noise
-from coterie.methods.rounds.optimum import optimum
 from coterie.numerics.kernels import full
 from coterie.objectives.constants import BLOCK, SAFETY, constants, extremes, hessians, squares, times
 from coterie.objectives.glm import GLM
@@ -25,7 +25,7 @@ FAMILIES = ["gaussian", "binomial", "poisson"]
 
 
 def mu_F(*arguments):  # noqa: N802
-    return curvature.mu_F(*arguments, tolerance=1e-6)
+    return of_clients.mu_F(*arguments, tolerance=1e-6)
 
 
 @work
@@ -157,10 +157,10 @@ def test_constants_are_asked_for_at_home(engine) -> None:
     theta = np.random.default_rng(7).normal(size=(len(glm), glm.p)) * 0.3
     fed = InProcess(glm, clusters, block=3) if engine == "blocks" else Loopback(glm, clusters, sites=4)
     fed.ask(put, theta=PerRow(theta))
-    c, expected = ask_constants(fed, "at"), constants(glm, theta)
+    c, expected = client_constants(fed, "at"), constants(glm, theta)
     for name in ("L", "L_row", "mu", "rows", "local"):
         np.testing.assert_array_equal(getattr(c, name), getattr(expected, name))
-    assert not ask_constants(InProcess(*table())).local
+    assert not client_constants(InProcess(*table())).local
     ties = Ties.of(clusters, 5, 1.0, 1.0, None)
     assert mu_F(fed, ties, "at") == pytest.approx(mu_F(federation(glm, clusters, theta), ties, "at"), rel=1e-5)
 
@@ -235,7 +235,7 @@ def test_mu_f_of_the_papers_simulation() -> None:
     """All f_i have mu = 0, and mu_F is near 0.29 (ten draws: 0.288, s.d. 0.009); in less than 100 exchanges."""
     glm, ties = simulation(20)
     fed = InProcess(glm, ties.clusters)
-    found = curvature.mu_F(fed, ties)
+    found = of_clients.mu_F(fed, ties)
     assert not constants(glm).mu.any()
     assert 0.27 < found < 0.31
     assert fed.ledger.exchanges < 100
@@ -266,7 +266,7 @@ def fitted(family, gamma, lam, separate=False):
 def test_mu_f_and_noise_at_the_optimum(family) -> None:
     fed, ties, glm, theta = fitted(family, np.linspace(0.5, 2, 12), np.array([0.5, 1.0, 2.0]))
     assert mu_F(fed, ties, "at") == pytest.approx(dense(full(hessians(glm, theta)), ties)[0], rel=3e-6)
-    o, grad = optimum(fed, ties, "at"), gradient(glm)(theta, 0)
+    o, grad = gradients_at_optimum(fed, ties, "at"), gradient(glm)(theta, 0)
     s = np.zeros((3, 3))
     np.add.at(s, ties.clusters, ties.gamma[:, None] * theta)
     own, network = ties.averages(s)
@@ -308,4 +308,4 @@ def test_a_missing_client_is_named() -> None:
 def test_curvatures_that_overflow_are_said_to() -> None:
     glm, clusters = table("poisson")
     with pytest.raises(CoterieError, match="overflows: rescale"):
-        ask_constants(InProcess(replace(glm, offset=glm.offset + 800), clusters))
+        client_constants(InProcess(replace(glm, offset=glm.offset + 800), clusters))

@@ -10,9 +10,8 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.rounds.heads import central
-from coterie.methods.rounds.l2gd_theory import fractions
-from coterie.methods.rounds.peers import NETWORKS, Majority, ring, traffic
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.coordinator import NETWORKS, Majority, central, ring, traffic
 from coterie.relations.ties import Ties
 from tests.methods.rounds import table, theta_of
 from tests.reference.ring_twin import ring_by_messages
@@ -44,7 +43,7 @@ def test_the_votes_fall_as_often_as_they_should():
 
 def test_votes_say_nothing_about_the_clusters_own_coins():
     """P(xi_j = 1 | xi_0 = 0) must stay p_j: a majority of the xi_j themselves would change it."""
-    from coterie.methods.rounds.coins import cluster_coins
+    from coterie.methods.clustered_l2gd.coins import cluster_coins
 
     steps, p = np.arange(100_000), np.full(3, 0.287)
     quiet = ~Majority(0.2, 3).draw(1, steps)
@@ -76,9 +75,9 @@ def test_the_same_numbers_as_with_a_coordinator(network):
     ties, vote = Ties.of(clusters, 5, 1.0, 2.0, None), Majority(0.15, 5)
     theta = []
     for average in (central, NETWORKS[network]):
-        for together in (True, False):
+        for compiled in (True, False):
             fed = InProcess(glm, clusters)
-            method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), together=together, vote=vote, network=average)
+            method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), compiled=compiled, vote=vote, network=average)
             *_, state = method.run(fed, [150])
             theta.append(theta_of(fed))
     assert state["between"] > 5

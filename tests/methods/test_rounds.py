@@ -11,12 +11,11 @@ from coterie.engines import InProcess
 from coterie.methods import given_strengths
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.clustered_l2gd import fit as rounds
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.coins import communications, draw, expected_communications, previous
+from coterie.methods.clustered_l2gd.coordinator import Coordinated, Majority, ring
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.rounds import fit as rounds
-from coterie.methods.rounds.coins import Coordinated, draw
-from coterie.methods.rounds.counts import before, communications, expected
-from coterie.methods.rounds.l2gd_theory import fractions
-from coterie.methods.rounds.peers import Majority, ring
 from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
 from coterie.relations.ties import Ties
@@ -247,10 +246,10 @@ def test_rounds_fall_as_often_as_proposition_32_and_the_corrected_formula_say(ma
     seen = []
     for seed in range(100):
         ((_, globally, locally),) = draw(seed, 0, T, vote, p)
-        between, within = communications(globally, locally, free, before(seed, 0, vote, p))
+        between, within = communications(globally, locally, free, previous(seed, 0, vote, p))
         own = locally[~globally]  # Proposition 3.2 skips over global rounds
         seen.append([between, *within, *np.sum(own[1:] & ~own[:-1], axis=0)])
-    mean = expected(p0, p, T, free)
+    mean = expected_communications(p0, p, T, free)
     close_to(seen, [mean["between"], *mean["within"], *mean["printed"]])
 
 
@@ -278,7 +277,7 @@ def test_communications_of_runs_are_those_expected(gammas):
             method = AsyncL2GD(ties, 1e-4, p0, p, fractions(p0, p), seed=seed)
         *_, state = method.run(fed, [T])
         seen.append([state["between"], *state["within"]])
-    mean = expected(p0, p, T, ties.equal & (gammas != "algorithm 2"))
+    mean = expected_communications(p0, p, T, ties.equal & (gammas != "algorithm 2"))
     close_to(seen, [mean["between"], *mean["within"]])
 
 

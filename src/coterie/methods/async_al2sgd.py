@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, describe_clients, observe
+from coterie.methods.clustered_l2gd.coins import draw
+from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAverage, Vote, central
+from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
 from coterie.methods.replies import require_all_replies
-from coterie.methods.rounds.anchors import Anchors
-from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, stop
-from coterie.methods.rounds.coins import Coordinated, Vote, draw
-from coterie.methods.rounds.heads import Network, central
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
 from coterie.relations.ties import Ties
 
@@ -34,7 +34,7 @@ def start(site: Site, gamma: Floats, w: Any = 0.0) -> Reply:
 
 
 @work
-def run(
+def client_update(
     site: Site, momentum: Floats, c: Floats, u: Floats, v: Floats, fresh: Bools, refresh: bool, **steps: Any
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
@@ -78,7 +78,7 @@ def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class AsyncAL2SGD(Stepwise):
-    """Algorithm 2 with the paper's symbols; ``rounds.al2sgd_theory`` chooses them.
+    """Algorithm 2 with the paper's symbols; ``clustered_l2gd.async_al2sgd_theory`` chooses them.
 
     Attributes
     ----------
@@ -91,8 +91,9 @@ class AsyncAL2SGD(Stepwise):
         Of the coins; rows are drawn by the engine's.
     batch : int
         Rows of a local step, drawn with replacement: the paper's is 1; 0 takes all.
-    vote, network, look
-        Who draws the global coin, computes the network's average (``rounds.peers``), and is "seen" after a step.
+    vote, network, monitor
+        Who draws the global coin, computes the network's average (``clustered_l2gd.coordinator``), and is "observed"
+        after a step.
     """
 
     ties: Ties
@@ -104,17 +105,17 @@ class AsyncAL2SGD(Stepwise):
     seed: int = 0
     batch: int = 1
     vote: Vote | None = None
-    network: Network = field(default=central)
-    look: Look = field(default_factory=Look)
+    network: NetworkAverage = field(default=central)
+    monitor: Monitor = field(default_factory=Monitor)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
-        about = require_all_replies(fed.ask(shape))
+        about = require_all_replies(fed.ask(describe_clients))
         at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
-        k, none = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
+        k, x = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
-        return {"t": 0, "status": "running", "own": none, "all": none, "fresh": np.ones(k, dtype=bool), **counts}
+        return {"t": 0, "status": "running", "average": x, "network": x, "fresh": np.ones(k, dtype=bool), **counts}
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration."""
@@ -123,12 +124,58 @@ class AsyncAL2SGD(Stepwise):
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
-        fed.mark(MARK)
+        fed.mark(SNAPSHOT)
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
-        heads = Anchors(self, run, fed, p, state)
-        for t, globally, locally in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
-            steps = np.arange(t, t + len(globally))
+        scale = 1.0 / ((1.0 - self.p0) * (1.0 - p))
+        means = state["average"], state["network"], state["fresh"]
+        heads = AnchorHeads(fed, client_update, self.momentum, self.ties.alpha, scale, self.batch, *means)
+        counts = {name: state[name] for name in ("between", "within", "refreshes")}
+        for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
+            steps = np.arange(t, t + len(xi0))
             moves = keyed.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
-            last = heads.iterate(t, globally, locally, moves)
-        heard = heads.state() | stop(fed, self.look, last, heads.u, heads.own)
-        return state | {"t": state["t"] + n, **heard}
+            last, more = self.iterate(heads, t, p, xi0, xi, moves)
+            counts = {name: count + more[name] for name, count in counts.items()}
+        outcome = observe(fed, self.monitor, last, heads.u, heads.average)
+        means = {"average": heads.average, "network": heads.network, "fresh": heads.fresh}
+        return state | {"t": state["t"] + n} | means | counts | outcome
+
+    def iterate(
+        self, heads: AnchorHeads, t: int, p: Floats, xi0: Bools, xi: Bools, moves: Bools
+    ) -> tuple[int, dict[str, Any]]:
+        """Steps from t on; the last whose averages were finite, or the first whose were not, and communications."""
+        alpha, tau, p0 = self.ties.alpha, self.tau, self.p0
+        everyone, begin = np.ones(len(alpha), dtype=bool), 0
+        sent: dict[str, Any] = {"between": 0, "within": np.zeros(len(p), dtype=np.int64), "refreshes": 0}
+        for now in np.flatnonzero(xi0 | moves):
+            s = segment(t + begin, xi[begin : now + (not xi0[now])], ~everyone, bool(xi0[now]))
+            sent["within"] += self.cluster_rounds(heads, s, p)
+            rest = s.rest
+            if xi0[now]:
+                mean, weight = heads.exchange(everyone, rest, s.restart)
+                far = self.network(alpha * weight, mean) - heads.network
+                u = (alpha[:, None] * far + (tau * (1.0 - alpha))[:, None] * (mean - heads.average)) / p0
+                heads.pull(everyone, (alpha + tau * (1.0 - alpha)) / p0, u)
+                rest = np.zeros_like(rest)
+                sent["between"] += 1
+            if moves[now]:
+                heads.average, weight = heads.exchange(everyone, rest, s.restart, refresh=True)
+                heads.network, heads.fresh = self.network(alpha * weight, heads.average), everyone.copy()
+                sent["refreshes"] += 1
+            begin = int(now) + 1
+            if not (np.isfinite(heads.u).all() and np.isfinite(heads.average).all()):
+                return t + begin - 1, sent
+        s = segment(t + begin, xi[begin:], ~everyone, False)
+        sent["within"] += self.cluster_rounds(heads, s, p)
+        left = (s.rest > 0) | heads.pending()
+        if left.any():
+            heads.exchange(left, s.rest, s.restart)
+        return t + len(xi0), sent
+
+    def cluster_rounds(self, heads: AnchorHeads, s: Segment, p: Floats) -> Ints:
+        """All communications within clusters of one segment; how many each (k,) had."""
+        alpha, tau, p0 = self.ties.alpha, self.tau, self.p0
+        c = np.divide((1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(tau)), where=p > 0.0)
+        for steps, first in zip(s.steps, s.start, strict=True):
+            mean, _ = heads.exchange(steps >= 0, np.maximum(steps, 0), first)
+            heads.pull(steps >= 0, c, c[:, None] * (mean - heads.average))
+        return np.sum(s.steps >= 0, axis=0)

@@ -2,6 +2,9 @@
 
 At every step a coin decides between a communication between clusters (probability p_0), within a cluster (p_j, each
 cluster for itself) and a local gradient step. With p_j = 0 and tau_j = 1 this is the one-coin variant of section 6.
+
+:func:`iterate` is the algorithm, where all clients are in one process. Where steps have to travel,
+``clustered_l2gd.fused_messages`` takes the same steps by the same coins in as few messages as it can.
 """
 
 from __future__ import annotations
@@ -12,40 +15,112 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Clusters, Federation, PerCluster, PerRow, Site, work
+from coterie.federation import Federation, PerCluster, PerRow, Site, work
+from coterie.methods.clustered_l2gd import client_work
+from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
+from coterie.methods.clustered_l2gd.coins import communications, draw, previous
+from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAverage, Vote, central
+from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.replies import require_all_replies
-from coterie.methods.rounds.at_home import MARK, Look, Reply, State, shape, start, stop
-from coterie.methods.rounds.coins import Coordinated, Vote, draw, segments
-from coterie.methods.rounds.counts import before, communications
-from coterie.methods.rounds.heads import Heads, Network, central
-from coterie.methods.rounds.together import TOGETHER, iterate_all
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics import keyed
-from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
-from coterie.objectives.spectrum import leap
-from coterie.objectives.steps import Draws, descend
+from coterie.numerics.kernels import Bools, Floats, Ints, frozen, kernel
 from coterie.relations.ties import Ties
+
+MOST_COMPILED = 4096
+"""So many clients at most run compiled; more are quicker over exchanges, in threads."""
+
+Parameters = tuple[float, float, Floats, Floats, Floats]
+Coins = tuple[Bools, Bools]
+
+
+@kernel
+def iterate(theta: Floats, gamma: Floats, bounds: Ints, parameters: Parameters, coins: Coins, losses: Losses) -> None:
+    """Lines 2 to 19, in place; cluster j has the clients bounds[j], ..., bounds[j + 1] - 1.
+
+    Its local steps are put off until its next communication: clients then stay in cache for the whole run, and any
+    number of steps on a quadratic costs as much as one.
+    """
+    eta, p0, p, alpha, tau = parameters
+    xi0, xi = coins
+    T, k = xi.shape
+    d = theta.shape[1]
+    mean, Gamma, since = np.zeros((k, d)), np.zeros(k), np.zeros(k, dtype=np.int64)
+    step, scratch = eta / ((1.0 - p0) * (1.0 - p)), np.empty(3 * losses[0][0].shape[1] + d)
+    for t in range(T):
+        if xi0[t]:
+            network, total = np.zeros(d), 0.0
+            for j in range(k):
+                compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, scratch)  # line 15
+                Gamma[j] = average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # line 5
+                total += alpha[j] * Gamma[j]
+                network += alpha[j] * Gamma[j] * mean[j]  # line 6
+            for j in range(k):  # line 7
+                tied, own = alpha[j] if total > 0.0 else 0.0, tau[j] * (1.0 - alpha[j])
+                towards = own * mean[j] + tied * network / (total if total > 0.0 else 1.0)
+                pull(theta, gamma, bounds[j], bounds[j + 1], eta / p0 * (tied + own), eta / p0 * towards)
+            since[:] = t + 1
+        else:
+            for j in range(k):
+                if xi[t, j]:
+                    compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, scratch)  # line 15
+                    average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # line 12
+                    c = eta * (1.0 - tau[j]) * (1.0 - alpha[j]) / ((1.0 - p0) * p[j])
+                    pull(theta, gamma, bounds[j], bounds[j + 1], c, c * mean[j])  # line 13
+                    since[j] = t + 1
+    for j in range(k):
+        compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], T, scratch)  # line 15
+
+
+@kernel
+def average(theta: Floats, gamma: Floats, lo: int, hi: int, mean: Floats) -> float:
+    """mean (d,) = the average of clients lo, ..., hi - 1 (2.2), 0 without strength; the strength."""
+    mean[:] = 0.0
+    total = 0.0
+    for i in range(lo, hi):
+        total += gamma[i]
+        for a in range(mean.shape[0]):
+            mean[a] += gamma[i] * theta[i, a]
+    if total > 0.0:
+        for a in range(mean.shape[0]):
+            mean[a] /= total
+    return total
+
+
+@kernel
+def pull(theta: Floats, gamma: Floats, lo: int, hi: int, c: float, u: Floats) -> None:
+    """``theta_i += gamma_i (u - c theta_i)`` for clients lo, ..., hi - 1."""
+    for i in range(lo, hi):
+        keep, take = 1.0 - gamma[i] * c, gamma[i]
+        for a in range(u.shape[0]):
+            theta[i, a] = keep * theta[i, a] + take * u[a]
 
 
 @work
-def run(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Reply:
-    """Lines 7 and 13, the pull that was decided last; then line 15, ``steps`` times; what averages are made from."""
-    j, gamma = site.clusters, site.state["gamma"]
-    theta = pull(site.state["theta"], gamma, c, u, j)
-    if "values" in site.state:
-        basis = site.state["values"], site.state["vectors"], site.state["goal"]
-        theta = leap(theta, *basis, step[j], steps[j])
-    else:
-        draws = Draws(keyed.starts(site.seed, "rows", site.ids), first[j], batch)
-        theta = descend(site.objective, theta, step[j], steps[j], draws)
+def iterate_all(
+    site: Site,
+    first: int,
+    batch: int,
+    eta: float,
+    p0: float,
+    p: Floats,
+    alpha: Floats,
+    tau: Floats,
+    xi0: Bools,
+    xi: Bools,
+) -> Reply:
+    """Steps ``first``, ... of all clients, by coins (n,) and (k, n); this work must see all of them at once."""
+    theta, coins = np.array(site.state["theta"]), (xi0, np.ascontiguousarray(xi.T))
+    bounds = np.searchsorted(site.clusters, np.arange(len(p) + 1))
+    parameters, losses = (eta, p0, p, alpha, tau), client_work.compiled_losses(site, first, batch)
+    iterate(theta, *frozen(site.state["gamma"], bounds, parameters, coins, losses))
     site.state["theta"] = theta
-    site.count(int(steps[j].sum()))
-    return {"s": weighted_rows(theta, gamma), "g": gamma}
+    site.count(int(np.sum(~(xi | xi0), axis=1) @ np.diff(bounds)))
+    return {}
 
 
 @dataclass(frozen=True)
 class AsyncL2GD(Stepwise):
-    """Algorithm 1 with the paper's symbols; ``rounds.l2gd_theory`` chooses them.
+    """Algorithm 1 with the paper's symbols; ``clustered_l2gd.async_l2gd_theory`` chooses them.
 
     Attributes
     ----------
@@ -59,10 +134,11 @@ class AsyncL2GD(Stepwise):
         Of the coins; rows are drawn by the engine's.
     batch : int
         Rows of a local step, drawn with replacement; 0 takes all.
-    closed, together : bool
+    closed, compiled : bool
         Take runs of steps on quadratics in closed form; run compiled where all clients are in this process.
-    vote, network, look
-        Who draws the global coin, computes the network's average (``rounds.peers``), and is "seen" after a step.
+    vote, network, monitor
+        Who draws the global coin, computes the network's average (``clustered_l2gd.coordinator``), and is "observed"
+        after a step.
     """
 
     ties: Ties
@@ -73,18 +149,18 @@ class AsyncL2GD(Stepwise):
     seed: int = 0
     batch: int = 0
     closed: bool = True
-    together: bool = True
+    compiled: bool = True
     vote: Vote | None = None
-    network: Network = field(default=central)
-    look: Look = field(default_factory=Look)
+    network: NetworkAverage = field(default=central)
+    monitor: Monitor = field(default_factory=Monitor)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
-        about = require_all_replies(fed.ask(shape))
+        about = require_all_replies(fed.ask(client_work.describe_clients))
         rank = int(about["rank"].max()) if self.closed and not self.batch else 0
         at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
-        k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= TOGETHER
+        require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
+        k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= MOST_COMPILED
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
         mean = np.full((k, int(about["dim"].max())), at.get("w", 0.0))
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
@@ -97,49 +173,23 @@ class AsyncL2GD(Stepwise):
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
-        heads = Heads(self.ties, state["mean"], state["weight"])
-        fed.mark(MARK)
+        heads = ClusterHeads(self.ties, state["mean"], state["weight"])
+        fed.mark(SNAPSHOT)
         p, vote = np.where(heads.tied, self.p, 0.0), self.vote or Coordinated(self.p0)
-        compiled = state["compiled"] and self.together and self.network is central and hasattr(fed, "together")
+        compiled = state["compiled"] and self.compiled and self.network is central and hasattr(fed, "together")
         between, within, last = state["between"], state["within"], t + n
-        coins = before(self.seed, t, vote, p)
-        for at, globally, locally in draw(self.seed, t, n, vote, p):
-            counts = communications(globally, locally, heads.equal, coins)
-            between, within, coins = between + counts[0], within + counts[1], (bool(globally[-1]), locally[-1])
+        before = previous(self.seed, t, vote, p)
+        for first, xi0, xi in draw(self.seed, t, n, vote, p):
+            counts = communications(xi0, xi, heads.equal, before)
+            between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
             if compiled:
-                iterate_all(fed, self, at, eta, p, globally, locally)
+                each = {"p": p, "alpha": self.ties.alpha, "tau": self.tau, "xi": xi.T}
+                message: Any = {name: PerCluster(value) for name, value in each.items()}
+                fed.together(iterate_all, eta=eta, p0=self.p0, xi0=xi0, first=first, batch=self.batch, **message)
             else:
-                last = self._exchanged(fed, heads, at, eta, p, globally, locally)
-        heard = {"mean": heads.mean, "weight": heads.weight} | stop(fed, self.look, last, heads.mean)
-        return state | {"t": t + n, "between": between, "within": within, **heard}
-
-    def _exchanged(
-        self, fed: Federation, heads: Heads, t: int, eta: float, p: Floats, globally: Bools, locally: Bools
-    ) -> int:
-        """Iterations from t on as exchanges; the last whose averages were finite, or the first whose were not."""
-        alpha, tau, p0 = self.ties.alpha, self.tau, self.p0
-        local = eta / ((1.0 - p0) * (1.0 - p))
-        own = np.divide(eta * (1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(p)), where=p > 0.0)
-        both = alpha + tau * (1.0 - alpha)
-
-        def ask(mask: Bools, steps: Ints, first: Ints) -> None:
-            to = None if mask.all() else Clusters(mask)
-            sent = {"c": heads.c, "u": heads.u, "step": local, "steps": steps, "first": first}
-            message: Any = {name: PerCluster(value) for name, value in sent.items()}
-            heads.heard(mask, fed.total(run, to=to, by="cluster", batch=self.batch, **message))
-
-        for s in segments(globally, locally, t, heads.equal):
-            heads.gather(s.before, own)
-            for steps, first, pulls in zip(s.steps, s.start, s.pulls, strict=True):
-                ask(steps >= 0, np.maximum(steps, 0), first)
-                heads.gather(pulls, own)
-            speaks = (s.rest > 0) | (heads.silent() if s.ends else heads.pending())
-            if speaks.any():
-                ask(speaks, s.rest, s.restart)
-            if s.ends:
-                network = self.network(alpha * heads.weight, heads.mean)
-                towards = alpha[:, None] * network + (tau * (1.0 - alpha))[:, None] * heads.mean
-                heads.pull(eta / p0 * both, eta / p0 * towards)
-            if not np.isfinite(heads.mean).all():
-                return s.last
-        return t + len(globally)
+                parameters = eta, self.p0, p, self.ties.alpha, self.tau
+                last = heads.iterate(fed, first, parameters, (xi0, xi), self.network, self.batch)
+        outcome = {"mean": heads.mean, "weight": heads.weight} | client_work.observe(
+            fed, self.monitor, last, heads.mean
+        )
+        return state | {"t": t + n, "between": between, "within": within, **outcome}

@@ -154,3 +154,11 @@ def _spread(setup: Setup, L: Floats, sigma2: float) -> Floats:
     D = np.zeros((len(L), setup.p, setup.p))
     D[:, setup.z[:, None], setup.z] = np.einsum("gij,gkj->gik", L, L) * sigma2
     return D * np.outer(setup.unit, setup.unit)
+
+
+def summarise(values: Floats) -> Any:
+    """A number for each cluster or client, as what can be read: one, a few, or their range."""
+    different = np.unique(values)
+    if len(different) == 1:
+        return float(different[0])
+    return values.tolist() if len(values) <= 20 else {"from": float(different[0]), "to": float(different[-1])}

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
+from coterie.methods.clustered_l2gd import fit as rounds
+from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network import fit as network
 from coterie.methods.network.options import Run
-from coterie.methods.rounds import fit as rounds
-from coterie.methods.rounds.options import Options as Rounds
 from coterie.relations.clusters import Tree
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.engines.ray import Ray
 from coterie.methods import hierarchical
-from coterie.methods.rounds.fit import fit as rounds
+from coterie.methods.clustered_l2gd.fit import fit as rounds
 
 
 def run(home, methods=("exact", "rounds"), **options):

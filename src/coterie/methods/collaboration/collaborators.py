@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
+from coterie.methods.clustered_l2gd.client_work import describe_clients
 from coterie.methods.replies import require_all_replies
-from coterie.methods.rounds.at_home import shape
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 
@@ -142,7 +142,7 @@ def need_columns(fed: Federation, who: Collaborators, d: int) -> None:
     everyone = np.unique(who.requests)
     if len(everyone) and not 0 <= everyone[0] <= everyone[-1] < len(fed.clients):
         raise CoterieError(f"Clients are numbered from 0 to {len(fed.clients) - 1}.")
-    replies = fed.ask(shape, to=everyone)
+    replies = fed.ask(describe_clients, to=everyone)
     wrong = everyone[replies.rows[replies["dim"] != d]] if replies else everyone[:0]
     if len(wrong):
         names = ", ".join(str(w) for w in wrong[:5])

@@ -22,9 +22,8 @@ from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.smoothness import curvature
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.replies import require_all_replies
-from coterie.methods.rounds.plan import some
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.numerics.kernels import Floats, Ints, full, pack
@@ -136,14 +135,19 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     )
     common: dict[str, Any] = {"exchange": exchange, "alpha": alpha, "eta": eta}
     common["optimiser"] = OPTIMISERS[options.optimiser]()
-    about: dict[str, Any] = {"steps": options.taken, "alpha": some(alpha), "eta": some(eta), "L": some(L)}
+    about: dict[str, Any] = {
+        "steps": options.taken,
+        "alpha": summarise(alpha),
+        "eta": summarise(eta),
+        "L": summarise(L),
+    }
     about |= {
-        "delta": some(bent.delta),
-        "delta_at_most": some(delta),
-        "collaborators": some(np.diff(who.starts)),
+        "delta": summarise(bent.delta),
+        "delta_at_most": summarise(delta),
+        "collaborators": summarise(np.diff(who.starts)),
         "batch": options.batch,
     }
-    about |= {"speedup": None if np.isnan(chosen.speedup).any() else some(chosen.speedup), "rule": options.rule}
+    about |= {"speedup": None if np.isnan(chosen.speedup).any() else summarise(chosen.speedup), "rule": options.rule}
     limit = "min(1 / (2 L), 1 / (sqrt(8) alpha delta)), of Theorem 5.2" if corrected else "1 / L, of Theorem 4.1"
     beyond = eta * options.local > most * (1.0 + 1e-9)
     about["uncovered"] = []
@@ -160,7 +164,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     keep = float(options.keep)
     method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
     about["uncovered"] += method.notes
-    return Plan(method, keep * alpha, about | {"beta": some(beta), "keep": keep})
+    return Plan(method, keep * alpha, about | {"beta": summarise(beta), "keep": keep})
 
 
 CUT = 1e-10
@@ -254,7 +258,7 @@ def fit(
         if options.eta == "auto":  # what holds a model adds to the curvature that its steps are chosen by
             eta = eta / (1.0 + options.local * eta * goal.held)
             method = replace(method, eta=eta)
-            chosen.about["eta"] = some(eta)
+            chosen.about["eta"] = summarise(eta)
         trace, state = [], {}
         for state in method.run(fed, trace_steps(options.taken)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))

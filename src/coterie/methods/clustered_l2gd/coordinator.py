@@ -1,22 +1,41 @@
-"""No central server: clusters draw the global coin and average among themselves.
+"""Who draws the global coin of Algorithms 1 and 2, and who averages over clusters: a coordinator, or the clusters.
 
-Lyu, Hanzely, Kolar (2022), the end of section 3. The coin is a majority of FRESH coins of the clusters: reusing their
-xi_j would make these depend on xi_0. Votes depend on no data, so those of many steps travel in one message.
+Lyu, Hanzely, Kolar (2022), the end of section 3: no central server is needed. Among peers the coin is a majority of
+FRESH coins of the clusters: reusing their xi_j would make these depend on xi_0. Votes depend on no data, so those of
+many steps travel in one message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy import special
 
 from coterie.errors import CoterieError
-from coterie.methods.rounds.heads import Network, central
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
+
+
+class Vote(Protocol):
+    """How the global coin falls."""
+
+    def draw(self, seed: int, steps: Ints) -> Bools:
+        """Whether each step (n,) is a global round."""
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """A coordinator draws the global coin: heads with probability p0."""
+
+    p0: float
+
+    def draw(self, seed: int, steps: Ints) -> Bools:
+        """Whether each step (n,) is a global round."""
+        return np.asarray(keyed.uniform(seed, "global coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.p0)
 
 
 @dataclass(frozen=True)
@@ -64,20 +83,21 @@ class Majority:
         return np.asarray(self.votes(seed, steps).sum(axis=1) >= self.needed)
 
 
+NetworkAverage = Callable[[Floats, Floats], Floats]
+"""``(weights (k,), averages (k, d)) -> (k, d)``: the network's average as every cluster has it."""
+
+
+def central(weights: Floats, averages: Floats) -> Floats:
+    """A coordinator computes the network's average and tells every cluster; 0 where nothing has a weight."""
+    total = float(weights.sum())
+    mean = weights @ averages / total if total > 0.0 else np.zeros(averages.shape[1])
+    return np.broadcast_to(mean, averages.shape)
+
+
 def ring(weights: Floats, averages: Floats) -> Floats:
     """The network's average around a ring: each k-th of it is added up on a way of its own, then passed on to all.
 
     Each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers.
-
-    Parameters
-    ----------
-    weights : (k,)
-    averages : (k, d)
-
-    Returns
-    -------
-    (k, d)
-        As every cluster has it.
     """
     k = len(weights)
     payload = np.c_[weights[:, None] * averages, weights]
@@ -90,7 +110,7 @@ def ring(weights: Floats, averages: Floats) -> Floats:
     return np.broadcast_to(mean, averages.shape)
 
 
-NETWORKS: dict[str, Network] = {"all-to-all": central, "ring": ring}
+NETWORKS: dict[str, NetworkAverage] = {"all-to-all": central, "ring": ring}
 """How clusters average among themselves. All to all, each adds up the averages of all as a coordinator would."""
 
 

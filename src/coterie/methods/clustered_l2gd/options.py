@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.rounds.heads import central
-from coterie.methods.rounds.peers import NETWORKS, Majority
+from coterie.methods.clustered_l2gd.coordinator import NETWORKS, Majority, central
 
 ONE_COIN = 0.1
 """Section 6's probability of a communication."""

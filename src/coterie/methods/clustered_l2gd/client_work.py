@@ -1,0 +1,114 @@
+"""What clients do before, during, and between stretches of, a run of Algorithm 1 or 2 of Lyu, Hanzely, Kolar (2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.federation import Federation, Site, Work, work
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.objectives.glm import GLM, Data
+from coterie.objectives.spectrum import leap, leap_one, ranks, spectrum
+from coterie.objectives.steps import Draws, descend, descend_one
+
+Reply = dict[str, Any]
+State = dict[str, Any]
+SNAPSHOT = "before the stretch"
+"""Where clients return to after a divergence."""
+
+
+@work
+def describe_clients(site: Site) -> Reply:
+    """Each client's number of parameters, the rank of its quadratic (0: no closed form), and whether it is a GLM."""
+    m, objective = len(site), site.objective
+    rank, rows = ranks(objective), isinstance(objective, GLM)
+    return {"dim": np.full(m, objective.dim), "rank": rank, "rows": np.full(m, rows)}
+
+
+@work
+def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
+    """theta_i = w (d,), zero by default; where steps are to be taken in closed form, the client's eigenbasis."""
+    site.state["theta"], site.state["gamma"] = np.full((len(site), site.objective.dim), w), gamma
+    if rank:
+        for name, value in spectrum(site.objective, rank).items():
+            site.state[name] = value
+    return {}
+
+
+def local_steps(site: Site, theta: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Floats:
+    """Line 15 of Algorithm 1 from theta (m, d), ``steps`` (m,) times by ``step`` (m,): the parameters after it."""
+    if "values" in site.state:
+        return leap(theta, site.state["values"], site.state["vectors"], site.state["goal"], step, steps)
+    draws = Draws(keyed.starts(site.seed, "rows", site.ids), first, batch)
+    return descend(site.objective, theta, step, steps, draws)
+
+
+Losses = tuple[tuple[Floats, Floats, Floats], Data, tuple[npt.NDArray[np.uint64], int, int]]
+"""The clients' losses compiled: eigenbases of quadratics, or rows, and which of them are drawn."""
+
+
+def compiled_losses(site: Site, first: int, batch: int) -> Losses:
+    """The losses of the site's clients for :func:`compiled_steps`; steps are counted from ``first`` on."""
+    none: Any = (np.empty((0, 0)), np.empty((0, 0, 0)), np.empty(0), np.empty(0, dtype=np.int64))
+    basis = (none[0], none[1], none[0])
+    if "values" in site.state:
+        basis = (site.state["values"], site.state["vectors"], site.state["goal"])
+    rows = site.objective.compiled if isinstance(site.objective, GLM) else (0, none[0], *none[2:3] * 3, *none[3:] * 2)
+    return basis, rows, (keyed.starts(site.seed, "rows", site.ids), first, batch)
+
+
+@kernel
+def compiled_steps(
+    losses: Losses, theta: Floats, lo: int, hi: int, step: float, first: int, last: int, scratch: Floats
+) -> None:
+    """Line 15 of Algorithm 1 at steps first, ..., last - 1 for clients lo, ..., hi - 1; scratch (3 r + d,)."""
+    (values, vectors, goal), data, (keys, origin, batch) = losses
+    if last <= first:
+        return
+    if values.shape[0] > 0:
+        for i in range(lo, hi):
+            leap_one(theta[i], values[i], vectors[i], goal[i], step, last - first, scratch)
+        return
+    family, X, y, offset, weights, starts, stops = data
+    g = scratch[: theta.shape[1]]
+    for i in range(lo, hi):
+        row, n, at = starts[i], stops[i] - starts[i], origin + first
+        descend_one(family, X, y, offset, weights, row, n, theta[i], step, last - first, keys[i], at, batch, g)
+
+
+@work
+def diverged(site: Site) -> Reply:
+    """Whether a client's parameters are still finite (0) or not (1)."""
+    theta: Floats = site.state["theta"]
+    return {"diverged": 1.0 - np.isfinite(theta).all(axis=1)}
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What clients tell where a run stops.
+
+    Attributes
+    ----------
+    work : callable
+        Its rows hold "diverged", whether parameters are no longer finite, and are finite themselves.
+    message : dict
+    """
+
+    work: Work = diverged
+    message: dict[str, Any] = field(default_factory=dict)
+
+
+def observe(fed: Federation, monitor: Monitor, last: int, *averages: Floats) -> State:
+    """What is known when step ``last`` ends a stretch: the monitor's sums, and whether parameters or averages diverged.
+
+    Where they did, all clients are back at the snapshot before it, and were observed there.
+    """
+    sums, sound = fed.total(monitor.work, **monitor.message), all(np.isfinite(mean).all() for mean in averages)
+    if sound and (not sums or float(sums["diverged"]) == 0.0):
+        return {"status": "running", "observed": dict(sums)}
+    fed.restore(SNAPSHOT)
+    return {"status": f"diverged by step {last}", "observed": dict(fed.total(monitor.work, **monitor.message))}

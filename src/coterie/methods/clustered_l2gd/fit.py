@@ -1,0 +1,187 @@
+"""Known clusters over rounds, from a table to coefficients: theory chooses the parameters, the exact optimum certifies.
+
+Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022), in ``async_l2gd`` and ``async_al2sgd``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.federation import Federation
+from coterie.methods.async_al2sgd import AsyncAL2SGD
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.clustered_l2gd import async_al2sgd_theory
+from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
+from coterie.methods.clustered_l2gd.coins import expected_communications
+from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
+from coterie.methods.clustered_l2gd.coordinator import traffic
+from coterie.methods.clustered_l2gd.optimality_gap import (
+    OPTIMUM,
+    distance_monitor,
+    gap,
+    gap_to_spread,
+    gradients_at_optimum,
+    solve_exactly,
+)
+from coterie.methods.clustered_l2gd.options import Options
+from coterie.methods.estimates import Estimates, GroupedProblem, summarise
+from coterie.methods.replies import require_all_replies
+from coterie.methods.stepwise import trace_steps
+from coterie.methods.tree.at_home import reveal
+from coterie.methods.tree.learned_strengths import learn
+from coterie.numerics.kernels import Floats
+from coterie.objectives.steps import Momentum
+from coterie.relations.ties import Ties
+
+MOST = 100_000
+"""Steps that are chosen at most."""
+UNKNOWN = 10_000
+"""Steps where no theory says how many: F is flat in some direction, or eta larger than any theorem takes."""
+
+
+def fit(
+    fed: Federation,
+    problem: GroupedProblem,
+    gamma: npt.ArrayLike | None = None,
+    lam: npt.ArrayLike | None = None,
+    alpha: npt.ArrayLike | None = None,
+    rounds: Mapping[str, Any] | None = None,
+    accelerated: bool = False,
+) -> Estimates:
+    """Run Algorithm 1, or 2 (``accelerated``), and say how far it came.
+
+    Parameters
+    ----------
+    gamma, lam, alpha
+        Strengths, as in ``given_strengths``; without gamma they are learned by marginal likelihood.
+    rounds : mapping, optional
+        See :class:`~coterie.methods.clustered_l2gd.options.Options`.
+
+    Returns
+    -------
+    Estimates
+        Covariances are those of the exact solution. ``info["rounds"]`` has what was chosen and why, the ``trace`` of
+        (step, gap, communications between, within), ``gap``, ``status``, and communications expected and counted.
+
+    Raises
+    ------
+    CoterieError
+        For options that cannot be; where columns are shared or clusters nested.
+    """
+    options = Options.of(rounds or {})
+    options.check(accelerated, fed.clients.k)
+    if gamma is None:
+        gamma, lam = learn(fed, problem)
+    ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha)
+    exact = solve_exactly(fed, problem, ties)
+    plan = (plan_async_al2sgd if accelerated else plan_async_l2gd)(fed, ties, options)
+    trace: list[tuple[int, float, int, int]] = []
+    state: dict[str, Any] = {}
+    for state in replace(plan.method, monitor=distance_monitor(problem.family, exact.root)).run(fed, plan.stops):
+        between = state["between"] + state.get("refreshes", 0)
+        trace.append((state["t"], gap(state["observed"]), int(between), int(state["within"].sum())))
+    theta = require_all_replies(fed.ask(reveal))["theta"]
+    own, network = _averages(ties, theta)
+    if not ties.alpha @ ties.Gamma > 0.0:
+        network = exact.root  # nobody is tied to it: what the exact solver says of clients never seen
+    alpha, tied = ties.alpha[:, None], ties.Gamma[:, None] > 0.0
+    nodes = tuple(np.where(tied, alpha * network + (1.0 - alpha) * own, at) for at in exact.nodes)
+    status = "finished" if state["status"] == "running" else state["status"]
+    about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
+    about |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
+    about |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
+    strengths = {"gamma": summarise(ties.gamma), "alpha": summarise(ties.alpha), "lam": summarise(ties.lam)}
+    return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": about})
+
+
+def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:
+    """(2.2): averages of clusters (k, d) and of the network (d,)."""
+    sums = np.zeros((len(ties.alpha), theta.shape[1]))
+    np.add.at(sums, ties.clusters, ties.gamma[:, None] * theta)
+    return ties.averages(sums)
+
+
+def _counted(options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str, Any], d: int) -> dict[str, Any]:
+    """Communications of a run and what they are in the mean; those within clusters as means over these."""
+    T, k = state["t"], len(method.p)
+    mean = expected_communications(method.p0, method.p, T, method.ties.equal & isinstance(method, AsyncL2GD))
+    out: dict[str, Any] = {"between": int(state["between"]), "between_expected": mean["between"]}
+    out |= {"within": float(np.mean(state["within"])), "within_expected": float(np.mean(mean["within"]))}
+    out["within_printed"] = float(np.mean(mean["printed"]))
+    if isinstance(method, AsyncAL2SGD):
+        out |= {"refreshes": int(state["refreshes"]), "refreshes_expected": method.rho * T}
+    if options.coordinator == "peers":
+        out["peers"] = traffic(options.network, k, d, out["between"] + out.get("refreshes", 0), T)
+    return out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method with its parameters, where to stop on the way, and what to say about it."""
+
+    method: AsyncL2GD | AsyncAL2SGD
+    stops: list[int]
+    about: dict[str, Any]
+
+
+def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
+    """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
+    c = client_constants(fed, OPTIMUM)
+    batch = options.rows(0, int(c.rows.max()))
+    L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
+    p0, p = options.probabilities_asked
+    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
+    mu, at = mu_F(fed, ties, OPTIMUM), gradients_at_optimum(fed, ties, OPTIMUM)
+    loss = theory.batch_noise(at.loss, at.rows, batch)
+    sigma2 = theory.noise(chosen.p0, chosen.p, at.phi, at.psi, loss, exact=not batch)
+    decreasing = options.eta is None and mu > 0.0
+    if decreasing:
+        bound: Any = partial(theory.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=at.start)
+    else:
+        sharper = chosen.smoothness if 2.0 * chosen.eta * chosen.smoothness > 1.0 + 1e-12 else None
+        bound = partial(theory.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start, smoothness=sharper)
+    known = mu > 0.0 and chosen.eta * chosen.smoothness <= 1.0 + 1e-12
+    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if known else UNKNOWN)
+    eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
+    who = options.peers(chosen.p0, len(ties.alpha))
+    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **who)
+    why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
+    about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
+    about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
+    about["promised"] = float(np.sqrt(bound(T) / at.start)) if known and at.start > 0.0 else float("inf")
+    return Plan(method, trace_steps(T, min(options.looks, T)), about)
+
+
+def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options) -> Plan:
+    """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
+    c = client_constants(fed, OPTIMUM)
+    batch = options.rows(1, int(c.rows.max()))
+    L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
+    mu, common = mu_F(fed, ties, OPTIMUM), options.probabilities == "common"
+    L_F = float(np.max(c.L + ties.gamma))
+    p0, p = options.probabilities_asked
+    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
+    k = chosen.steps
+    T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
+    who = options.peers(chosen.p0, len(ties.alpha))
+    momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
+    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **who)
+    about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
+    about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
+    about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
+    return Plan(method, trace_steps(T, min(options.looks, T)), about)
+
+
+def _steps(bound: Callable[[int], Floats], target: float) -> int:
+    """The first step at which a falling bound is at the target; ``MOST`` where it is later."""
+    low, high = 0, MOST
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(middle) <= target else (middle + 1, high)
+    return max(low, 1)

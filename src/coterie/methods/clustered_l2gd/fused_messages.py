@@ -1,0 +1,272 @@
+"""Steps of Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022) fused into few messages between clients and cluster heads.
+
+Coins are known ahead, so a coordinator sends a cluster as many local steps as lie before its next communication, in
+one message. Clusters with schedules of their own are aligned by ordinal: exchange e of a segment between two global
+rounds carries every cluster's e-th communication.
+
+A communication is a pull ``theta_i <- theta_i + gamma_i (u_j - c_j theta_i)``, sent with the next local steps. Where
+the clients of a cluster have equal gamma, the head knows where their average is after it, and fuses pulls that follow
+one another: they need no exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
+from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
+from coterie.methods.clustered_l2gd.coordinator import NetworkAverage
+from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
+from coterie.objectives.steps import Momentum
+from coterie.relations.ties import Ties
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps up to, and with, the next global round; E is the largest number of exchanges of a cluster in it.
+
+    Attributes
+    ----------
+    first : int
+        Number of its first step.
+    before : (k,) int64
+        Cluster rounds that follow the last exchange at once, with no local step between, where these are free.
+    steps : (E, k) int64
+        Local steps that a cluster takes before its e-th communication; -1 where it has no such communication.
+    start : (E, k) int64
+        Number of the first of these steps.
+    pulls : (E, k) int64
+        Cluster rounds in that communication: more than one where rounds follow at once and are free.
+    rest : (k,) int64
+        Local steps after the last communication.
+    restart : (k,) int64
+        Number of the first of these.
+    last : int
+        Number of the step that ends it.
+    ends : bool
+        Whether that is a global round; otherwise the coins drawn so far ended here.
+    """
+
+    first: int
+    before: Ints
+    steps: Ints
+    start: Ints
+    pulls: Ints
+    rest: Ints
+    restart: Ints
+    last: int
+    ends: bool
+
+
+def segments(xi0: Bools, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
+    """The exchanges of the steps from ``first`` on, in order; the last segment ends with no global round.
+
+    Parameters
+    ----------
+    xi0 : (n,) bool, xi : (n, k) bool
+        The coins.
+    free : (k,) bool
+        Clusters for which a round that follows a round needs no exchange: a pull leaves their average where it was.
+    """
+    begin = 0
+    for end in np.flatnonzero(xi0):
+        yield segment(first + begin, xi[begin:end], free, True)
+        begin = int(end) + 1
+    yield segment(first + begin, xi[begin:], free, False)
+
+
+def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
+    """Fuse the steps with cluster coins (n, k) of one segment; ``ends``: a global round follows."""
+    n, k = coins.shape
+    j, t = np.nonzero(coins.T)  # by cluster, then by time
+    new = np.concatenate([[True], j[1:] != j[:-1]])[: len(j)]
+    since = np.where(new, -1, np.concatenate([[0], t[:-1]])[: len(t)])
+    gap = t - since - 1
+    speaks = (gap > 0) | ~free[j]
+    count = np.cumsum(speaks)
+    ordinal = count - 1 - np.repeat((count - speaks)[new], np.diff(np.append(np.flatnonzero(new), len(j))))
+    E = int(ordinal.max(initial=-1)) + 1
+    before = np.bincount(j[ordinal < 0], minlength=k)
+    steps, start = np.full((E, k), -1, dtype=np.int64), np.zeros((E, k), dtype=np.int64)
+    pulls = np.zeros((E, k), dtype=np.int64)
+    steps[ordinal[speaks], j[speaks]] = gap[speaks]
+    start[ordinal[speaks], j[speaks]] = first + since[speaks] + 1
+    np.add.at(pulls, (ordinal[ordinal >= 0], j[ordinal >= 0]), 1)
+    latest = np.full(k, -1, dtype=np.int64)
+    latest[j] = t  # the last assignment stays
+    return Segment(first, before, steps, start, pulls, n - latest - 1, first + latest + 1, first + n, ends)
+
+
+@work
+def client_update(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Reply:
+    """Algorithm 1: the pull that was decided last, then local steps; what averages are made from."""
+    j, gamma = site.clusters, site.state["gamma"]
+    theta = pull(site.state["theta"], gamma, c, u, j)
+    theta = local_steps(site, theta, step[j], steps[j], first[j], batch)
+    site.state["theta"] = theta
+    site.count(int(steps[j].sum()))
+    return {"s": weighted_rows(theta, gamma), "g": gamma}
+
+
+class ClusterHeads:
+    """Algorithm 1: averages of clusters, and the pulls that their clients have yet to make.
+
+    Parameters
+    ----------
+    ties : Ties
+    mean : (k, d)
+        Average of each cluster after its pending pull; for clusters of unequal gamma, before it.
+    weight : (k,)
+        Sum of gamma over the clients that answered last.
+
+    Attributes
+    ----------
+    c : (k,), u : (k, d)
+        The pending pull.
+    """
+
+    def __init__(self, ties: Ties, mean: Floats, weight: Floats) -> None:
+        self.gamma = ties.strongest
+        self.equal, self.tied = ties.equal, ties.Gamma > 0.0
+        self.mean, self.weight = np.array(mean), np.array(weight)
+        self.c, self.u = np.zeros(len(mean)), np.zeros(mean.shape)
+
+    def iterate(
+        self,
+        fed: Federation,
+        first: int,
+        parameters: tuple[float, float, Floats, Floats, Floats],
+        coins: tuple[Bools, Bools],
+        network: NetworkAverage,
+        batch: int,
+    ) -> int:
+        """Lines 2 to 19 from step ``first`` on; the last step whose averages were finite, or the first without.
+
+        Parameters
+        ----------
+        parameters : tuple
+            eta, p_0, p, alpha and tau.
+        coins : tuple
+            (n,) and (n, k).
+        """
+        eta, p0, p, alpha, tau = parameters
+        local = eta / ((1.0 - p0) * (1.0 - p))
+        own = np.divide(eta * (1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(p)), where=p > 0.0)
+        both = alpha + tau * (1.0 - alpha)
+        for s in segments(*coins, first, self.equal):
+            self.pull_to_average(s.before, own)
+            for steps, start, pulls in zip(s.steps, s.start, s.pulls, strict=True):
+                self.exchange(fed, steps >= 0, np.maximum(steps, 0), start, local, batch)
+                self.pull_to_average(pulls, own)
+            speaks = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
+            if speaks.any():
+                self.exchange(fed, speaks, s.rest, s.restart, local, batch)
+            if s.ends:
+                mean = network(alpha * self.weight, self.mean)
+                towards = alpha[:, None] * mean + (tau * (1.0 - alpha))[:, None] * self.mean
+                self.pull(eta / p0 * both, eta / p0 * towards)
+            if not np.isfinite(self.mean).all():
+                return s.last
+        return first + len(coins[0])
+
+    def exchange(self, fed: Federation, mask: Bools, steps: Ints, first: Ints, size: Floats, batch: int) -> None:
+        """Clusters ``mask`` make their pending pull and local steps; sums of gamma theta and of gamma come back."""
+        sent = {"c": self.c, "u": self.u, "step": size, "steps": steps, "first": first}
+        message: Any = {name: PerCluster(value) for name, value in sent.items()}
+        to = None if mask.all() else Clusters(mask)
+        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **message)
+        self.c[mask], self.u[mask] = 0.0, 0.0
+        if not sums:
+            return
+        answered = mask & (sums["g"] > 0.0)
+        self.weight[mask] = sums["g"][mask]
+        self.mean[answered] = sums["s"][answered] / sums["g"][answered, None]
+
+    def pull(self, c: Floats, u: Floats) -> None:
+        """All clusters will pull by c (k,) and u (k, d), those aside in which nobody answered."""
+        c, u = np.where(self.weight > 0.0, c, 0.0), np.where(self.weight[:, None] > 0.0, u, 0.0)
+        s = self.gamma * c
+        self.c += c - s * self.c
+        self.u += u - s[:, None] * self.u
+        self.mean += np.where(self.equal, self.gamma, 0.0)[:, None] * (u - c[:, None] * self.mean)
+
+    def pull_to_average(self, times: Ints, c: Floats) -> None:
+        """Clusters will pull towards their own average, ``times`` (k,) in a row."""
+        for again in range(int(times.max(initial=0))):
+            now = np.where(times > again, c, 0.0)
+            self.pull(now, now[:, None] * self.mean)
+
+    def pending(self) -> Bools:
+        """Clusters (k,) that have a pull to make."""
+        return np.asarray((self.c != 0.0) | self.u.any(axis=1))
+
+    def unknown(self) -> Bools:
+        """Clusters (k,) whose average is not known: they have a pull to make, and clients of unequal gamma."""
+        return ~self.equal & self.pending()
+
+
+class AnchorHeads:
+    """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
+
+    Parameters
+    ----------
+    fed : Federation
+    client_update : callable
+        What clients do in every exchange.
+    momentum : Momentum
+    alpha, scale : (k,)
+        ``scale`` is the weight ``1 / ((1 - p_0) (1 - p_j))`` of a local step.
+    batch : int
+    average, network : (k, d)
+        Averages of x over clusters and the network.
+    fresh : (k,)
+        Clusters that have not been told of them.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        client_update: Work,
+        momentum: Momentum,
+        alpha: Floats,
+        scale: Floats,
+        batch: int,
+        average: Floats,
+        network: Floats,
+        fresh: Bools,
+    ) -> None:
+        self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
+        self.alpha, self.scale = alpha, scale
+        self.average, self.network, self.fresh = average, network, np.array(fresh)
+        self.c, self.u = np.full(len(alpha), -1.0), np.zeros(average.shape)
+
+    def pull(self, mask: Bools, c: Floats, u: Floats) -> None:
+        """Clusters ``mask`` will step from a communication: by c (k,) and u (k, d)."""
+        self.c, self.u = np.where(mask, c, self.c), np.where(mask[:, None], u, self.u)
+
+    def pending(self) -> Bools:
+        """Clusters (k,) that have a communication to step from, or have not been told of the anchor's averages."""
+        return (self.c >= 0.0) | self.fresh
+
+    def exchange(self, mask: Bools, count: Ints, first: Ints, refresh: bool = False) -> tuple[Floats, Floats]:
+        """One exchange: averages of theta, or of x where it moves to y, and sums of gamma of those who answered.
+
+        A cluster in which nobody answered, or nobody is tied, has the anchor's averages: it steps by its own loss.
+        """
+        alpha, m = self.alpha[:, None], self.momentum
+        own = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": self.scale, "count": count, "first": first}
+        own["v"] = alpha * self.network + (1.0 - alpha) * self.average
+        message: Any = {name: PerCluster(value) for name, value in own.items()}
+        message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
+        to = None if mask.all() else Clusters(mask)
+        sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **message)
+        self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
+        if not sums:
+            return self.average, np.zeros(len(self.alpha))
+        weight = np.where(mask, sums["g"], 0.0)
+        tied = weight[:, None] > 0.0
+        return np.where(tied, sums["s"] / np.where(tied, weight[:, None], 1.0), self.average), weight
