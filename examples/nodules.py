@@ -1,4 +1,4 @@
-"""Three hospitals find nodules and draw boxes by their own habits: personal heads, on slices made by the package.
+"""Three hospitals find nodules and draw boxes by their own habits: personal heads, on slices made for it.
 
 ``python examples/nodules.py`` takes two to three minutes of one core.
 """
@@ -9,11 +9,11 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
+from simulated_hospitals import three_hospitals
 
 from coterie.data.boxes import average_precision, from_grid, sensitivity, to_grid
 from coterie.data.dealing import Dealt, Part
 from coterie.data.images import standardised
-from coterie.data.nodules import three_hospitals
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep

@@ -1,4 +1,4 @@
-"""Two hospitals with other scanners segment the same organ: which layers to share, on slices made by the package.
+"""Two hospitals with other scanners segment the same organ: which layers to share, on slices made for it.
 
 ``python examples/segmentation.py`` takes about a minute and a half of one core. With ``--folder``, the hospitals are
 the sub-folders of a folder of your own, each with ``images`` and ``masks`` (see docs/images.md).
@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
+from simulated_hospitals import two_hospitals
 
 from coterie.data.dealing import Dealt, Part
-from coterie.data.images import standardised
-from coterie.data.segmentation import read_folder, two_hospitals
+from coterie.data.images import read_folder, standardised
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
@@ -48,7 +48,7 @@ def scores(dealt: Dealt, name: str, rounds: int, seed: int) -> np.ndarray:
 def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Print a table of Dice coefficients; return them (seeds, hospitals) by method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", help="a folder of your own instead of images made by the package")
+    parser.add_argument("--folder", help="a folder of your own instead of images that are made")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=2, help="first seed; the settings were chosen on seeds 0 and 1")

@@ -9,7 +9,7 @@ import pytest
 
 import coterie
 from coterie.data.fashion import fashion, read_idx
-from coterie.data.segmentation import read_folder
+from coterie.data.images import read_folder
 from coterie.data.table import check_writable, write_table
 from coterie.deployment import folders, run
 from coterie.deployment.config import Config, Member

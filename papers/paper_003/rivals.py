@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.families import family_named
 from coterie.methods.ditto import Ditto
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.fedavg import FedAvg
@@ -131,7 +132,7 @@ def some(clients: Clients, which: Any) -> Clients:
 
 def problem(data: Data) -> GroupedProblem:
     """All columns of a table are personal; the first one is the intercept."""
-    return GroupedProblem(Tree.of(data.clients), data.family, np.arange(data.clients.X.shape[1]), 0)
+    return GroupedProblem(Tree.of(data.clients), family_named(data.family), np.arange(data.clients.X.shape[1]), 0)
 
 
 def exact(name: str, **options: Any) -> Gridded:

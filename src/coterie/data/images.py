@@ -1,112 +1,107 @@
-"""Images of hospitals: shapes drawn by keys, the scanners that take them, and files of a user's own."""
+"""Images with masks of a user's own, one client a folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.dealing import Array, Dealt, whole
+from coterie.data.partition import by_column
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
-U64 = npt.NDArray[np.uint64]
+from coterie.files import local
 
 KINDS = (".png", ".npy")
 
 
-@dataclass(frozen=True)
-class Scanner:
-    """How a hospital's machine sees tissue; brightness of what is seen is around 0 to 1.
+def read_folder(
+    folder: str | Path, size: tuple[int, int] | None = None, seed: int = 0, test_fraction: float = 0.2
+) -> Dealt:
+    """A user's own images and masks, one client a sub-folder.
 
-    Attributes
-    ----------
-    contrast : float, default 1
-        Factor of brightness around its middle, 0.5; below 0, bright is dark.
-    brightness : float, default 0
-        Added to it.
-    blur : float, default 0
-        Standard deviation of the point spread, in pixels.
-    field : float, default 0
-        How far the gain strays from 1 across the image, as the field of a coil does.
-    noise : float, default 0.05
-        Standard deviation of white noise.
-    """
-
-    contrast: float = 1.0
-    brightness: float = 0.0
-    blur: float = 0.0
-    field: float = 0.0
-    noise: float = 0.05
-
-    def __post_init__(self) -> None:
-        values = (self.contrast, self.brightness, self.blur, self.field, self.noise)
-        if not np.isfinite(values).all() or min(values[2:]) < 0.0:
-            raise CoterieError("A scanner's numbers must be finite, and blur, field and noise not negative.")
-
-    def scan(self, truth: F64, ids: U64, seed: int) -> npt.NDArray[np.float32]:
-        """What the machine shows of some slices.
-
-        Parameters
-        ----------
-        truth : (n, h, w)
-            Brightness of the tissue.
-        ids : (n,) uint64
-            Numbers of the slices, by which noise and field are drawn.
-        seed : int
-
-        Returns
-        -------
-        (n, h, w) float32
-        """
-        from scipy.ndimage import gaussian_filter
-
-        n, h, w = truth.shape
-        seen = 0.5 + self.contrast * (truth - 0.5) + self.brightness
-        if self.blur > 0.0:
-            seen = gaussian_filter(seen, (0.0, self.blur, self.blur), mode="nearest")
-        turn = 2.0 * np.pi * keyed.uniform(seed, "field", ids, 0, 1)
-        y, x = np.linspace(-1.0, 1.0, h)[:, None], np.linspace(-1.0, 1.0, w)[None, :]
-        slope = np.cos(turn)[:, :, None] * x + np.sin(turn)[:, :, None] * y
-        noise = keyed.normal(keyed.starts(seed, "noise", ids), 0, h * w).reshape(n, h, w)
-        return (seen * (1.0 + self.field * slope) + self.noise * noise).astype(np.float32)
-
-
-def ellipses(centre: F64, radii: F64, angle: F64, side: int) -> F64:
-    """How far inside ellipses the pixels of square images are.
+    ``folder/north/images/a.png`` belongs to ``folder/north/masks/a.png``; either may be a NumPy file instead. In masks,
+    whatever is not 0 is inside.
 
     Parameters
     ----------
-    centre, radii : (n, 2)
-        x and y, in pixels.
-    angle : (n,)
-        Radians, from x towards y.
-    side : int
-        Height and width.
+    folder : path
+    size : (height, width), optional
+        Images of other sizes are brought to this one; by default all must have the same.
+    seed : int, default 0
+    test_fraction : float, default 0.2
+        Share of every client's images that is held out.
 
     Returns
     -------
-    (n, side, side)
-        The share of each pixel that is inside, going from 0 to 1 over about a pixel.
+    Dealt
+        X (n, 1, h, w) float32, y (n, 1, h, w) uint8, and ``names`` of the sub-folders in natural order.
+
+    Raises
+    ------
+    CoterieError
+        For a folder without clients or images, an image without a mask or the other way round, files that cannot be
+        read, and images of several sizes.
     """
-    at = np.arange(side) + 0.5
-    x, y = at[None, None, :] - centre[:, 0, None, None], at[None, :, None] - centre[:, 1, None, None]
-    c, s = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    u, v = (c * x + s * y) / radii[:, 0, None, None], (c * y - s * x) / radii[:, 1, None, None]
-    edge = (1.0 - np.hypot(u, v)) * radii.min(axis=1)[:, None, None]
-    return np.asarray(np.clip(edge + 0.5, 0.0, 1.0))
+    home = local(folder)
+    if not home.is_dir():
+        raise CoterieError(f"{home} is not a folder: name the one that has a sub-folder for each client.")
+    places = [p for p in sorted(home.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    pairs = [(place.name, *pair) for place in places for pair in _pairs(place)]
+    if not pairs:
+        raise CoterieError(f"{home} has no clients: each is a sub-folder with the folders 'images' and 'masks'.")
+    X: list[Array] = []
+    y: list[Array] = []
+    for _, image, mask in pairs:
+        pixels, inside = read_image(image), read_image(mask) != 0
+        if pixels.shape != inside.shape:
+            raise CoterieError(
+                f"{image} is {_size(pixels)} and its mask {mask} is {_size(inside)}: they must be of one size."
+            )
+        if size is None and X and pixels.shape != X[0].shape:
+            raise CoterieError(
+                f"{image} is {_size(pixels)} and {pairs[0][1]} is {_size(X[0])}: name a size=(height, width) to bring "
+                "all images to."
+            )
+        X.append(pixels if size is None else resized(pixels, size, 1))
+        y.append(inside.astype(np.uint8) if size is None else resized(inside.astype(np.uint8), size, 0))
+    deal = by_column([name for name, _, _ in pairs], seed, test_fraction)
+    return deal.of(np.stack(X)[:, None], np.stack(y)[:, None])
 
 
-def standardised(X: Array) -> npt.NDArray[np.float32]:
-    """Every image (n, ...) with mean 0 and standard deviation 1; images of one colour become 0."""
-    axes = tuple(range(1, X.ndim))
-    centred = X - X.mean(axis=axes, keepdims=True, dtype=np.float64)
-    spread = centred.std(axis=axes, keepdims=True)
-    return np.asarray(centred / np.where(spread > 1e-12, spread, 1.0), dtype=np.float32)
+def _pairs(place: Path) -> list[tuple[Path, Path]]:
+    """Images and masks of one client, matched by name."""
+    for part in ("images", "masks"):
+        if not (place / part).is_dir():
+            raise CoterieError(f"{place} has no folder '{part}': a client is a folder with 'images' and 'masks'.")
+    images, masks = files(place / "images"), files(place / "masks")
+    if missing := [name for name in images if name not in masks]:
+        raise CoterieError(
+            f"{images[missing[0]]} has no mask{_more(missing)}: put one of the same name into {place / 'masks'}, all 0 "
+            "where there is nothing to mark."
+        )
+    if missing := [name for name in masks if name not in images]:
+        raise CoterieError(f"{masks[missing[0]]} is the mask of no image{_more(missing)}: add the image, or remove it.")
+    return [(images[name], masks[name]) for name in images]
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (nor have {len(names) - 1:,} more)" if len(names) > 1 else ""
+
+
+def _size(pixels: Array) -> str:
+    return f"{pixels.shape[0]} x {pixels.shape[1]}"
+
+
+def resized(pixels: Array, size: tuple[int, int], order: Any) -> Array:
+    """An image (h, w) brought to another size by splines of this order (0: nearest, 1: linear)."""
+    from scipy.ndimage import zoom
+
+    height, width = (whole("size", side) for side in size)
+    factor: Any = (height / pixels.shape[0], width / pixels.shape[1])
+    return np.asarray(zoom(pixels, factor, order=order, mode="nearest", grid_mode=True))
 
 
 def read_image(path: Path) -> npt.NDArray[np.float32]:
@@ -154,3 +149,11 @@ def files(folder: Path) -> dict[str, Path]:
     if not found:
         raise CoterieError(f"{folder} has no images: files that end in .png or .npy are looked for.")
     return found
+
+
+def standardised(X: Array) -> npt.NDArray[np.float32]:
+    """Every image (n, ...) with mean 0 and standard deviation 1; images of one colour become 0."""
+    axes = tuple(range(1, X.ndim))
+    centred = X - X.mean(axis=axes, keepdims=True, dtype=np.float64)
+    spread = centred.std(axis=axes, keepdims=True)
+    return np.asarray(centred / np.where(spread > 1e-12, spread, 1.0), dtype=np.float32)

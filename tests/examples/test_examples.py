@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import nodules
 import numpy as np
 import pytest
+import segmentation
 from matplotlib.image import imsave
+from simulated_hospitals import two_hospitals
 
-from coterie.data.segmentation import two_hospitals
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-def main(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+MAIN = {"segmentation": segmentation.main, "nodules": nodules.main}
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "images"), [("segmentation", (1, 2), "10 6"), ("nodules", (1, 3, 2), "9 9 9")]
 )
 def test_an_example_prints_its_table(name, shape, images, capsys):
-    found = main(name)(["--rounds", "2", "--seeds", "1", "--images", *images.split()])
+    found = MAIN[name](["--rounds", "2", "--seeds", "1", "--images", *images.split()])
     table = capsys.readouterr().out.splitlines()
     assert len(found) >= 4
     for method, values in found.items():
@@ -41,5 +32,5 @@ def test_a_folder_of_one_s_own(tmp_path, capsys):
             for k in range(a, b):
                 pixels = values[k, 0].astype(float)
                 imsave(tmp_path / client / part / f"{k}.png", (pixels - pixels.min()) / np.ptp(pixels), cmap="gray")
-    main("segmentation")(["--rounds", "1", "--seeds", "1", "--folder", str(tmp_path)])
+    segmentation.main(["--rounds", "1", "--seeds", "1", "--folder", str(tmp_path)])
     assert "east" in capsys.readouterr().out

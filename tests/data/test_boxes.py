@@ -1,52 +1,14 @@
-"""Nodules made here, their boxes on a grid and back, and how many are found."""
+"""Boxes on a grid and back, and how many are found."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from simulated_hospitals import three_hospitals
 from sklearn.metrics import average_precision_score
 
 from coterie.data.boxes import average_precision, from_grid, hits, sensitivity, shares, to_grid
-from coterie.data.images import Scanner
-from coterie.data.nodules import HOSPITALS, Hospital, three_hospitals
 from coterie.errors import CoterieError
-
-
-def boxes_of(part, i):
-    return part.y[part.starts[i] : part.stops[i]]
-
-
-def test_hospitals_are_not_alike():
-    dealt = three_hospitals(400, side=48)
-    assert dealt.train.X.shape == (600, 1, 48, 48) and dealt.train.y.shape == (600, 3, 5) and len(dealt.group) == 3
-    for i, hospital in enumerate(HOSPITALS):
-        boxes = np.concatenate([boxes_of(p, i) for p in (dealt.train, dealt.test)])
-        there = boxes[:, :, 0] > 0
-        sd = np.sqrt(hospital.nodules / 400)  # three coins a slice vary less than a Poisson number
-        assert abs(there.sum(axis=1).mean() - hospital.nodules) < 4 * sd
-        width = boxes[there][:, 3]
-        low, high = (2 * (r + hospital.margin) for r in hospital.radius)
-        assert low <= width.min() < width.max() <= high
-        assert not boxes[~there].any()
-
-
-def test_nodules_are_bright_and_in_their_boxes():
-    clear = Hospital(Scanner(noise=0.0), radius=(2.0, 4.0), brightness=(0.9, 0.9), nodules=3.0)
-    part = three_hospitals(20, [clear], side=48).train
-    for image, boxes in zip(part.X[:, 0], part.y, strict=True):
-        bright = image > 0.85
-        for _, x, y, w, h in boxes:
-            inside = image[int(y - h / 2 + 1) : int(y + h / 2), int(x - w / 2 + 1) : int(x + w / 2)]
-            assert image[int(y), int(x)] == pytest.approx(0.9) and inside.mean() > 0.6
-            bright[int(y - h / 2) : int(y + h / 2 + 1), int(x - w / 2) : int(x + w / 2 + 1)] = False
-        assert not bright.any()
-        assert not np.triu(shares(boxes[None], boxes[None])[0], 1).any()  # none hides another
-
-
-def test_slices_are_functions_of_the_seed():
-    a, b, c = (three_hospitals(4, seed=s).train for s in (0, 0, 1))
-    np.testing.assert_array_equal(a.X, b.X)
-    assert not np.array_equal(a.X, c.X) and not np.array_equal(a.y, c.y)
 
 
 def test_a_grid_and_back():
@@ -125,14 +87,6 @@ def test_nothing_to_find_and_nothing_found():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: three_hospitals(0), "images must be a whole number of at least 1"),
-        (lambda: three_hospitals((5, 5)), "one number of images for each hospital: 2 for 3"),
-        (lambda: three_hospitals(5, side=12), "at least 24 pixels wide, not 12"),
-        (lambda: Hospital(radius=(3.0, 2.0)), "from least to most"),
-        (lambda: Hospital(radius=(0.0, 2.0)), "radii above 0"),
-        (lambda: Hospital(brightness=(np.nan, 1.0)), "must be finite"),
-        (lambda: Hospital(nodules=4.0), "from 0 to 3 a slice"),
-        (lambda: Hospital(margin=-1.0), "margin not negative"),
         (lambda: to_grid(np.zeros((2, 3, 4)), 48, 12), r"\(images, boxes, 5\), not \(2, 3, 4\)"),
         (lambda: to_grid(np.full((1, 1, 5), np.nan), 48, 12), "finite numbers"),
         (lambda: to_grid([[[1, 48.0, 5, 2, 2]]], 48, 12), "box of image 1 has its centre outside the image"),

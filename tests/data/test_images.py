@@ -1,4 +1,4 @@
-"""Slices of hospitals made here, and folders of a user's own: what is in them, and what is said of what is not."""
+"""Folders of images of a user's own: what is in them, and what is said of what is not."""
 
 from __future__ import annotations
 
@@ -9,50 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from coterie.data.images import Scanner, ellipses, read_image, standardised
-from coterie.data.segmentation import read_folder, resized, two_hospitals
+from coterie.data.images import read_folder, read_image, resized, standardised
 from coterie.errors import CoterieError
-
-
-def test_hospitals_see_the_same_bodies_otherwise():
-    dealt = two_hospitals(30, side=32)
-    assert dealt.train.X.shape == (30, 1, 32, 32) and dealt.train.X.dtype == np.float32
-    assert dealt.train.y.shape == (30, 1, 32, 32) and set(np.unique(dealt.train.y)) == {0, 1}
-    assert (dealt.train.stops - dealt.train.starts).tolist() == [15, 15] and dealt.classes == 0
-    gap = []
-    for a, b in zip(dealt.train.starts, dealt.train.stops, strict=True):
-        X, inside = dealt.train.X[a:b], dealt.train.y[a:b] > 0
-        assert 0.01 < inside.mean() < 0.15 and inside.any(axis=(1, 2, 3)).all()
-        gap.append(X[inside].mean() - X[~inside].mean())
-    assert gap[0] > 0.2 and gap[1] < -0.1  # bright in one, dark in the other
-
-
-def test_slices_are_functions_of_seed_and_number():
-    one, again, other = two_hospitals(6, seed=1), two_hospitals(6, seed=1), two_hospitals(6, seed=2)
-    np.testing.assert_array_equal(one.train.X, again.train.X)
-    assert not np.array_equal(one.train.X, other.train.X)
-    few = two_hospitals((6, 3), seed=1)  # as first slices do not depend on how many follow
-    assert {x.tobytes() for x in few.train.X[:3]} <= {x.tobytes() for x in (*one.train.X, *one.test.X)}
-
-
-def test_a_scanner_does_what_its_numbers_say():
-    flat, ids = np.full((400, 8, 8), 0.75), np.arange(400, dtype=np.uint64)
-    plain = Scanner(contrast=-0.5, brightness=0.1, noise=0.2).scan(flat, ids, 0)
-    assert plain.mean() == pytest.approx(0.5 - 0.5 * 0.25 + 0.1, abs=0.005)  # 25,600 draws of sd 0.2
-    assert plain.std() == pytest.approx(0.2, abs=0.005)
-    uneven = Scanner(noise=0.0, field=0.3).scan(flat, ids, 0)
-    assert uneven.max() == pytest.approx(0.75 * (1 + 0.3 * np.sqrt(2)), rel=0.01) and uneven.std() > 0.05
-    edge = np.zeros((1, 8, 8))
-    edge[:, :, 4:] = 1.0
-    assert np.ptp(np.diff(Scanner(noise=0.0, blur=1.0).scan(edge, ids[:1], 0)[0, 4])) < 0.6
-
-
-def test_an_ellipse_has_its_area_and_place():
-    inside = ellipses(np.array([[20.0, 12.0]]), np.array([[8.0, 4.0]]), np.zeros(1), 40)[0]
-    assert inside.sum() == pytest.approx(np.pi * 32, rel=0.03)
-    y, x = np.nonzero(inside > 0.5)
-    assert (x + 0.5).mean() == pytest.approx(20.0) and (y + 0.5).mean() == pytest.approx(12.0)
-    assert np.ptp(x) > 1.7 * np.ptp(y)
 
 
 def test_standardised_images():
@@ -160,20 +118,3 @@ def test_without_matplotlib_the_remedy_is_said(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.image", None)
     with pytest.raises(CoterieError, match=r"s0.png needs matplotlib: pip install matplotlib, or save images as .npy"):
         read_folder(folder)
-
-
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda: two_hospitals(0), "images must be a whole number of at least 1"),
-        (lambda: two_hospitals((3, 3, 3)), "one number of images for each scanner: 3 for 2"),
-        (lambda: two_hospitals(3, scanners=()), "one number of images for each scanner: 0 for 0"),
-        (lambda: two_hospitals(3, side=0), "side must be a whole number of at least 1"),
-        (lambda: two_hospitals(3, test_fraction=1.0), "test fraction"),
-        (lambda: Scanner(noise=-1.0), "blur, field and noise not negative"),
-        (lambda: Scanner(contrast=np.nan), "must be finite"),
-    ],
-)
-def test_what_cannot_be_made_is_said(call, sentence):
-    with pytest.raises(CoterieError, match=sentence):
-        call()
