@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Row, median_seconds
-from coterie.numerics.network.merge import relative_gap
+from coterie.numerics.network.certificate import relative_gap
 from coterie.numerics.network.problem import Problem
 from coterie.numerics.network_prox import network_prox
 

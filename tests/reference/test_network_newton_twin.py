@@ -7,10 +7,10 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.federation import PerRow
-from coterie.methods.network.duals import multipliers, slopes
-from coterie.methods.network.newton import add_edges, direction, factor, precondition, times
 from coterie.methods.network.objective import derivatives
 from coterie.numerics.kernels import full
+from coterie.numerics.network.conjugate_gradients import Ties, add_ties, conjugate, factor, precondition, times
+from coterie.numerics.network.newton import NOBODY, multipliers, slopes
 from tests.methods.network_table import loss, table
 
 N, Q, D1 = 6, 3, 2
@@ -50,11 +50,12 @@ def incidence():
 def test_directions_are_those_of_one_large_system(problem, p):
     blocks, Z, U, radius = problem
     sigma, graph = 0.7, (EDGES, radius, p)
-    a, b = slopes(Z, U, sigma, graph)
+    a, b = slopes(Z, U, sigma, graph, np.zeros(len(EDGES)))
+    assert len(b) == (0 if p == 1.0 else len(EDGES))
     P = np.zeros((len(EDGES) * Q, len(EDGES) * Q))
     for e in range(len(EDGES)):
         here = slice(e * Q, (e + 1) * Q)
-        P[here, here] = np.diag(a[e]) - np.outer(b[e], b[e])
+        P[here, here] = np.diag(a[e]) - (np.outer(b[e], b[e]) if len(b) else 0.0)
     B = incidence()
     A, tied = dense(blocks), sigma * B.T @ P @ B
     rng = np.random.default_rng(1)
@@ -63,22 +64,24 @@ def test_directions_are_those_of_one_large_system(problem, p):
     oz, ox = np.empty((N, Q)), np.empty(D1)
     times(blocks, gz, gx, oz, ox)
     np.testing.assert_allclose(np.concatenate([oz.ravel(), ox]), A @ stacked)
-    add_edges(EDGES, sigma, a, b, gz, oz)
+    ties = Ties(EDGES, sigma, a, b, NOBODY, NOBODY)
+    add_ties(ties, gz, oz)
     np.testing.assert_allclose(np.concatenate([oz.ravel(), ox]), (A + tied) @ stacked)
-    dz, dx, _ = direction(blocks, EDGES, sigma, a, b, gz, gx, 1e-12, 500)
+    dz, dx, factors = np.zeros((N, Q)), np.zeros(D1), factor(blocks, ties)
+    conjugate(blocks, ties, factors, dz, dx, -gz, -gx, 1e-12, 500, np.empty((3, N, Q)))
     np.testing.assert_allclose(np.concatenate([dz.ravel(), dx]), -np.linalg.solve(A + tied, stacked), atol=1e-9)
     kept = np.zeros_like(A)  # without what ties one client to another
     for i in range(N):
         here = slice(i * Q, (i + 1) * Q)
         kept[here, here] = tied[here, here]
-    precondition(factor(blocks, EDGES, sigma, a, b), gz, gx, oz, ox)
+    precondition(factors, gz, gx, oz, ox)
     np.testing.assert_allclose(np.concatenate([oz.ravel(), ox]), np.linalg.solve(A + kept, stacked), rtol=1e-7)
 
 
 def test_multipliers_pull_at_both_ends(problem):
     _, Z, U, radius = problem
     P, G = np.empty_like(U), np.ones((N, Q))
-    multipliers(Z, U, 0.7, (EDGES, radius, 2.0), P, G)
+    multipliers(Z, U, 0.7, (EDGES, radius, 2.0), P, np.zeros(len(EDGES)), G)
     y = U + 0.7 * (Z[EDGES[:, 0]] - Z[EDGES[:, 1]])
     expected = y * np.minimum(1.0, radius / np.linalg.norm(y, axis=1))[:, None]
     np.testing.assert_allclose(P, expected)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.numerics.network import edges as kernels
-from coterie.numerics.network.merge import merged
-from coterie.numerics.network.newton import Lagrangian
+from coterie.numerics.network.certificate import merged
+from coterie.numerics.network.conjugate_gradients import Ties, add_ties
+from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
 from coterie.numerics.network.problem import Problem
 from coterie.numerics.network_prox import network_prox
 from tests.reference import network_prox_twin as twin
@@ -49,7 +50,7 @@ def test_both_methods_reach_the_twins_optimum(p: float) -> None:
 def test_algorithm_5_is_the_same_by_conjugate_gradients(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
     V, edges, weight = problem()
     by_factors = network_prox(V, edges, weight, p, 0.0, method="admm", iterations=30)
-    monkeypatch.setattr("coterie.numerics.network.algorithm5.FACTORED", 0)
+    monkeypatch.setattr("coterie.numerics.network.splitting.FACTORED", 0)
     by_steps = network_prox(V, edges, weight, p, 0.0, method="admm", iterations=30)
     np.testing.assert_allclose(by_steps.dual, by_factors.dual, atol=1e-8)
 
@@ -86,18 +87,18 @@ def test_merged_clients_get_their_mean() -> None:
 
 @every_p
 def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
-    from coterie.numerics.network.newton import curve
-
     V, edges, weight = problem()
     rng = np.random.default_rng(4)
     H = np.einsum("nab,ncb->nac", *[rng.normal(size=(len(V), 4, 6))] * 2)
     checked = Problem.of(V, edges, weight, p, H)
-    phi = Lagrangian(checked, twin.project(rng.normal(size=(len(edges), 4)), p, weight), 0.8)
-    Z, D, t = rng.normal(size=V.shape), rng.normal(size=V.shape), 1e-6
-    high, G_high = phi.at(Z + t * D), phi.G.copy()
-    low, G_low = phi.at(Z - t * D), phi.G.copy()
-    phi.at(Z)
-    assert np.vdot(phi.G, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
+    phi = Lagrangian(of_prox(checked), twin.project(rng.normal(size=(len(edges), 4)), p, weight), 0.8)
+    x, Z, D, t = np.empty(0), rng.normal(size=V.shape), rng.normal(size=V.shape), 1e-6
+    high, G_high = phi.at(x, Z + t * D), phi.gz.copy()
+    low, G_low = phi.at(x, Z - t * D), phi.gz.copy()
+    phi.at(x, Z)
+    assert phi.along(x, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
     bent = np.empty_like(V)
-    curve(D, checked.H, checked.edges, checked.p, phi.sigma, *phi.jacobian, bent)
+    kernels.times(checked.H, D, bent)
+    a, b = slopes(Z, phi.U, phi.sigma, phi.model.graph, phi.level)
+    add_ties(Ties(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
     np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)

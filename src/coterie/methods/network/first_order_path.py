@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.network.duals import DUAL
 from coterie.methods.network.optimum import Optimum
 from coterie.methods.network.path import Path
 from coterie.methods.network.path_ends import flow
 from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.kernels import Floats
+from coterie.numerics.network.edges import DUAL
 from coterie.objectives.mean_loss import gradient, sizes
 from coterie.objectives.steps import Draws
 from coterie.relations.merging import merged

@@ -9,12 +9,11 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, work
-from coterie.methods.network.duals import Graph, multipliers
-from coterie.methods.network.model import Model, residuals
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.at_home import ridge
 from coterie.numerics.kernels import Floats, Ints, full, reading
-from coterie.numerics.network.edges import penalty_and_slack
+from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
+from coterie.numerics.network.newton import Graph, Quadratic, residuals
 from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
 from coterie.objectives.glm import GLM, Data, point
 from coterie.objectives.mean_loss import sizes
@@ -89,17 +88,18 @@ class NetworkObjective:
 
     def feasible(self, U: Floats, here: Evaluation) -> Floats:
         """The duals nearest to U (M, d2)."""
-        P = np.empty_like(U)
-        multipliers(np.zeros_like(here.Z), U, 0.0, self.graph(here.weight), P, np.zeros_like(here.Z))
+        P, (_, radius, p) = U.copy(), self.graph(here.weight)
+        project_all(P, p, radius)
         return P
 
     def kkt(self, here: Evaluation, U: Floats) -> float:
         """The residual of ``optimum.Optimum`` for feasible duals U."""
-        gz, P = here.gz.copy(), np.empty_like(U)
-        multipliers(here.Z, U, 0.0, self.graph(here.weight), P, gz)
+        gz = np.empty_like(here.gz)
+        adjoint(U, self.network.edges, gz)
+        gz += here.gz
         return max(residuals(self.graph(here.weight), here.x, here.Z, here.gx, gz, U, here.scale))
 
-    def model(self, here: Evaluation) -> Model:
+    def model(self, here: Evaluation) -> Quadratic:
         """The quadratic at ``here`` with the penalty over edges."""
         H = full(here.A)
         M, N = self.layout.M.toarray(), self.layout.N.toarray()
@@ -112,7 +112,7 @@ class NetworkObjective:
         Hzz = Hzz + (flat + held[0])[:, None, None] * np.eye(N.shape[1])
         Hxx = Hxx + (flat.sum() + held[1]) * np.eye(M.shape[1])
         blocks = np.ascontiguousarray(Hzz), np.ascontiguousarray(Hzx), np.ascontiguousarray(Hxx)
-        return Model(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight), here.scale)
+        return Quadratic(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight))
 
 
 Reply = dict[str, Floats]

@@ -10,9 +10,9 @@ import numpy as np
 from coterie.federation import Federation
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.network.duals import DUAL
 from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.numerics.kernels import Floats
+from coterie.numerics.network.edges import DUAL
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 

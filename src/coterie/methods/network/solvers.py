@@ -15,10 +15,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, Site, work
-from coterie.methods.network.model import minimise
 from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.network.newton import minimise
 from coterie.numerics.network_prox import Proximal, network_prox
 
 EXCHANGES = 200
@@ -54,9 +54,8 @@ def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float
     best = off = at.kkt(here, U)
     while off > kkt:
         model = at.model(here)
-        goal = minimise(
-            model, U, min(max(sigma, model.sigma), STIFF * model.sigma), max(min(0.1 * off, off**1.5), 0.2 * kkt)
-        )
+        stiffness = min(max(sigma, model.sigma), STIFF * model.sigma)
+        goal = minimise(model, U, stiffness, max(min(0.1 * off, off**1.5), 0.2 * kkt), here.scale)
         sigma, U = goal.sigma, goal.U
         dx, dz = goal.x - here.x, goal.Z - here.Z
         promised = float(model.gx @ dx + np.sum(model.gz * dz))

@@ -6,6 +6,9 @@ import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, kernel, summing
 
+DUAL = {1: np.inf, 2: 2, np.inf: 1}
+"""The dual norm of each p."""
+
 
 @summing
 def norm(x: Floats, p: float) -> float:

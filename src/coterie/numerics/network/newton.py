@@ -1,237 +1,257 @@
-"""The augmented Lagrangian with semismooth Newton steps (Sun, Toh and Yuan 2021, there for p = 2 and no metric).
+"""Semismooth Newton steps on the augmented Lagrangian of a quadratic with a penalty over edges.
 
-Given U, ``phi(Z) = 1/2 ||Z - V||_H^2 + (1/sigma) sum_e (<x_e, u_e> - ||u_e||^2 / 2)`` with ``x = U + sigma B Z`` and u
-the projection of x on the dual balls is smooth; its minimiser gives the next U. The projection's Jacobian on an edge is
-``scale (M - s s')``: M is the diagonal of entries that move, s a unit vector or 0.
+``min g's + 1/2 s'Hs + sum_e radius_e ||z_i - z_j||_p`` over ``s = (x - x_0, Z - Z_0)``, as in [1]_ (there for p = 2 and
+without x). Given duals U, ``phi = g's + 1/2 s'Hs + (1/sigma) sum_e (<y_e, u_e> - ||u_e||^2 / 2)`` with
+``y = U + sigma B Z`` and u the projection of y on the dual balls is smooth; its minimiser gives the next U. The same
+steps serve the Z-step of seed 003 (no x; a duality gap ends them) and the models of proximal Newton (residuals do).
+
+References
+----------
+.. [1] Sun, Toh, Yuan (2021), Convex clustering: model, theoretical guarantee and efficient algorithm, JMLR 22.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from coterie.numerics.kernels import Bools, Floats, Ints, summing
-from coterie.numerics.network.edges import project, times
-from coterie.numerics.network.merge import Certified, certify
+from coterie.numerics.kernels import Floats, Ints, summing
+from coterie.numerics.network import edges
+from coterie.numerics.network.certificate import Certified, certify
+from coterie.numerics.network.conjugate_gradients import Curvature, Ties, conjugate, factor, times
+from coterie.numerics.network.edges import l1_level, norm, penalty_and_slack, project
 from coterie.numerics.network.problem import Problem
 
+Graph = tuple[Ints, Floats, float]
+"""Edges (M, 2), the radius of each one's dual ball (M,), and p."""
 GROW = 3.0
-"""By how much sigma grows with each new U."""
+"""By how much sigma grows with new duals."""
+ROUNDS, STEPS = 100, 300
+"""Of a model's minimisation: changes of the duals at most, and Newton steps in all."""
+PRODUCTS = 500
+"""Products with the curvature at most in one of its steps."""
+NOBODY = np.empty(0, dtype=np.int64)
 
 
 @summing
-def envelope(
-    Z: Floats,
-    U: Floats,
-    edges: Ints,
-    weight: Floats,
-    p: float,
-    sigma: float,
-    New: Floats,
-    level: Floats,
-    scale: Floats,
-    S: Floats,
-    M: Bools,
-    G: Floats,
-) -> float:
-    """The edges' part of phi; New becomes u, G gains its adjoint, and scale, S and M hold the Jacobians."""
-    q = Z.shape[1]
-    value = 0.0
-    x = np.empty(q)
-    for e in range(edges.shape[0]):
-        i, j = edges[e, 0], edges[e, 1]
-        for a in range(q):
-            x[a] = U[e, a] + sigma * (Z[i, a] - Z[j, a])
-            New[e, a] = x[a]
-        level[e] = project(New[e], p, weight[e], level[e])
-        kept, moved = 0.0, 0.0
-        for a in range(q):
-            u = New[e, a]
-            value += u * (x[a] - 0.5 * u)
-            kept += u * u
-            moved += abs(x[a] - u)
-            M[e, a] = p == 2.0 or (u == x[a] if p == 1.0 else u != 0.0 or x[a] == 0.0)
-            G[i, a] += u
-            G[j, a] -= u
-        inside = moved == 0.0
-        scale[e] = 1.0
-        if p == 2.0 and not inside:
-            size = 0.0
-            for a in range(q):
-                size += x[a] * x[a]
-            scale[e] = weight[e] / np.sqrt(size)
-        _unit(New[e], M[e], p, inside, kept, S[e])
-    return value / sigma
+def multipliers(Z: Floats, U: Floats, sigma: float, graph: Graph, New: Floats, level: Floats, G: Floats) -> float:
+    """New becomes the projections u (M, q), which G gains at i and loses at j; sigma times the edges' part of phi.
+
+    ``level`` (M,) is where to look for the thresholds of p = inf first.
+    """
+    at, radius, p = graph
+    value, y = 0.0, np.empty(Z.shape[1])
+    for e in range(at.shape[0]):
+        i, j = at[e, 0], at[e, 1]
+        for k in range(Z.shape[1]):
+            y[k] = U[e, k] + sigma * (Z[i, k] - Z[j, k])
+            New[e, k] = y[k]
+        level[e] = project(New[e], p, radius[e], level[e])
+        for k in range(Z.shape[1]):
+            u = New[e, k]
+            value += u * (y[k] - 0.5 * u)
+            G[i, k] += u
+            G[j, k] -= u
+    return value
 
 
 @summing
-def _unit(u: Floats, M: Bools, p: float, inside: bool, kept: float, s: Floats) -> None:
-    """The direction in which the projection does not move."""
-    count = 0.0
-    for a in range(u.shape[0]):
-        s[a] = 0.0
-        count += 1.0 if u[a] != 0.0 else 0.0
-        if inside:
-            M[a] = True
-        elif p == np.inf:
-            M[a] = u[a] != 0.0
-    if inside or p == 1.0 or kept == 0.0:
-        return
-    for a in range(u.shape[0]):
+def slopes(Z: Floats, U: Floats, sigma: float, graph: Graph, level: Floats) -> tuple[Floats, Floats]:
+    """Derivatives of the projections: a and b (M, q) of ``diag(a) - b b'``; for p = 1, where b is 0, it is (0, q)."""
+    at, radius, p = graph
+    a, b = np.ones(U.shape), np.zeros((0 if p == 1.0 else U.shape[0], U.shape[1]))
+    y = np.empty(U.shape[1])
+    for e in range(at.shape[0]):
+        for k in range(y.shape[0]):
+            y[k] = U[e, k] + sigma * (Z[at[e, 0], k] - Z[at[e, 1], k])
         if p == 2.0:
-            s[a] = u[a] / np.sqrt(kept)
-        elif u[a] != 0.0:
-            s[a] = np.copysign(1.0 / np.sqrt(count), u[a])
+            size = norm(y, 2.0)
+            if size > radius[e]:
+                for k in range(y.shape[0]):
+                    a[e, k] = radius[e] / size
+                    b[e, k] = np.sqrt(radius[e] / size) / size * y[k]
+        elif p == 1.0:
+            for k in range(y.shape[0]):
+                a[e, k] = 1.0 if abs(y[k]) <= radius[e] else 0.0
+        elif radius[e] == 0.0:
+            a[e] = 0.0
+        elif norm(y, 1.0) > radius[e]:
+            down, count = l1_level(y, radius[e], level[e]), 0
+            for k in range(y.shape[0]):
+                a[e, k] = 1.0 if abs(y[k]) > down else 0.0
+                b[e, k] = a[e, k] * np.sign(y[k])
+                count += int(a[e, k])
+            b[e] /= np.sqrt(max(count, 1))
+    return a, b
 
 
-@summing
-def curve(
-    X: Floats, H: Floats, edges: Ints, p: float, sigma: float, scale: Floats, S: Floats, M: Bools, out: Floats
-) -> None:
-    """``out = (H + sigma B' J B) X``."""
-    q = X.shape[1]
-    times(H, X, out)
-    for e in range(edges.shape[0]):
-        i, j = edges[e, 0], edges[e, 1]
-        along, t = 0.0, sigma * scale[e]
-        if p != 1.0:
-            for a in range(q):
-                along += S[e, a] * (X[i, a] - X[j, a])
-        for a in range(q):
-            y = t * (X[i, a] - X[j, a] - along * S[e, a]) if M[e, a] else 0.0
-            out[i, a] += y
-            out[j, a] -= y
+@dataclass(frozen=True)
+class Quadratic:
+    """``g's + 1/2 s'Hs`` around (x, Z), and the penalty's edges.
 
+    Attributes
+    ----------
+    x, gx : (d1,)
+    Z, gz : (n, q)
+    curvature : Curvature
+    graph : Graph
+    """
 
-@summing
-def add_blocks(edges: Ints, sigma: float, scale: Floats, S: Floats, M: Bools, out: Floats) -> None:
-    """``out_i += sigma sum of J_e`` over the edges of client i, (n, q, q)."""
-    q = S.shape[1]
-    for e in range(edges.shape[0]):
-        for end in range(2):
-            i = edges[e, end]
-            for a in range(q):
-                if M[e, a]:
-                    t = sigma * scale[e]
-                    out[i, a, a] += t
-                    for b in range(q):
-                        out[i, a, b] -= t * S[e, a] * S[e, b]
+    x: Floats
+    Z: Floats
+    gx: Floats
+    gz: Floats
+    curvature: Curvature
+    graph: Graph
 
-
-@summing
-def solve(
-    G: Floats,
-    H: Floats,
-    near: Floats,
-    edges: Ints,
-    p: float,
-    sigma: float,
-    scale: Floats,
-    S: Floats,
-    M: Bools,
-    tolerance: float,
-    steps: int,
-    X: Floats,
-) -> int:
-    """Conjugate gradients for ``(H + sigma B' J B) X = -G``; how many steps."""
-    R, D, A, Y = -G, np.empty_like(G), np.empty_like(G), np.empty_like(G)
-    X[:] = 0.0
-    times(near, R, D)
-    before = np.sum(R * D)
-    least = tolerance * tolerance * before
-    for step in range(steps):
-        curve(D, H, edges, p, sigma, scale, S, M, A)
-        curvature = np.sum(D * A)
-        if not curvature > 0.0:
-            return step
-        length = before / curvature
-        for i in range(X.shape[0]):
-            for a in range(X.shape[1]):
-                X[i, a] += length * D[i, a]
-                R[i, a] -= length * A[i, a]
-        times(near, R, Y)
-        after = np.sum(R * Y)
-        if after <= least:
-            return step + 1
-        for i in range(X.shape[0]):
-            for a in range(X.shape[1]):
-                D[i, a] = Y[i, a] + after / before * D[i, a]
-        before = after
-    return steps
+    @property
+    def sigma(self) -> float:
+        """An augmented term about as stiff as the clients."""
+        Hzz, at = self.curvature[0], self.graph[0]
+        return float(np.sum(np.diagonal(Hzz, axis1=1, axis2=2)) / max(2.0 * len(at) * self.Z.shape[1], 1.0)) or 1.0
 
 
 class Lagrangian:
-    """phi for one U and sigma, at the Z where it was last evaluated."""
+    """phi for one U and sigma, with gradient (gx, gz) and projections ``new`` where it was evaluated last."""
 
-    def __init__(self, problem: Problem, U: Floats, sigma: float) -> None:
-        self.problem, self.U, self.sigma = problem, U, sigma
-        m, q = U.shape
-        self.New, self.S, self.M = np.empty((m, q)), np.empty((m, q)), np.empty((m, q), dtype=np.bool_)
-        self.scale, self.level, self.G = np.empty(m), np.zeros(m), np.empty_like(problem.V)
+    def __init__(self, model: Quadratic, U: Floats, sigma: float) -> None:
+        self.model, self.U, self.sigma = model, U.copy(), sigma
+        self.new, self.level = np.empty_like(U), np.zeros(len(U))
+        self.gx, self.gz = np.empty_like(model.x), np.empty_like(model.Z)
 
-    def at(self, Z: Floats) -> float:
-        """phi(Z); New, the gradient G and the Jacobians are of Z from now on."""
-        problem = self.problem
-        far = Z - problem.V
-        times(problem.H, far, self.G)
-        near = 0.5 * float(np.vdot(far, self.G))
-        edges = envelope(
-            Z,
-            self.U,
-            problem.edges,
-            problem.weight,
-            problem.p,
-            self.sigma,
-            self.New,
-            self.level,
-            *self.jacobian,
-            self.G,
-        )
-        return near + edges
+    def at(self, x: Floats, Z: Floats) -> float:
+        """phi(x, Z); everything is of this place from now on."""
+        model = self.model
+        self.x, self.Z, dx, dz = x, Z, x - model.x, Z - model.Z
+        times(model.curvature, dz, dx, self.gz, self.gx)
+        value = 0.5 * float(np.vdot(dz, self.gz) + dx @ self.gx) + float(np.vdot(dz, model.gz) + dx @ model.gx)
+        self.gx += model.gx
+        self.gz += model.gz
+        return value + multipliers(Z, self.U, self.sigma, model.graph, self.new, self.level, self.gz) / self.sigma
 
-    @property
-    def jacobian(self) -> tuple[Floats, Floats, Bools]:
-        """Scale (M,), unit vectors (M, q) and moving entries (M, q)."""
-        return self.scale, self.S, self.M
-
-    def direction(self, tolerance: float, steps: int) -> tuple[Floats, int]:
+    def direction(self, tolerance: float, steps: int) -> tuple[Floats, Floats, int]:
         """Newton's direction, and the steps of conjugate gradients that it took."""
-        problem, X = self.problem, np.empty_like(self.G)
-        blocks = problem.H * np.eye(self.G.shape[1]) if problem.H.shape[1] == 1 else problem.H.copy()
-        add_blocks(problem.edges, self.sigma, *self.jacobian, blocks)
-        near = np.ascontiguousarray(np.linalg.inv(blocks))
-        taken = solve(
-            self.G, problem.H, near, problem.edges, problem.p, self.sigma, *self.jacobian, tolerance, steps, X
-        )
-        return X, taken
+        a, b = slopes(self.Z, self.U, self.sigma, self.model.graph, self.level)
+        ties = Ties(self.model.graph[0], self.sigma, a, b, NOBODY, NOBODY)
+        dx, dz = np.zeros_like(self.gx), np.zeros_like(self.gz)
+        factors, work = factor(self.model.curvature, ties), np.empty((3, *dz.shape))
+        taken = conjugate(self.model.curvature, ties, factors, dz, dx, -self.gz, -self.gx, tolerance, steps, work)
+        return dx, dz, taken
 
-    def settled(self) -> bool:
-        """Whether the gradient is small against the change of U, so that U may move on."""
-        moved = np.empty_like(self.G)
-        times(self.problem.inverse, self.G, moved)
-        change = self.New - self.U
-        return float(np.vdot(self.G, moved)) <= 0.1 * float(np.vdot(change, change)) / self.sigma
+    def along(self, dx: Floats, dz: Floats) -> float:
+        """The slope of phi in a direction."""
+        return float(self.gx @ dx + np.vdot(self.gz, dz))
+
+    def renew(self, grow: float) -> float:
+        """The projections become U, and sigma grows; phi at the same place."""
+        self.U, self.new = self.new, self.U
+        self.sigma *= grow
+        return self.at(self.x, self.Z)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Where a model is smallest, its duals, and the sigma that it ended with."""
+
+    x: Floats
+    Z: Floats
+    U: Floats
+    sigma: float
+
+
+def minimise(model: Quadratic, U: Floats, sigma: float, accuracy: float, scale: float) -> Solved:
+    """Minimise the quadratic with its penalty until both residuals are at most ``accuracy``.
+
+    Parameters
+    ----------
+    U : (M, q)
+        Duals to start from.
+    sigma : float
+        Weight of the augmented term to start with.
+    scale : float
+        Gradients are measured in it.
+    """
+    phi, apart, steps = Lagrangian(model, U, sigma), 1.0, 0
+    phi.at(model.x, model.Z)
+    for turn in range(ROUNDS):
+        goal = max(0.5 * accuracy, min(0.1 * apart, 0.1))
+        while (off := stationary(phi.gx, phi.gz) / scale) > goal and steps < STEPS:
+            dx, dz, _ = phi.direction(min(0.1, off**0.5, 0.5 * goal / off), PRODUCTS)
+            _search_by_slope(phi, dx, dz)
+            steps += 1
+        off, apart = residuals(model.graph, phi.x, phi.Z, phi.gx, phi.gz, phi.new, scale)
+        if max(off, apart) <= accuracy or steps >= STEPS or not np.isfinite(off) or turn == ROUNDS - 1:
+            break
+        phi.renew(GROW if apart > off else 1.0)
+    return Solved(phi.x, phi.Z, phi.new, phi.sigma)
+
+
+def _search_by_slope(phi: Lagrangian, dx: Floats, dz: Floats) -> None:
+    """Go along a direction: phi is convex there, so the sign of its slope says on which side its minimum is."""
+    x, Z, slope = phi.x, phi.Z, phi.along(dx, dz)
+    low, high, t = 0.0, np.inf, 1.0
+    for _ in range(30):
+        phi.at(x + t * dx, Z + t * dz)
+        here = phi.along(dx, dz)
+        if abs(here) <= 0.5 * abs(slope) or (here < 0.0 and t >= 1.0):
+            return
+        low, high = (low, t) if here > 0.0 else (t, high)
+        t = 0.5 * (low + high)
+    phi.at(x + t * dx, Z + t * dz)
+
+
+def residuals(
+    graph: Graph, x: Floats, Z: Floats, gx: Floats, gz: Floats, U: Floats, scale: float
+) -> tuple[float, float]:
+    """How far (x, Z) is from stationary, and U from complementary to it.
+
+    gx and gz are the Lagrangian's gradients, U's edges in them.
+    """
+    at, radius, p = graph
+    slack = float(penalty_and_slack(Z, U, at, radius, p)[1])
+    size = float(np.sqrt(np.sum(Z**2) + len(Z) * np.sum(x**2)))
+    return stationary(gx, gz) / scale, slack / (scale * size) if size > 0.0 else 0.0
+
+
+def stationary(gx: Floats, gz: Floats) -> float:
+    """The length of gradients by Z and, shared by all clients, by x."""
+    return float(np.sqrt(np.sum(gz**2) + np.sum(gx**2) / max(len(gz), 1)))
+
+
+def of_prox(problem: Problem) -> Quadratic:
+    """The quadratic of a network prox: no x, and no slope at V."""
+    n, q = problem.V.shape
+    curvature = problem.H, np.empty((n, q, 0)), np.empty((0, 0))
+    graph = problem.edges, problem.weight, problem.p
+    return Quadratic(np.empty(0), problem.V, np.empty(0), np.zeros((n, q)), curvature, graph)
 
 
 def newton(problem: Problem, best: Certified, sigma: float, gap: float, budget: int) -> tuple[Certified, int]:
     """Newton steps from a certified pair until the gap is reached or the budget of Hessian products is spent."""
-    phi, Z = Lagrangian(problem, best.U.copy(), sigma), best.Z
-    value, spent, steps = phi.at(Z), 0, 0
+    phi, x = Lagrangian(of_prox(problem), best.U, sigma), np.empty(0)
+    value, spent, steps = phi.at(x, best.Z), 0, 0
     while best.gap > gap and spent < budget:
-        if phi.settled():
-            phi.U, phi.New = phi.New, phi.U
-            phi.sigma *= GROW
-            value = phi.at(Z)
+        if _settled(problem, phi):
+            value = phi.renew(GROW)
             spent += 1
-            if phi.settled():
+            if _settled(problem, phi):
                 continue
-        X, taken = phi.direction(0.1, min(300, budget))
-        slope, step = float(np.vdot(phi.G, X)), 1.0
-        after = phi.at(Z + X)
+        _, dz, taken = phi.direction(0.1, min(300, budget))
+        Z, slope, step = phi.Z, phi.along(x, dz), 1.0
+        after = phi.at(x, Z + dz)
         while after > value + 1e-4 * step * slope + 1e-13 * abs(value) and step > 1e-3:
             step *= 0.5
-            after = phi.at(Z + step * X)
+            after = phi.at(x, Z + step * dz)
             spent += 1
-        Z, value = Z + step * X, after
-        spent, steps = spent + taken + 1, steps + 1
-        best = certify(problem, phi.New, Z, best=best)
+        value, spent, steps = after, spent + taken + 1, steps + 1
+        best = certify(problem, phi.new, phi.Z, best=best)
     return best, steps
+
+
+def _settled(problem: Problem, phi: Lagrangian) -> bool:
+    """Whether the gradient is small against the change of U, so that U may move on."""
+    moved = np.empty_like(phi.gz)
+    edges.times(problem.inverse, phi.gz, moved)
+    change = phi.new - phi.U
+    return float(np.vdot(phi.gz, moved)) <= 0.1 * float(np.vdot(change, change)) / phi.sigma
