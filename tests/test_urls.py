@@ -27,8 +27,8 @@ from coterie.files import local
 from coterie.report.html import write_report
 from coterie.results.training import config, store
 from coterie.results.training import run as training
-from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import TensorBoard
+from coterie.results.training.problem import TrainingProblem
 from tests.cli.harness import coterie as command
 from tests.cli.harness import table
 
@@ -114,9 +114,11 @@ PYTHON = {
     "training load": lambda url, _: store.load(url),
     "training modules": lambda url, _: store.load(".", url),
     "training checkpoints": lambda url, _: training.train(
-        Bench.of(config.Config.of(SETTING), 0), "fedavg", {}, folder=url
+        TrainingProblem.of(config.Config.of(SETTING), 0), "fedavg", {}, folder=url
     ),
-    "training data": lambda url, _: Bench.of(config.Config.of({"data": {"source": f"{url}.npz", "clients": 2}}), 0),
+    "training data": lambda url, _: TrainingProblem.of(
+        config.Config.of({"data": {"source": f"{url}.npz", "clients": 2}}), 0
+    ),
     "tensorboard": lambda url, _: TensorBoard(url),
     "fashion": lambda url, _: fashion(url),
     "idx": lambda url, _: read_idx(url),

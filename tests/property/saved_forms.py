@@ -33,8 +33,8 @@ from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.html import render
 from coterie.results.training import store
-from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import FILE, train
 from tests.contract.cases import quadratic
 from tests.deployment.sites import build, home, say, tables, task
@@ -157,14 +157,14 @@ def model(name: str, folder: Path) -> Form:
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def bench(path: str, **run: Any) -> Bench:
+def problem(path: str, **run: Any) -> TrainingProblem:
     tables = {"data": {"clients": 3, "rows": 60, "partition": "iid"}, "model": {"path": path},
               "run": {"rounds": 2, "checkpoint_every": 1, **run}, "method": {"name": "ditto", "s": 1}}  # fmt: skip
-    return Bench.of(Config.of(tables), 0)
+    return TrainingProblem.of(Config.of(tables), 0)
 
 
 def trained(path: str, folder: Path) -> Form:
-    ready = bench(path)
+    ready = problem(path)
     store.save(folder, ready, train(ready, "ditto", {"s": 1}))
     shape, rows = ready.data.train.X.shape[1:], np.arange(6)
 
@@ -181,7 +181,7 @@ def trained(path: str, folder: Path) -> Form:
 
 
 def resumed(folder: Path) -> Form:
-    short, longer = bench("softmax", rounds=2), bench("softmax", rounds=3)
+    short, longer = problem("softmax", rounds=2), problem("softmax", rounds=3)
     train(short, "ditto", {"s": 1}, folder=folder)
     assert (folder / FILE).exists()
     return messages(folder, lambda folder: train(longer, "ditto", {"s": 1}, folder=folder, resume=True))

@@ -10,8 +10,8 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.results.training import store
-from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import train
 
 torch = pytest.importorskip("torch")
@@ -41,9 +41,9 @@ def saved(tmp_path, monkeypatch):
     (code / "ownnet.py").write_text(MODULE.format(mark=str(mark)))
     monkeypatch.setattr(sys, "path", [*sys.path])
     own = {"path": "ownnet:net", "args": {"width": 3}, "loss": "ownnet:loss"}
-    bench = Bench.of(Config.of({"data": DATA, "model": own, "run": {"rounds": 1}}, code), 0)
-    run = train(bench, "fedavg", {})
-    store.save(out, bench, run)
+    problem = TrainingProblem.of(Config.of({"data": DATA, "model": own, "run": {"rounds": 1}}, code), 0)
+    run = train(problem, "fedavg", {})
+    store.save(out, problem, run)
     forget(monkeypatch)
     mark.unlink()
     yield out, code, mark, run
@@ -96,8 +96,8 @@ def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
 
 @pytest.fixture
 def packaged(tmp_path):
-    bench = Bench.of(Config.of({"data": DATA, "model": {"path": "mlp"}, "run": {"rounds": 1}}), 0)
-    store.save(tmp_path, bench, train(bench, "fedavg", {}))
+    problem = TrainingProblem.of(Config.of({"data": DATA, "model": {"path": "mlp"}, "run": {"rounds": 1}}), 0)
+    store.save(tmp_path, problem, train(problem, "fedavg", {}))
     return tmp_path
 
 

@@ -13,9 +13,9 @@ from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
 from coterie.results.training import store
-from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback, callbacks
 from coterie.results.training.config import Config
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import FILE, train
 
 METHODS = ["local", "pooled", "fedavg", "ditto", "pfedme", "ifca", "scaffold", "apfl"]
@@ -28,8 +28,8 @@ def config(**sections):
 
 
 @pytest.fixture(scope="module")
-def bench():
-    return Bench.of(config(), 0)
+def problem():
+    return TrainingProblem.of(config(), 0)
 
 
 class Fault(Exception):
@@ -54,8 +54,8 @@ def numbers(run):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not(bench, name, tmp_path):
-    often = replace(bench, config=config(run={"checkpoint_every": 1}))
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not(problem, name, tmp_path):
+    often = replace(problem, config=config(run={"checkpoint_every": 1}))
     straight = train(often, name, {})
     dies = Dies(4)
     with pytest.raises(Fault):
@@ -67,9 +67,9 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(bench, name, tmp_path):
     assert [p["round"] for p in straight.curve] == [2, 4, 6]
 
 
-def test_rounds_can_be_made_more(bench, tmp_path):
-    short = replace(bench, config=config(run={"rounds": 3}))
-    longer = replace(bench, config=config(run={"rounds": 6}))
+def test_rounds_can_be_made_more(problem, tmp_path):
+    short = replace(problem, config=config(run={"rounds": 3}))
+    longer = replace(problem, config=config(run={"rounds": 6}))
     assert numbers(train(short, "ditto", {}, [], tmp_path))[-1]["round"] == 3
     resumed, straight = train(longer, "ditto", {}, [], tmp_path, resume=True), train(longer, "ditto", {})
     np.testing.assert_array_equal(resumed.theta, straight.theta)
@@ -86,27 +86,27 @@ def test_rounds_can_be_made_more(bench, tmp_path):
         ({"run": {"strict": True}}, r"run.strict \(False there, True here\)"),
     ],
 )
-def test_a_checkpoint_of_another_configuration_is_refused_by_the_key_that_differs(bench, tmp_path, change, message):
-    train(bench, "ditto", {}, [], tmp_path)
+def test_a_checkpoint_of_another_configuration_is_refused_by_the_key_that_differs(problem, tmp_path, change, message):
+    train(problem, "ditto", {}, [], tmp_path)
     with pytest.raises(CoterieError, match=message):
-        train(replace(bench, config=config(**change)), "ditto", {}, [], tmp_path, resume=True)
+        train(replace(problem, config=config(**change)), "ditto", {}, [], tmp_path, resume=True)
 
 
-def test_a_checkpoint_of_other_rows_or_none_is_refused(bench, tmp_path):
+def test_a_checkpoint_of_other_rows_or_none_is_refused(problem, tmp_path):
     with pytest.raises(CoterieError, match="There is no file"):
-        train(bench, "ditto", {}, [], tmp_path, resume=True)
+        train(problem, "ditto", {}, [], tmp_path, resume=True)
     with pytest.raises(CoterieError, match="no folder to resume from"):
-        train(bench, "ditto", {}, resume=True)
-    train(bench, "ditto", {}, [], tmp_path)
+        train(problem, "ditto", {}, resume=True)
+    train(problem, "ditto", {}, [], tmp_path)
     with pytest.raises(CoterieError, match=r"data.fingerprint .*, data.seed \(0 there, 1 here\)"):
-        train(Bench.of(bench.config, 1), "ditto", {}, [], tmp_path, resume=True)
+        train(TrainingProblem.of(problem.config, 1), "ditto", {}, [], tmp_path, resume=True)
     (tmp_path / FILE).write_bytes(b"something else")
     with pytest.raises(CoterieError, match=r"cannot be read \(.* cut short\): begin again"):
-        train(bench, "ditto", {}, [], tmp_path, resume=True)
+        train(problem, "ditto", {}, [], tmp_path, resume=True)
 
 
-def test_looking_changes_nothing(bench):
-    seldom, often = (replace(bench, config=config(run={"evaluate_every": n})) for n in (6, 1))
+def test_looking_changes_nothing(problem):
+    seldom, often = (replace(problem, config=config(run={"evaluate_every": n})) for n in (6, 1))
     one, many = train(seldom, "ifca", {}), train(often, "ifca", {})
     np.testing.assert_array_equal(one.theta, many.theta)
     assert {k: v for k, v in one.ledger.items() if k != "seconds"} == {
@@ -114,35 +114,35 @@ def test_looking_changes_nothing(bench):
     }
 
 
-def test_methods_see_the_same_rows_and_pooled_holds_them_all(bench):
-    n = len(bench.data.train.y)
-    assert bench.together.counts.tolist() == [n]
-    assert bench.each.counts.sum() == n
-    assert bench.engine(TRAINERS["fedavg"]).clients.k == 1
-    assert bench.engine(TRAINERS["group-sgd"]).clients.k == 4
+def test_methods_see_the_same_rows_and_pooled_holds_them_all(problem):
+    n = len(problem.data.train.y)
+    assert problem.pooled.counts.tolist() == [n]
+    assert problem.objective.counts.sum() == n
+    assert problem.engine(TRAINERS["fedavg"]).clients.k == 1
+    assert problem.engine(TRAINERS["group-sgd"]).clients.k == 4
 
 
-def test_rows_that_choose_are_training_rows(bench):
-    inner = bench.inside().data
+def test_rows_that_choose_are_training_rows(problem):
+    inner = problem.inside().data
     rows = lambda part: {row.tobytes() for row in part.X}  # noqa: E731
-    train_rows, test_rows = rows(bench.data.train), rows(bench.data.test)
+    train_rows, test_rows = rows(problem.data.train), rows(problem.data.test)
     assert rows(inner.train) | rows(inner.test) == train_rows
     assert (rows(inner.train) | rows(inner.test)) & test_rows == set()
-    assert len(inner.train.y) + len(inner.test.y) == len(bench.data.train.y)
+    assert len(inner.train.y) + len(inner.test.y) == len(problem.data.train.y)
 
 
-def test_early_stop_keeps_the_best_models_by_rows_held_back(bench):
+def test_early_stop_keeps_the_best_models_by_rows_held_back(problem):
     settled = config(run={"rounds": 400, "patience": 6, "evaluate_every": 1}, data={"validation": 0.5})
-    run = train(replace(bench, config=settled), "local", {"eta": 2.0})
+    run = train(replace(problem, config=settled), "local", {"eta": 2.0})
     assert run.status == "stopped"
     assert 7 <= run.rounds < 400
     values = [p["validation"] for p in run.curve]
     assert max(values) > max(values[-6:]) or values.index(max(values)) == len(values) - 7
 
 
-def test_early_stop_goes_on_from_a_checkpoint(bench, tmp_path):
+def test_early_stop_goes_on_from_a_checkpoint(problem, tmp_path):
     settled = config(run={"rounds": 6, "patience": 6, "evaluate_every": 1, "checkpoint_every": 1})
-    waits = replace(bench, config=settled)
+    waits = replace(problem, config=settled)
     straight = train(waits, "ditto", {})
     with pytest.raises(Fault):
         train(waits, "ditto", {}, [Dies(4)], tmp_path)
@@ -154,7 +154,7 @@ def test_early_stop_goes_on_from_a_checkpoint(bench, tmp_path):
 def test_without_rows_to_hold_out_it_is_said_first():
     alone = config(data={"partition": "iid", "clients": 30, "rows": 30})
     with pytest.raises(CoterieError, match="No client has a row to spare that can be held out"):
-        train(Bench.of(alone, 0), "fedavg", {})
+        train(TrainingProblem.of(alone, 0), "fedavg", {})
 
 
 class Stops(Callback):
@@ -162,30 +162,30 @@ class Stops(Callback):
         return look.round == 3
 
 
-def test_a_callback_may_stop_a_run(bench):
-    run = train(bench, "fedavg", {}, [Stops()])
+def test_a_callback_may_stop_a_run(problem):
+    run = train(problem, "fedavg", {}, [Stops()])
     assert (run.rounds, run.status, run.trouble) == (3, "stopped", "")
 
 
-def test_steps_that_are_too_long_end_a_run_and_say_so(bench):
+def test_steps_that_are_too_long_end_a_run_and_say_so(problem):
     with np.errstate(all="ignore"):
-        run = train(bench, "pfedme", {"alpha": 1e60, "lam": 1e60})
+        run = train(problem, "pfedme", {"alpha": 1e60, "lam": 1e60})
     assert "diverged by step 1" in run.trouble
     assert run.rounds == 0
     assert run.gone
 
 
-def test_models_come_back_from_the_disk(bench, tmp_path):
-    run = train(bench, "ditto", {})
-    store.save(tmp_path, bench, run)
+def test_models_come_back_from_the_disk(problem, tmp_path):
+    run = train(problem, "ditto", {})
+    store.save(tmp_path, problem, run)
     saved = store.load(tmp_path)
     np.testing.assert_array_equal(saved.theta, run.theta)
     at = saved.labels.index("7")
-    part = bench.data.test
+    part = problem.data.test
     rows = slice(part.starts[at], part.stops[at])
     right = np.mean(saved.predict(part.X[rows], 7) == part.y[rows])
     assert right == pytest.approx(run.scores.accuracy[at])
-    assert saved.about["configuration"] == bench.config.fingerprint("ditto")
+    assert saved.about["configuration"] == problem.config.fingerprint("ditto")
     with pytest.raises(CoterieError, match=r"There was no client 'x' in training: adapt\(\) makes"):
         saved.predict(part.X[rows], "x")
     with pytest.raises(CoterieError, match=r"Rows to predict have values that are not finite in 3 rows"):
@@ -201,10 +201,10 @@ def test_models_come_back_from_the_disk(bench, tmp_path):
     assert not list(tmp_path.glob("*.pkl"))
 
 
-def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, tmp_path):
-    run = train(bench, "ifca", {"eta": 0.5})
-    store.save(tmp_path, bench, run)
-    saved, part = store.load(tmp_path), bench.data.test
+def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(problem, tmp_path):
+    run = train(problem, "ifca", {"eta": 0.5})
+    store.save(tmp_path, problem, run)
+    saved, part = store.load(tmp_path), problem.data.test
     rows = slice(part.starts[0], part.stops[0])
     adapted = saved.adapt(part.X[rows], part.y[rows])
     models = np.stack([run.theta[run.group == g].mean(axis=0) for g in np.unique(run.group)])
@@ -227,32 +227,32 @@ def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(bench, 
     assert here.value(further.models)[0] < min(losses)
 
 
-def test_a_new_client_gets_the_model_of_a_known_group(bench, tmp_path):
-    run = train(bench, "group-models", {"eta": 0.5})
-    store.save(tmp_path, bench, run)
-    saved, part = store.load(tmp_path), bench.data.test
-    np.testing.assert_array_equal(saved.group, bench.data.group)
+def test_a_new_client_gets_the_model_of_a_known_group(problem, tmp_path):
+    run = train(problem, "group-models", {"eta": 0.5})
+    store.save(tmp_path, problem, run)
+    saved, part = store.load(tmp_path), problem.data.test
+    np.testing.assert_array_equal(saved.group, problem.data.group)
     for i in (0, 4, 11):
         rows = slice(part.starts[i], part.stops[i])
         adapted = saved.adapt(part.X[rows], part.y[rows])
-        assert adapted.group[0] == bench.data.group[i]
+        assert adapted.group[0] == problem.data.group[i]
         np.testing.assert_allclose(adapted.models[0], run.theta[i], rtol=1e-12)
 
 
-def test_a_client_with_broken_rows_is_left_out_of_softmax(bench):
-    part = bench.data.train
+def test_a_client_with_broken_rows_is_left_out_of_softmax(problem):
+    part = problem.data.train
     X = np.array(part.X)
     X[part.starts[2] : part.stops[2]] = np.inf
-    broken = replace(bench, data=replace(bench.data, train=replace(part, X=X)))
+    broken = replace(problem, data=replace(problem.data, train=replace(part, X=X)))
     run = train(broken, "fedavg", {})
-    assert run.quarantined == {bench.data.labels[2]: (1, "its data give no gradient")}
+    assert run.quarantined == {problem.data.labels[2]: (1, "its data give no gradient")}
     assert np.isfinite(run.theta).all()
 
 
 @pytest.mark.parametrize("damage", ["arrays", "json", "nothing"])
-def test_damaged_models_are_refused(bench, tmp_path, damage):
+def test_damaged_models_are_refused(problem, tmp_path, damage):
     if damage != "nothing":
-        store.save(tmp_path, bench, train(bench, "fedavg", {}))
+        store.save(tmp_path, problem, train(problem, "fedavg", {}))
         file = next(tmp_path.glob("*.safetensors")) if damage == "arrays" else tmp_path / store.FILE
         file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CoterieError, match="damaged" if damage != "nothing" else "no trained models"):
@@ -284,9 +284,9 @@ def trackers(monkeypatch):
     return told
 
 
-def test_tensorboard_and_mlflow_are_told(bench, trackers):
+def test_tensorboard_and_mlflow_are_told(problem, trackers):
     watching = callbacks(config(run={"tensorboard": "logs", "mlflow": "digits"}))
-    train(bench, "fedavg", {}, watching)
+    train(problem, "fedavg", {}, watching)
     assert ("open", "logs/fedavg-seed0") in trackers
     assert [step for name, step in (t for t in trackers if isinstance(t, tuple)) if name == "accuracy"] == [2, 4, 6]
     assert [step for name, step in (t for t in trackers if isinstance(t, tuple)) if name == "log_metrics"] == [2, 4, 6]
@@ -306,9 +306,9 @@ def told(look):
     return look.round == 2
 
 
-def test_own_callbacks_by_import_path(bench):
+def test_own_callbacks_by_import_path(problem):
     path = f"{__name__}:told"
-    run = train(bench, "fedavg", {}, callbacks(config(run={"callbacks": [path]})))
+    run = train(problem, "fedavg", {}, callbacks(config(run={"callbacks": [path]})))
     assert run.rounds == 2
 
 
@@ -328,13 +328,13 @@ class Needs(Half):
         self.what = what
 
 
-def test_callbacks_that_fail_lack_methods_or_are_none(bench):
+def test_callbacks_that_fail_lack_methods_or_are_none(problem):
     def of(name):
         return callbacks(config(run={"callbacks": [f"{__name__}:{name}"]}))
 
-    assert train(bench, "fedavg", {}, of("Half")).rounds == 3
+    assert train(problem, "fedavg", {}, of("Half")).rounds == 3
     with pytest.raises(CoterieError, match=r"The callback '.*:fails' raises RuntimeError in look: no\."):
-        train(bench, "fedavg", {}, of("fails"))
+        train(problem, "fedavg", {}, of("fails"))
     with pytest.raises(CoterieError, match="does not take these args"):
         of("Needs")
     with pytest.raises(CoterieError, match="is no function"):
@@ -343,14 +343,14 @@ def test_callbacks_that_fail_lack_methods_or_are_none(bench):
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
     from coterie.report.training import notes
-    from coterie.results.training.bench import Bench
     from coterie.results.training.comparison import Comparison
     from coterie.results.training.config import Config
+    from coterie.results.training.problem import TrainingProblem
     from coterie.results.training.run import train
 
     small = {"data": {"clients": 4, "rows": 200}, "run": {"rounds": 1}}
     config = Config.of(small | {"method": {"name": "l2gd", "lam": 2.0}})
-    run = train(Bench.of(config, 0), "l2gd", config.given("l2gd"))
+    run = train(TrainingProblem.of(config, 0), "l2gd", config.given("l2gd"))
     (said,) = run.notes
     assert run.status == "running" and "eta tau lam = 2, beyond the mean" in said
     assert f"l2gd: {said}" in notes(Comparison(config, {"l2gd": [run]}, [None], {}))

@@ -12,8 +12,8 @@ from coterie.errors import CoterieError
 from coterie.report import training as page
 from coterie.report.tables import render_text
 from coterie.results.training import comparison
-from coterie.results.training.bench import Bench
 from coterie.results.training.comparison import chosen, compare, half_width, pick
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import Trained, train
 from coterie.results.training.scores import Rule, Scores
 from tests.results.test_training import config
@@ -98,8 +98,8 @@ def test_the_table_is_that_of_the_runs(result):
 
 
 def test_paired_seeds_share_rows_and_first_models(result):
-    one = Bench.of(result.config, 1)
-    assert one.data.fingerprint == Bench.of(result.config, 1).data.fingerprint
+    one = TrainingProblem.of(result.config, 1)
+    assert one.data.fingerprint == TrainingProblem.of(result.config, 1).data.fingerprint
     again = compare(result.config, ["ditto"])
     np.testing.assert_array_equal(again.values("ditto"), result.values("ditto"))
 
@@ -202,12 +202,12 @@ def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path)
     assert result.score == "loss" and result.rule.common == pytest.approx(1.0 - y.mean())
     table = result.table
     assert table["loss"].is_monotonic_increasing and {"accuracy", "balanced accuracy"} <= set(table)
-    bench, run = Bench.of(result.config, 0), result.runs["fedavg"][0]
-    again = train(bench, "fedavg", run.setting)
+    problem, run = TrainingProblem.of(result.config, 0), result.runs["fedavg"][0]
+    again = train(problem, "fedavg", run.setting)
     theta = np.broadcast_to(again.theta, (8, again.theta.shape[1]))
-    part = bench.data.test
+    part = problem.data.test
     rows = np.concatenate([np.arange(a, b) for a, b in zip(part.starts, part.stops, strict=True)])
-    right = balanced_accuracy_score(part.y[rows], bench.held.predict(theta))
+    right = balanced_accuracy_score(part.y[rows], problem.held.predict(theta))
     assert table["balanced accuracy"]["fedavg"] == pytest.approx(right)
     text = render_text(page.comparison_table(result), 240)
     assert "balanced accuracy, % (95% interval)" in text and "ordered by their loss" in " ".join(text.split())
@@ -222,25 +222,25 @@ def test_clients_that_no_score_has_are_named():
 
 def test_a_setting_is_chosen_without_test_rows(monkeypatch):
     settled = config(methods={"fedavg": {"eta": [1e-9, 0.3]}})
-    bench = Bench.of(settled, 0)
-    labels = bench.data.test.y
-    spoiled = replace(bench, data=replace(bench.data, test=replace(bench.data.test, y=(labels + 1) % 10)))
-    assert pick(bench.inside(), "fedavg") == pick(spoiled.inside(), "fedavg") == {"eta": 0.3, "B": 10}
+    problem = TrainingProblem.of(settled, 0)
+    labels = problem.data.test.y
+    spoiled = replace(problem, data=replace(problem.data, test=replace(problem.data.test, y=(labels + 1) % 10)))
+    assert pick(problem.inside(), "fedavg") == pick(spoiled.inside(), "fedavg") == {"eta": 0.3, "B": 10}
 
 
 def test_a_setting_that_diverges_is_not_chosen():
-    bench = Bench.of(config(methods={"pfedme": {"alpha": [1e60, 0.05], "lam": [1e60, 1.0]}}), 0)
+    problem = TrainingProblem.of(config(methods={"pfedme": {"alpha": [1e60, 0.05], "lam": [1e60, 1.0]}}), 0)
     with np.errstate(all="ignore"):
-        assert pick(bench.inside(), "pfedme")["alpha"] == 0.05
+        assert pick(problem.inside(), "pfedme")["alpha"] == 0.05
 
 
 def test_all_is_what_can_be_used():
-    plain = chosen(Bench.of(config(), 0), ["all"])
+    plain = chosen(TrainingProblem.of(config(), 0), ["all"])
     assert {"local", "pooled", "fedavg", "group-models"} <= set(plain)
     assert {"fedper", "fedbn", "group-sgd"} & set(plain) == set()
-    layered = Bench.of(config(layout={"personal": ["1*"]}), 0)
+    layered = TrainingProblem.of(config(layout={"personal": ["1*"]}), 0)
     assert {"fedper", "fedrep", "group-sgd"} <= set(chosen(layered, ["all"]))
-    ungrouped = Bench.of(config(data={"partition": "iid"}), 0)
+    ungrouped = TrainingProblem.of(config(data={"partition": "iid"}), 0)
     assert "group-models" not in chosen(ungrouped, ["all"])
     with pytest.raises(CoterieError, match="needs known groups"):
         compare(ungrouped.config, ["group-models"])

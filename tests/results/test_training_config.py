@@ -9,9 +9,9 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
-from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config, read
 from coterie.results.training.data import federated
+from coterie.results.training.problem import TrainingProblem
 
 BAD = [
     ({"dta": {}}, r"no section \[dta\]. Did you mean 'data'"),
@@ -55,7 +55,7 @@ def test_every_mistake_has_a_sentence(tables, message):
 def test_every_method_can_be_made_of_its_defaults(name):
     method = TRAINERS[name]
     method.check({})
-    assert method.what
+    assert method.summary
     assert method.defaults.keys() <= method.takes.keys()
 
 
@@ -86,7 +86,7 @@ def test_of_two_ways_to_say_one_thing_the_one_given_drops_the_default_of_the_oth
             made = [
                 method.make(0, **{method.layout: ("*",)} | s if method.layout else s) for s in method.settings(given)
             ]
-            assert {(one.E, one.steps_at_home) for one in made} <= {(0, 1), (0, 5)}
+            assert {(one.E, one.local_steps) for one in made} <= {(0, 1), (0, 5)}
     plain = method.settings({})[0]
     assert plain["E"] == 1 and "tau" not in plain
     specific = Config.of({"methods": {"all": {"tau": 5}, name: {"E": 2}}})
@@ -236,7 +236,7 @@ def test_objects_that_are_numbers_are_read_as_such(folder):
 def test_classes_with_gaps_that_no_memory_holds(folder):
     config = described(folder, source="source_of_tests:gaps", partition="iid", clients=1)
     with pytest.raises(CoterieError, match=r"softmax would have 1.* numbers, as y goes up"):
-        _ = Bench.of(config, 0).each
+        _ = TrainingProblem.of(config, 0).objective
 
 
 def test_arrays_in_a_file_and_nothing_that_runs(folder):

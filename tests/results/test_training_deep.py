@@ -17,10 +17,10 @@ from coterie.errors import CoterieError
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
 from coterie.results.training import store
-from coterie.results.training.bench import Bench
 from coterie.results.training.comparison import chosen, compare
 from coterie.results.training.config import Config
 from coterie.results.training.model import layers
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import train
 from tests.cli.harness import coterie
 
@@ -42,7 +42,7 @@ def norm():
 
 def test_every_method_that_can_be_used_runs_on_a_torch_model():
     settled = config(layout={"personal": ["head*"]}, run={"rounds": 2})
-    names = chosen(Bench.of(settled, 0), ["all"])
+    names = chosen(TrainingProblem.of(settled, 0), ["all"])
     assert {"fedper", "fedrep", "group-sgd", "group-models", "scaffold", "apfl", "ifca"} <= set(names)
     assert "fedbn" not in names  # no layer normalises
     result = compare(settled, names)
@@ -51,81 +51,81 @@ def test_every_method_that_can_be_used_runs_on_a_torch_model():
 
 
 def test_resumed_is_straight_with_layers_that_stay_at_home(tmp_path):
-    bench = Bench.of(config(layout={"personal": ["head*"]}, model={"dtype": "float64"}), 0)
-    straight = train(bench, "fedper", {})
-    short = replace(bench, config=replace(bench.config, run=bench.config.run | {"rounds": 1}))
+    problem = TrainingProblem.of(config(layout={"personal": ["head*"]}, model={"dtype": "float64"}), 0)
+    straight = train(problem, "fedper", {})
+    short = replace(problem, config=replace(problem.config, run=problem.config.run | {"rounds": 1}))
     train(short, "fedper", {}, [], tmp_path)
-    resumed = train(bench, "fedper", {}, [], tmp_path, resume=True)
+    resumed = train(problem, "fedper", {}, [], tmp_path, resume=True)
     np.testing.assert_array_equal(resumed.theta, straight.theta)
 
 
 def test_statistics_stay_at_home_and_fedbn_is_in():
     settled = config(model={"path": f"{__name__}:norm", "args": {}}, methods={"fedbn": {"personal": ["2.*"]}})
-    bench = Bench.of(settled, 0)
-    run = train(bench, "fedavg", {})
+    problem = TrainingProblem.of(settled, 0)
+    run = train(problem, "fedavg", {})
     kept = np.ptp(run.theta, axis=0) > 0
     assert 0 < kept.sum() <= 17  # two statistics of eight units, and their count
-    assert train(bench, "fedbn", {"personal": ["2.*"]}).status == "running"
+    assert train(problem, "fedbn", {"personal": ["2.*"]}).status == "running"
 
 
-def spoiled(bench, value=np.nan):
-    part = bench.data.train
+def spoiled(problem, value=np.nan):
+    part = problem.data.train
     X = np.array(part.X)
     X[part.starts[2]] = value
-    return replace(bench, data=replace(bench.data, train=replace(part, X=X)))
+    return replace(problem, data=replace(problem.data, train=replace(part, X=X)))
 
 
 def test_a_new_client_trains_what_is_not_shared(tmp_path):
-    bench = Bench.of(config(layout={"personal": ["head*"]}), 0)
-    run = train(bench, "fedper", {})
-    store.save(tmp_path, bench, run)
-    part = bench.data.test
+    problem = TrainingProblem.of(config(layout={"personal": ["head*"]}), 0)
+    run = train(problem, "fedper", {})
+    store.save(tmp_path, problem, run)
+    part = problem.data.test
     adapted = store.load(tmp_path).adapt(part.X[:9], part.y[:9], steps=3)
-    shared = sum(n for name, n in bench.each.names.items() if not name.startswith("head"))
+    shared = sum(n for name, n in problem.objective.names.items() if not name.startswith("head"))
     np.testing.assert_allclose(adapted.models[0, :shared], run.theta[0, :shared], atol=1e-6)
     assert np.any(adapted.models[0, shared:] != run.theta[:, shared:].mean(axis=0))
 
 
 def test_a_client_with_broken_rows_is_left_out_and_named():
-    bench = spoiled(Bench.of(config(), 0))
-    run = train(bench, "ditto", {})
+    problem = spoiled(TrainingProblem.of(config(), 0))
+    run = train(problem, "ditto", {})
     assert run.status == "running"
-    assert run.quarantined == {bench.data.labels[2]: (1, "its data give no gradient")}
+    assert run.quarantined == {problem.data.labels[2]: (1, "its data give no gradient")}
     assert np.isfinite(run.scores.summary()["loss"])
-    strict = replace(bench, config=config(run={"strict": True}))
+    strict = replace(problem, config=config(run={"strict": True}))
     ended = train(strict, "ditto", {})
-    assert ended.gone == [bench.data.labels[2]]
+    assert ended.gone == [problem.data.labels[2]]
     assert "ended by step 1" in ended.trouble
 
 
 def test_pooled_leaves_rows_of_broken_clients_out():
-    bench = Bench.of(config(), 0)
-    broken, part = spoiled(bench), bench.data.train
-    assert broken.together.counts[0] == bench.together.counts[0] - (part.stops - part.starts)[2]
+    problem = TrainingProblem.of(config(), 0)
+    broken, part = spoiled(problem), problem.data.train
+    assert broken.pooled.counts[0] == problem.pooled.counts[0] - (part.stops - part.starts)[2]
     run = train(broken, "pooled", {})
     assert (run.status, run.rounds) == ("running", 3)
-    assert np.any(run.theta != broken.each.start(0))
+    assert np.any(run.theta != broken.objective.start(0))
 
 
 def test_where_nothing_can_be_judged_it_is_said_first():
-    bench = Bench.of(config(), 0)
-    nothing = replace(bench.data, test=replace(bench.data.test, X=bench.data.test.X * np.nan))
+    problem = TrainingProblem.of(config(), 0)
+    nothing = replace(problem.data, test=replace(problem.data.test, X=problem.data.test.X * np.nan))
     with pytest.raises(CoterieError, match="No client has held-out rows that are all finite"):
-        train(replace(bench, data=nothing), "fedavg", {})
+        train(replace(problem, data=nothing), "fedavg", {})
 
 
 def test_a_batch_larger_than_a_clients_rows_and_clients_without_some_labels():
     settled = config(data={"partition": "shards", "shards": 1, "clients": 12, "rows": 36})
-    assert train(Bench.of(settled, 0), "fedavg", {"B": 100}).status == "running"
+    assert train(TrainingProblem.of(settled, 0), "fedavg", {"B": 100}).status == "running"
 
 
 def test_models_come_back_and_predict(tmp_path):
-    bench = Bench.of(config(), 0)
-    run = train(bench, "ditto", {})
-    store.save(tmp_path, bench, run)
+    problem = TrainingProblem.of(config(), 0)
+    run = train(problem, "ditto", {})
+    store.save(tmp_path, problem, run)
     saved = store.load(tmp_path)
     assert saved.theta.dtype == np.float32
-    part = bench.data.test
+    part = problem.data.test
     rows = slice(part.starts[0], part.stops[0])
     right = np.mean(saved.predict(part.X[rows], saved.labels[0]) == part.y[rows])
     assert right == pytest.approx(run.scores.accuracy[0])
@@ -143,7 +143,7 @@ def test_models_come_back_and_predict(tmp_path):
 )
 def test_models_that_do_not_fit(model, message):
     with pytest.raises(CoterieError, match=message):
-        train(Bench.of(config(model=model), 0), "fedavg", {})
+        train(TrainingProblem.of(config(model=model), 0), "fedavg", {})
 
 
 def test_a_layer_pattern_that_matches_nothing_lists_the_names(tmp_path, monkeypatch):
@@ -200,10 +200,10 @@ def test_targets_of_any_shape_are_trained_scored_and_predicted(tmp_path, kind, l
             "run": {"rounds": 2},
         }
     )
-    bench = Bench.of(settled, 0)
-    run = train(bench, "local", {})
-    store.save(tmp_path, bench, run)
-    saved, held = store.load(tmp_path, allow=[f"{__name__}:outputs"]), bench.data.test
+    problem = TrainingProblem.of(settled, 0)
+    run = train(problem, "local", {})
+    store.save(tmp_path, problem, run)
+    saved, held = store.load(tmp_path, allow=[f"{__name__}:outputs"]), problem.data.test
     X, y = held.X[held.starts[1] : held.stops[1]], held.y[held.starts[1] : held.stops[1]]
     found = saved.predict(X, "b")
     assert saved.predict(X[:2], "b").shape == shape and saved.predict(X[:0], "b").shape == (0, *shape[1:])
@@ -215,16 +215,16 @@ def test_targets_of_any_shape_are_trained_scored_and_predicted(tmp_path, kind, l
 
 
 def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
-    bench = Bench.of(config(), 0)
-    run = train(bench, "local", {})
+    problem = TrainingProblem.of(config(), 0)
+    run = train(problem, "local", {})
     theta, group = np.array(run.theta), np.repeat([0, 1, 3], [3, 3, 2])
     theta[0], theta[4] = 50.0, np.nan
-    labels = bench.data.labels
+    labels = problem.data.labels
     broken = replace(
         run, theta=theta, group=group, quarantined={labels[0]: (1, "its steps diverged")}, gone=[labels[6]]
     )
-    store.save(tmp_path, bench, broken)
-    saved, part = store.load(tmp_path), bench.data.test
+    store.save(tmp_path, problem, broken)
+    saved, part = store.load(tmp_path), problem.data.test
     groups, models = saved._groups()
     np.testing.assert_array_equal(groups, [0, 1, 3])
     np.testing.assert_allclose(models, [theta[1:3].mean(0), theta[[3, 5]].mean(0), theta[7]], rtol=1e-6)
@@ -254,7 +254,7 @@ def restless():
 @pytest.mark.filterwarnings("ignore:Two runs will not be alike")
 def test_a_run_says_what_cannot_be_repeated():
     settled = config(model={"path": f"{__name__}:restless", "args": {}}, run={"rounds": 1})
-    run = train(Bench.of(settled, 0), "fedavg", {})
+    run = train(TrainingProblem.of(settled, 0), "fedavg", {})
     assert any("Two runs will not be alike" in note for note in run.notes)
 
 
@@ -275,4 +275,4 @@ ready = nn.Linear(64, 10)
 
 def test_a_module_by_its_path_is_to_be_made_by_a_function():
     with pytest.raises(CoterieError, match="ready' is a module already: name a function that makes"):
-        _ = Bench.of(config(model={"path": f"{__name__}:ready", "args": {}}), 0).each
+        _ = TrainingProblem.of(config(model={"path": f"{__name__}:ready", "args": {}}), 0).objective

@@ -12,10 +12,10 @@ from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS, trainer
 from coterie.report.training import write_report
 from coterie.results.training import store
-from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import callbacks
 from coterie.results.training.comparison import compare
 from coterie.results.training.config import Config
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import train
 
 MODULE = '''
@@ -134,12 +134,12 @@ def config(folder, **sections):
 
 def trained(folder, name=MINE, setting=None, **sections):
     described = config(folder, **sections)
-    return train(Bench.of(described, 0), name, {"lam": 0.1} if setting is None else setting)
+    return train(TrainingProblem.of(described, 0), name, {"lam": 0.1} if setting is None else setting)
 
 
 def test_its_fields_are_hyper_parameters_and_the_code_s_own_values_enter_the_hash(folder):
     found = trainer(MINE, folder)
-    assert found.own and found.what == "Own models, pulled to their mean"
+    assert found.user_defined and found.summary == "Own models, pulled to their mean"
     assert list(found.takes) == ["lam", "eta", "layers"]
     assert found.defaults == {"eta": 0.5}
     assert found.settings({"lam": [0.1, 0.2], "layers": ["a", "b"]}) == [
@@ -148,12 +148,12 @@ def test_its_fields_are_hyper_parameters_and_the_code_s_own_values_enter_the_has
     assert found.make(7, lam=0.1, layers=["a"]).seed == 7
     described = config(folder, method={"name": MINE, "lam": 0.1})
     assert described.document()["methods"] == {MINE: {"eta": 0.5, "lam": 0.1}}
-    assert not TRAINERS["fedavg"].own
+    assert not TRAINERS["fedavg"].user_defined
 
 
 def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_path):
     described = config(folder, method={"name": MINE, "lam": 0.1}, run={"rounds": 4, "checkpoint_every": 1})
-    bench, seen = Bench.of(described, 0), []
+    problem, seen = TrainingProblem.of(described, 0), []
 
     def dies(look):
         seen.append(look.round)
@@ -166,12 +166,12 @@ def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_
     watching = callbacks(config(folder, run={"callbacks": ["dying_callback:dies"]}))
     del sys.modules["dying_callback"]
     with pytest.raises(CoterieError, match="raises ZeroDivisionError"):
-        train(bench, MINE, {"lam": 0.1}, watching, tmp_path)
-    resumed = train(bench, MINE, {}, [], tmp_path, resume=True)
-    straight = train(bench, MINE, {"lam": 0.1})
+        train(problem, MINE, {"lam": 0.1}, watching, tmp_path)
+    resumed = train(problem, MINE, {}, [], tmp_path, resume=True)
+    straight = train(problem, MINE, {"lam": 0.1})
     np.testing.assert_array_equal(resumed.theta, straight.theta)
     assert seen == [1, 2] and straight.setting == {"eta": 0.5, "lam": 0.1}
-    store.save(tmp_path, bench, straight)
+    store.save(tmp_path, problem, straight)
     assert store.load(tmp_path, folder).method == MINE
 
 
@@ -308,7 +308,7 @@ def test_names_in_states_that_mean_something_else_are_its_own_affair(folder, odd
 
 
 def test_names_in_states_that_mean_what_they_mean_here_are_read(folder):
-    labels = Bench.of(config(folder), 0).data.labels
+    labels = TrainingProblem.of(config(folder), 0).data.labels
     left = "'quarantined': np.arange(12) // 10, 'gone': np.array([2]), 'group': np.arange(12)"
     run = trained_of(folder, SAYS.format(left + ", 'why': ['late'] * 12"))
     assert run.quarantined == {labels[i]: (1, "the method left it out") for i in (10, 11)}
@@ -322,7 +322,7 @@ def test_a_module_of_the_same_name_in_another_folder_is_refused(folder, tmp_path
     trainer(MINE, folder)
     other = tmp_path / "other"
     other.mkdir()
-    assert trainer(MINE, other).own  # there is none, so it is the first one's
+    assert trainer(MINE, other).user_defined  # there is none, so it is the first one's
     (other / f"{NAME}.py").write_text(MODULE)
     with pytest.raises(CoterieError, match=rf"has imported {NAME} from '.*': start a new process for it, or rename"):
         trainer(MINE, other)

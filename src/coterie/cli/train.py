@@ -13,9 +13,9 @@ from coterie.cli.common import Force, check_folder, need_room, our_document, our
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.results.training.bench import Bench
     from coterie.results.training.comparison import Comparison
     from coterie.results.training.config import Config
+    from coterie.results.training.problem import TrainingProblem
     from coterie.results.training.run import Trained
 
 EXAMPLE = "Example: coterie train digits.toml --out trained"
@@ -52,13 +52,13 @@ def train(
     described = replace(described, run=settled)
     checked(described)
     try:
-        bench, run = trained(described, out, resume)
+        problem, run = trained(described, out, resume)
     except KeyboardInterrupt:
         told(described, out)
         raise
     if out is not None:
-        keep(bench, run, out)
-    show(comparison(bench, run))
+        keep(problem, run, out)
+    show(comparison(problem, run))
     if out is None:
         say("Nothing was written: add --out DIR for the models and their report.")
     else:
@@ -100,38 +100,38 @@ def checked(config: Config) -> None:
         )
 
 
-def trained(config: Config, out: Path | None, resume: bool) -> tuple[Bench, Trained]:
+def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
-    from coterie.results.training.bench import Bench
     from coterie.results.training.callbacks import callbacks
     from coterie.results.training.comparison import pick
+    from coterie.results.training.problem import TrainingProblem
     from coterie.results.training.run import train as run
 
     folder = checkpoints(config, out)
     if folder is not None:
         check_folder(folder, "run.checkpoint")
-    bench = Bench.of(config, config.run["seeds"][0])
+    problem = TrainingProblem.of(config, config.run["seeds"][0])
     watching = callbacks(config)
-    setting = {} if resume else pick(bench.inside(), config.method, lambda what: [Progress(what)], config.method)
-    return bench, run(bench, config.method, setting, [Progress(config.method), *watching], folder, resume)
+    setting = {} if resume else pick(problem.inside(), config.method, lambda what: [Progress(what)], config.method)
+    return problem, run(problem, config.method, setting, [Progress(config.method), *watching], folder, resume)
 
 
-def keep(bench: Bench, run: Trained, out: Path) -> None:
+def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
     """Write models, tables and the report."""
     from coterie.report.training import write_report
     from coterie.results.training.store import save
 
-    save(out, bench, run)
-    write_report(comparison(bench, run), out / "report.html")
+    save(out, problem, run)
+    write_report(comparison(problem, run), out / "report.html")
 
 
-def comparison(bench: Bench, run: Trained) -> Comparison:
+def comparison(problem: TrainingProblem, run: Trained) -> Comparison:
     """One run as a comparison of one method."""
     from coterie.results.training.comparison import Comparison
 
-    groups = [bench.data.group if bench.data.known else None]
-    return Comparison(bench.config, {run.method: [run]}, groups, {})
+    groups = [problem.data.group if problem.data.known else None]
+    return Comparison(problem.config, {run.method: [run]}, groups, {})
 
 
 def show(result: Comparison) -> None:

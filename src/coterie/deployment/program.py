@@ -95,4 +95,4 @@ def digest(folder: Path, run_id: str) -> str:
 def names() -> list[str]:
     """Programs by name."""
     fits = [name for name in METHODS if name != _NETWORKED]
-    return [*fits, *(t for t in TRAINERS if t not in METHODS and not TRAINERS[t].together), CHECK]
+    return [*fits, *(t for t in TRAINERS if t not in METHODS and not TRAINERS[t].pool_rows), CHECK]

@@ -24,9 +24,9 @@ class Trainer:
     Attributes
     ----------
     name : str
-    home : str
+    import_path : str
         "module:class" below ``coterie.methods``, or "package.module:Class" of the user's own; imported when it is used.
-    what : str
+    summary : str
         In one line.
     defaults : dict
         Hyper-parameters where nothing else is given.
@@ -36,38 +36,38 @@ class Trainer:
         Of a method that splits a model: its hyper-parameter that names layers, "personal" or "shared".
     normalises : bool
         Whether it is about layers that normalise, one of which a model must have.
-    together : bool
+    pool_rows : bool
         Trains one client that holds all rows.
-    fixed : dict
+    fixed_options : dict
         Hyper-parameters that make it what it is; they cannot be given.
     """
 
     name: str
-    home: str
-    what: str
+    import_path: str
+    summary: str
     defaults: dict[str, Any] = field(default_factory=lambda: dict(STEPS))
     groups: bool = False
     layout: str = ""
     normalises: bool = False
-    together: bool = False
-    fixed: dict[str, Any] = field(default_factory=dict)
+    pool_rows: bool = False
+    fixed_options: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def made_of(self) -> Any:
+    def method_class(self) -> Any:
         """The class."""
-        module, _, name = self.home.partition(":")
-        return attrgetter(name)(import_module(module if self.own else f"coterie.methods.{module}"))
+        module, _, name = self.import_path.partition(":")
+        return attrgetter(name)(import_module(module if self.user_defined else f"coterie.methods.{module}"))
 
     @property
-    def own(self) -> bool:
+    def user_defined(self) -> bool:
         """Whether it is the user's."""
-        return self.name == self.home
+        return self.name == self.import_path
 
     @cached_property
     def takes(self) -> dict[str, Field[Any]]:
         """Hyper-parameters that can be given."""
-        ours = {"seed"} if self.own else {"seed", "group", *self.fixed}
-        return {f.name: f for f in fields(self.made_of) if f.init and f.name not in ours}
+        ours = {"seed"} if self.user_defined else {"seed", "group", *self.fixed_options}
+        return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any]) -> None:
         """A CoterieError for a hyper-parameter that the method does not have, with the nearest one, or a wrong value.
@@ -85,15 +85,17 @@ class Trainer:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""
         return isinstance(value, list) and not _listed(self.takes[name].type)
 
-    def over(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def merge(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given above what stands below it: of two that exclude each other, the one given drops the other."""
-        dropped = {name for pair in getattr(self.made_of, "EXCLUSIVE", ()) if set(pair) & set(given) for name in pair}
+        dropped = {
+            name for pair in getattr(self.method_class, "EXCLUSIVE", ()) if set(pair) & set(given) for name in pair
+        }
         return {name: value for name, value in below.items() if name not in dropped} | dict(given)
 
     def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Every combination of what is given, defaults below it."""
         out: list[dict[str, Any]] = [{}]
-        for name, value in self.over(self.defaults, given).items():
+        for name, value in self.merge(self.defaults, given).items():
             choice = value if self.several(name, value) else [value]
             if not choice:
                 raise CoterieError(f"The method {self.name} needs one value of {name} at least to choose among.")
@@ -102,15 +104,15 @@ class Trainer:
 
     def make(self, seed: int, **given: Any) -> Any:
         """The method with its hyper-parameters, the defaults below those given."""
-        values = self.over(self.defaults, given) | self.fixed
+        values = self.merge(self.defaults, given) | self.fixed_options
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        if any(f.name == "seed" for f in fields(self.made_of)):
+        if any(f.name == "seed" for f in fields(self.method_class)):
             values["seed"] = seed
         for name, f in self.takes.items():
             if name not in values and f.default is MISSING and f.default_factory is MISSING:
                 raise CoterieError(f"The method {self.name} needs a value of {name}.")
         try:
-            return self.made_of(**values)
+            return self.method_class(**values)
         except CoterieError as e:
             raise CoterieError(f"The method {self.name}: {e}") from e
         except RAISED as e:

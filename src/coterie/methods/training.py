@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.own_method import own
 from coterie.methods.trainer import EVERYTHING, STEPS, Trainer
+from coterie.methods.user_defined_method import user_defined_method
 
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
 _PASSES = STEPS | {"E": 1}
 _GROUPED = _PASSES | {"own": "averaged", "weigh": "rows"}
 _EVERY = (
-    Trainer("local", "fedavg:FedAvg", "every client alone", fixed={"personal": EVERYTHING}),
-    Trainer("pooled", "fedavg:FedAvg", "one client that holds all rows", together=True),
+    Trainer("local", "fedavg:FedAvg", "every client alone", fixed_options={"personal": EVERYTHING}),
+    Trainer("pooled", "fedavg:FedAvg", "one client that holds all rows", pool_rows=True),
     Trainer("fedavg", "fedavg:FedAvg", "one model, the average of clients' own steps"),
     Trainer("fedavg-finetune", "fedavg:FedAvg", "the same, then steps of each client alone", STEPS | {"finetune": 20}),
-    Trainer("dp-sgd", "dp_sgd:DPSGD", "clipped gradients of rows, for their privacy", {"eta": 0.1}, fixed=_WHOLE),
+    Trainer(
+        "dp-sgd", "dp_sgd:DPSGD", "clipped gradients of rows, for their privacy", {"eta": 0.1}, fixed_options=_WHOLE
+    ),
     Trainer("fedprox", "fedprox:FedProx", "clients' steps held near the average", STEPS | {"mu": 0.1}),
     Trainer("scaffold", "scaffold:Scaffold", "clients' steps corrected for their drift"),
     Trainer("ditto", "ditto:Ditto", "own models pulled to the average", STEPS | {"lam": 0.1, "s": 5}),
@@ -32,7 +34,14 @@ _EVERY = (
     Trainer("found-groups", "found_groups:FoundGroups", "groups found by updates, then a model for each", _GROUPED),
     Trainer("group-sgd", "group_sgd:GroupSGD", "known groups, some layers shared", _GROUPED, True, "shared"),
     Trainer("cluster-l2gd", "l2gd:L2GD", "the same for known groups", STEPS | {"lam": 0.1, "alpha": 0.3}, True),
-    Trainer("group-models", "group_sgd:GroupSGD", "a model for each known group", _GROUPED, True, fixed={"shared": ()}),
+    Trainer(
+        "group-models",
+        "group_sgd:GroupSGD",
+        "a model for each known group",
+        _GROUPED,
+        True,
+        fixed_options={"shared": ()},
+    ),
     Trainer(
         "group-penalty",
         "group_penalty:GroupPenalty",
@@ -60,7 +69,7 @@ def trainer(name: str, folder: Path | None = None) -> Trainer:
         For an unknown name, with those that may have been meant, and for a class that cannot be found or is no method.
     """
     if ":" in name:
-        return own(name, folder)
+        return user_defined_method(name, folder)
     if name not in TRAINERS:
         hint = nearest(name, TRAINERS) or f" There are {', '.join(TRAINERS)}, and package.module:Class."
         raise CoterieError(f"There is no method to train called '{name}'.{hint}")

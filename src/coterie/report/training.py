@@ -108,7 +108,7 @@ def settings_table(result: Comparison) -> Table:
     rows = []
     for name in result.table.index:
         among = result.tried.get(str(name))
-        rows.append((str(name), trainer(str(name)).what, result.table["chosen"][name], str(among) if among else "–"))
+        rows.append((str(name), trainer(str(name)).summary, result.table["chosen"][name], str(among) if among else "–"))
     note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
     note += " for this choice alone; test rows chose nothing." if result.tried else ""
     titles = ("method", "what it is", "hyper-parameters", "chosen among")

@@ -68,7 +68,7 @@ def curves(result: Comparison) -> list[Figure]:
 def _curve(result: Comparison, name: str) -> Any:
     """Round, mean score and mean bytes wherever the method was evaluated in every seed (points, 3)."""
     seen: dict[float, list[tuple[float, float]]] = {}
-    apart = 0.0 if trainer(name).together else 1.0
+    apart = 0.0 if trainer(name).pool_rows else 1.0
     for run in result.runs[name]:
         for p in run.curve:
             if np.isfinite(p.get(result.score, np.nan)):

@@ -23,8 +23,8 @@ from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.softmax import Softmax
 from coterie.relations.clusters import Tree
-from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import train
 
 
@@ -158,8 +158,8 @@ def config(**privacy):
 
 def test_a_configuration_with_privacy(tmp_path):
     told = config(clip=1.0, epsilon=4.0, seed=2)
-    bench = Bench.of(told, 0)
-    run = train(bench, "fedavg", {"eta": 0.5}, folder=tmp_path)
+    training_problem = TrainingProblem.of(told, 0)
+    run = train(training_problem, "fedavg", {"eta": 0.5}, folder=tmp_path)
     assert run.rounds == 6
     assert run.privacy["epsilon"] == pytest.approx(4.0, rel=1e-6)
     assert run.privacy["statement"].startswith("Not private: the noise was drawn with the seed 2")
@@ -172,19 +172,19 @@ def test_a_configuration_with_privacy(tmp_path):
         look = staticmethod(cut)
 
     other = tmp_path / "other"
-    train(bench, "fedavg", {"eta": 0.5}, [Cut()], other)
-    again = train(bench, "fedavg", {"eta": 0.5}, folder=other, resume=True)
+    train(training_problem, "fedavg", {"eta": 0.5}, [Cut()], other)
+    again = train(training_problem, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     np.testing.assert_array_equal(again.theta, run.theta)
     assert again.privacy == run.privacy
-    longer = Bench(replace(told, run=told.run | {"rounds": 9}), 0, bench.data)
+    longer = TrainingProblem(replace(told, run=told.run | {"rounds": 9}), 0, training_problem.data)
     spent = train(longer, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     assert (spent.status, spent.rounds, spent.trouble) == ("stopped", 6, "")
 
 
 def test_baselines_that_send_nothing_have_no_noise():
-    bench = Bench.of(config(clip=1.0, noise=1.0), 0)
+    training_problem = TrainingProblem.of(config(clip=1.0, noise=1.0), 0)
     for name in ("local", "pooled"):
-        assert not train(bench, name, {"eta": 0.5}).privacy
+        assert not train(training_problem, name, {"eta": 0.5}).privacy
 
 
 def test_what_a_configuration_lacks():

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from coterie.methods.training import TRAINERS, trainer
 from coterie.numerics.kernels import Floats
 from coterie.objectives import parts
-from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback
 from coterie.results.training.config import Config
 from coterie.results.training.model import not_negative
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import Trained, train
 from coterie.results.training.scores import BALANCED, Rule, statistic
 
@@ -149,7 +149,7 @@ class Comparison:
             for beside in self.others:
                 columns = (beside, f"{beside}_low", f"{beside}_high")
                 row |= dict(zip(columns, self.interval(name, what=beside), strict=True))
-            rows_moved = trainer(name).together  # to one place; what is sent there afterwards stays in it
+            rows_moved = trainer(name).pool_rows  # to one place; what is sent there afterwards stays in it
             moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
             row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
             ended = sum(bool(r.trouble) for r in runs)
@@ -214,26 +214,26 @@ def settings(run: Trained) -> str:
     return ", ".join(f"{name}={value}" for name, value in run.setting.items())
 
 
-def chosen(bench: Bench, names: Sequence[str]) -> list[str]:
+def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
     """The methods to compare: local and pooled always, and all that can be used where "all" is asked for."""
     asked = list(ALWAYS)
     for name in names:
         if name == "all":
-            asked += [t.name for t in TRAINERS.values() if usable(bench, t.name)]
+            asked += [t.name for t in TRAINERS.values() if usable(problem, t.name)]
         else:
-            method = trainer(name, bench.config.folder)
-            method.check(bench.config.given(name))
+            method = trainer(name, problem.config.folder)
+            method.check(problem.config.given(name))
             asked.append(name)
     return list(dict.fromkeys(asked))
 
 
-def usable(bench: Bench, name: str) -> bool:
+def usable(problem: TrainingProblem, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
-    method, config = trainer(name), bench.config
+    method, config = trainer(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name)
-    layers = not method.normalises or bool(parts.normalising(bench.each))
-    rows = not getattr(method.made_of, "by_row", False) or (config.private and config.privacy["unit"] == "row")
-    return (bench.data.known or not method.groups) and (layout or not method.layout) and layers and rows
+    layers = not method.normalises or bool(parts.normalising(problem.objective))
+    rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
+    return (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows
 
 
 def quiet(_: str) -> Sequence[Callback]:
@@ -266,36 +266,37 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Compa
     runs: dict[str, list[Trained]] = {}
     groups: list[npt.NDArray[np.int64] | None] = []
     for k, seed in enumerate(config.run["seeds"]):
-        bench = Bench.of(config, seed)
-        groups.append(bench.data.group if bench.data.known else None)
-        methods = methods or chosen(bench, names)
-        inner = bench.inside()
+        problem = TrainingProblem.of(config, seed)
+        groups.append(problem.data.group if problem.data.known else None)
+        methods = methods or chosen(problem, names)
+        inner = problem.inside()
         for name in methods:
             where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
             setting = pick(inner, name, watch, where)
-            run = train(bench, name, setting, watch(where))
+            run = train(problem, name, setting, watch(where))
             runs.setdefault(name, []).append(replace(run, theta=None))
     tried = {name: len(trainer(name).settings(config.given(name))) for name in methods}
     return Comparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
 
 
-def pick(inner: Bench, name: str, watch: Watch = quiet, where: str = "") -> dict[str, Any]:
+def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "") -> dict[str, Any]:
     """The setting that is best on held-out training rows; the only one where there is one.
 
-    ``inner`` has training rows only (:meth:`Bench.inside`). Clients count alike; a run that diverges is the worst.
+    ``inner`` has training rows only (:meth:`TrainingProblem.inside`). Clients count alike; a run that diverges is the
+    worst.
     """
     candidates = trainer(name).settings(inner.config.given(name))
     if len(candidates) == 1:
         return candidates[0]
     run = inner.config.run
     rare = replace(inner.config, run=run | ({} if run["patience"] else {"evaluate_every": run["rounds"]}))
-    bench = Bench(rare, inner.seed, inner.data)
-    return max(_valued(bench, name, candidates, watch, where), key=lambda pair: pair[0])[1]
+    problem = TrainingProblem(rare, inner.seed, inner.data)
+    return max(_valued(problem, name, candidates, watch, where), key=lambda pair: pair[0])[1]
 
 
 def _valued(
-    bench: Bench, name: str, candidates: list[dict[str, Any]], watch: Watch, where: str
+    problem: TrainingProblem, name: str, candidates: list[dict[str, Any]], watch: Watch, where: str
 ) -> Iterator[tuple[tuple[bool, float], dict[str, Any]]]:
     for k, setting in enumerate(candidates):
-        done = train(bench, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
+        done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
         yield (False, -np.inf) if done.trouble else done.scores.standing, setting

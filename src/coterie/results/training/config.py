@@ -33,9 +33,9 @@ from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError, nearest
-from coterie.methods.own_method import Permitted, named
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.user_defined_method import Permitted, named
 from coterie.results.training.keys import SECTIONS, section
 
 TABLES = (*SECTIONS, "method", "methods")
@@ -108,7 +108,7 @@ class Config:
             if name != "privacy" or self.private
         }
         made = {name: self._trainer(name) for name in methods or (self.method,)}
-        chosen = {name: method.over(method.defaults, self.given(name)) for name, method in made.items()}
+        chosen = {name: method.merge(method.defaults, self.given(name)) for name, method in made.items()}
         return {**kept, "methods": chosen}
 
     def fingerprint(self, *methods: str) -> str:
@@ -189,7 +189,7 @@ def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any
     """What is given of a method's hyper-parameters, under its name or for all that have them."""
     method = trainer(name)
     common = {key: value for key, value in options.get(ALL, {}).items() if key in method.takes}
-    return method.over(common, options.get(name, {}))
+    return method.merge(common, options.get(name, {}))
 
 
 def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:

@@ -19,12 +19,12 @@ from coterie.files import local
 from coterie.methods.local_training.participation import BROKEN, FAR
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import trainer
-from coterie.results.training.bench import Bench
 from coterie.results.training.callbacks import Callback, Look
+from coterie.results.training.checked_method import CheckedMethod
 from coterie.results.training.config import differences
 from coterie.results.training.data import Federated
 from coterie.results.training.model import layers
-from coterie.results.training.own import Own
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.scores import Scores
 
 State = dict[str, Any]
@@ -100,27 +100,29 @@ class Trained:
 class _Run:
     """A run while it goes on."""
 
-    bench: Bench
+    problem: TrainingProblem
     trainer: Trainer
     setting: dict[str, Any]
-    judge: Bench | None
+    judge: TrainingProblem | None
     state: State = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
     best: State = field(default_factory=dict)
     before: float = 0.0
 
     def __post_init__(self) -> None:
-        _ = self.bench.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
+        _ = self.problem.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
         given = dict(self.setting)
-        if self.bench.config.run["strict"] and "strict" in self.trainer.takes:
+        if self.problem.config.run["strict"] and "strict" in self.trainer.takes:
             given.setdefault("strict", True)
         if self.trainer.layout:
-            layout = layers(self.bench.config, self.bench.each)
+            layout = layers(self.problem.config, self.problem.objective)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
-        self.method = self.trainer.make(self.bench.seed, **given)
-        if self.trainer.own:
-            self.method = Own(self.trainer.name, self.method, (len(self.bench.data), self.bench.each.dim))
-        self.fed: InProcess | Private = self.bench.engine(self.trainer)
+        self.method = self.trainer.make(self.problem.seed, **given)
+        if self.trainer.user_defined:
+            self.method = CheckedMethod(
+                self.trainer.name, self.method, (len(self.problem.data), self.problem.objective.dim)
+            )
+        self.fed: InProcess | Private = self.problem.engine(self.trainer)
         self.started = perf_counter()
 
     @property
@@ -151,7 +153,7 @@ class _Run:
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
         theta = self.models()
-        entry: Point = {"round": self.state["t"], **self.bench.scores(theta).summary()}
+        entry: Point = {"round": self.state["t"], **self.problem.scores(theta).summary()}
         entry |= {"bytes_up": self.fed.ledger.bytes_up, "bytes_down": self.fed.ledger.bytes_down}
         if self.judge is not None:
             scores = self.judge.scores(theta)
@@ -170,8 +172,8 @@ class _Run:
         return Look(self.trainer.name, t, rounds, self.seconds, book.bytes_up, book.bytes_down, kept, fresh, self.state)
 
     def save(self, file: Path) -> None:
-        document = self.bench.config.document(self.trainer.name)
-        data = {"fingerprint": self.bench.data.fingerprint, "seed": self.bench.seed}
+        document = self.problem.config.document(self.trainer.name)
+        data = {"fingerprint": self.problem.data.fingerprint, "seed": self.problem.seed}
         kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
         checkpoint.save(file, self.fed, {"configuration": document, "data": data, "setting": self.setting, **kept})
 
@@ -179,17 +181,17 @@ class _Run:
         """Go on from a checkpoint that :func:`saved_run` read."""
         self.fed.resume(saved["engine"])
         kept = saved["state"]
-        every = self.bench.config.run["evaluate_every"]
+        every = self.problem.config.run["evaluate_every"]
         self.state, self.best, self.before = dict(kept["method"]), dict(kept["best"]), float(kept["seconds"])
         t, status = self.state["t"], self.state["status"]
         whole = isinstance(t, Integral) and not isinstance(t, bool)
-        if not (whole and 0 <= t <= self.bench.config.run["rounds"] and status == "running"):
+        if not (whole and 0 <= t <= self.problem.config.run["rounds"] and status == "running"):
             raise ValueError
         self.curve = [dict(p) for p in kept["curve"] if p["round"] % every == 0]
 
 
 def train(
-    bench: Bench,
+    problem: TrainingProblem,
     name: str,
     setting: Mapping[str, Any],
     callbacks: Sequence[Callback] = (),
@@ -200,7 +202,7 @@ def train(
 
     Parameters
     ----------
-    bench : Bench
+    problem : TrainingProblem
     name : str
         Of the method.
     setting : mapping
@@ -221,9 +223,9 @@ def train(
     CoterieError
         For a checkpoint that is missing or of another configuration (the keys that differ are named), and wrong input.
     """
-    config = bench.config.run
-    judge = bench.inside() if config["patience"] else None
-    here = Bench(bench.config, bench.seed, _kept(bench, judge)) if judge is not None else bench
+    config = problem.config.run
+    judge = problem.inside() if config["patience"] else None
+    here = TrainingProblem(problem.config, problem.seed, _kept(problem, judge)) if judge is not None else problem
     folder = None if folder is None else local(folder)
     saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
@@ -239,11 +241,11 @@ def train(
 
 def _train(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> Trained:
     """All rounds from where a run stands, between the first and the last word to callbacks."""
-    bench, name, config = run.bench, run.trainer.name, run.bench.config.run
+    problem, name, config = run.problem, run.trainer.name, run.problem.config.run
     try:
-        settings = {"method": name, "seed": bench.seed, **run.trainer.over(run.trainer.defaults, run.setting)}
+        settings = {"method": name, "seed": problem.seed, **run.trainer.merge(run.trainer.defaults, run.setting)}
         for callback in callbacks:
-            callback.start({**settings, "rounds": config["rounds"], "configuration": bench.config.fingerprint(name)})
+            callback.start({**settings, "rounds": config["rounds"], "configuration": problem.config.fingerprint(name)})
         status = _rounds(run, callbacks, folder)
     except BudgetSpent:
         status = "stopped"
@@ -271,7 +273,7 @@ def _resumed(
 
 def _rounds(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> str:
     """All rounds that are left; "stopped" where somebody asked for it, else the method's status."""
-    config, t = run.bench.config.run, run.state["t"]
+    config, t = run.problem.config.run, run.state["t"]
     rounds, every, patience = config["rounds"], config["evaluate_every"], config["patience"]
     for state in run.method.run(run.fed, range(t + 1, rounds + 1), run.state):
         run.state = state
@@ -293,17 +295,20 @@ def _ended(run: _Run, status: str) -> Trained:
     if not run.curve or run.curve[-1]["round"] != run.state["t"]:
         run.evaluate()
     theta = run.best["theta"] if run.best else run.models()
-    labels, state = run.bench.data.labels, run.method.told(run.state) if run.trainer.own else run.state
-    together = run.trainer.together
+    labels, state = (
+        run.problem.data.labels,
+        run.method.about_clients(run.state) if run.trainer.user_defined else run.state,
+    )
+    together = run.trainer.pool_rows
     out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
     why = state.get("why", np.full(len(out), BROKEN))
     gone = [] if together else [labels[i] for i in np.atleast_1d(state.get("gone", []))]
     return Trained(
         method=run.trainer.name,
-        setting=run.trainer.over(run.trainer.defaults, run.setting),
-        seed=run.bench.seed,
+        setting=run.trainer.merge(run.trainer.defaults, run.setting),
+        seed=run.problem.seed,
         theta=theta,
-        scores=run.bench.scores(theta, classes=True),
+        scores=run.problem.scores(theta, classes=True),
         labels=labels,
         curve=run.curve,
         status=status,
@@ -314,16 +319,16 @@ def _ended(run: _Run, status: str) -> Trained:
         ledger=run.fed.ledger.as_dict(),
         seconds=run.seconds,
         privacy=run.privacy,
-        notes=[*([] if run.trainer.own else run.method.notes), *getattr(run.bench.each, "notes", ())],
+        notes=[*([] if run.trainer.user_defined else run.method.notes), *getattr(run.problem.objective, "notes", ())],
     )
 
 
-def _kept(bench: Bench, judge: Bench) -> Federated:
+def _kept(problem: TrainingProblem, judge: TrainingProblem) -> Federated:
     """Rows to train on without those that are held back to judge by, and the test rows as they were."""
-    return replace(judge.data, test=bench.data.test)
+    return replace(judge.data, test=problem.data.test)
 
 
-def saved_run(bench: Bench, name: str, folder: Path | None) -> dict[str, Any]:
+def saved_run(problem: TrainingProblem, name: str, folder: Path | None) -> dict[str, Any]:
     """The checkpoint in a folder, once it is sure that it is of this configuration; more rounds are allowed."""
     if folder is None:
         raise CoterieError("There is no folder to resume from: name one with --out, or run.checkpoint.")
@@ -331,12 +336,12 @@ def saved_run(bench: Bench, name: str, folder: Path | None) -> dict[str, Any]:
     kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
     if not isinstance(kept, dict) or "configuration" not in kept:
         raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run.")
-    before, now = kept["configuration"], bench.config.document(name)
+    before, now = kept["configuration"], problem.config.document(name)
     with fitting(f"The checkpoint in '{folder}'", "Begin again without it."):
         longer = before["run"]["rounds"] <= now["run"]["rounds"]
         if longer:
             before = before | {"run": before["run"] | {"rounds": now["run"]["rounds"]}}
-        data = {"fingerprint": bench.data.fingerprint, "seed": bench.seed}
+        data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}
         found = differences(before, now) or differences({"data": kept["data"]}, {"data": data})
     if found:
         more = "" if longer else " Rounds can only be made more."

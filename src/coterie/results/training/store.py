@@ -28,14 +28,14 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.federation import Ragged
 from coterie.methods.grouping.confidence import Adapted, adapt
-from coterie.methods.own_method import Permitted, digest
 from coterie.methods.training import trainer
+from coterie.methods.user_defined_method import Permitted, digest
 from coterie.results.plain import from_json, plain, unplain
 from coterie.results.store import Shelf
 from coterie.results.training import model
-from coterie.results.training.bench import Bench
 from coterie.results.training.config import Config
 from coterie.results.training.keys import SECTIONS, section
+from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import Trained
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     return rows
 
 
-def save(out: Path, bench: Bench, run: Trained) -> None:
+def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
     """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder.
 
     Raises
@@ -197,7 +197,7 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
     CoterieError
         If it cannot be written.
     """
-    out, shelf, data = files.local(out), Shelf(), bench.data
+    out, shelf, data = files.local(out), Shelf(), problem.data
     ragged = isinstance(run.theta, Ragged)
     arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
     arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
@@ -208,13 +208,13 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
     name = f"training-{digest[:16]}.safetensors"
     about = {key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "gone", "ledger", "seconds")}
     about |= {"privacy": run.privacy} if run.privacy else {}
-    about |= {"configuration": bench.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
+    about |= {"configuration": problem.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
         "format": FORMAT,
         "version": __version__,
         "arrays": {"file": name, "sha256": digest, **arrays},
-        "config": {key: plain(getattr(bench.config, key)) for key in _SECTIONS},
-        "code": _digests(bench.config),
+        "config": {key: plain(getattr(problem.config, key)) for key in _SECTIONS},
+        "code": _digests(problem.config),
         "method": run.method,
         "setting": plain(run.setting),
         "labels": list(data.labels),
@@ -229,7 +229,7 @@ def save(out: Path, bench: Bench, run: Trained) -> None:
             if _ARRAYS.fullmatch(old.name) and old.name != name:
                 old.unlink()
         write(out / "metrics.csv", [curve(run).to_csv(index=False).encode()])
-        write(out / "clients.csv", [by_client(bench, run).to_csv().encode()])
+        write(out / "clients.csv", [by_client(problem, run).to_csv().encode()])
     except OSError as e:
         raise CoterieError(f"The models cannot be written to '{out}': {e.strerror or e}.") from e
 
@@ -241,11 +241,11 @@ def curve(run: Trained) -> pd.DataFrame:
     return pd.DataFrame(run.curve)
 
 
-def by_client(bench: Bench, run: Trained) -> pd.DataFrame:
+def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
     """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
     import pandas as pd
 
-    data = bench.data
+    data = problem.data
     frame: dict[str, Any] = {
         "rows": data.train.stops - data.train.starts,
         "test_rows": data.test.stops - data.test.starts,
@@ -370,6 +370,6 @@ def _own_model(path: str) -> str:
 
 
 def _digests(config: Config) -> dict[str, str]:
-    """Of the code of a user's own that a configuration names: see :func:`coterie.methods.own_method.digest`."""
+    """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
     found = {p: digest(config.load(p, what)) for key, what in _OWN.items() if model.own(p := config.model[key] or "")}
-    return found | ({config.method: digest(trainer(config.method).made_of)} if ":" in config.method else {})
+    return found | ({config.method: digest(trainer(config.method).method_class)} if ":" in config.method else {})

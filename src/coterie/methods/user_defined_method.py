@@ -24,7 +24,7 @@ PARTS = {
 """What a method has."""
 
 
-def own(path: str, folder: Path | None = None) -> Trainer:
+def user_defined_method(path: str, folder: Path | None = None) -> Trainer:
     """A method of the user's own: a dataclass with what :data:`PARTS` says, whose fields are its hyper-parameters.
 
     The engine gives it a ``seed`` where it has such a field, and known groups where it says ``known_groups = True``.

@@ -18,7 +18,7 @@ from coterie.numerics.kernels import Ints
 State = Mapping[str, Any]
 
 
-class Own:
+class CheckedMethod:
     """A method with ``init``, ``run`` and ``models``.
 
     Parameters
@@ -35,7 +35,7 @@ class Own:
         self.path, self.inner, self.shape = path, inner, shape
 
     @contextmanager
-    def _said(self, name: str) -> Iterator[None]:
+    def _named_errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except CoterieError:
@@ -61,7 +61,7 @@ class Own:
 
     def init(self, fed: Federation) -> State:
         """The state before the first round."""
-        with self._said("init"):
+        with self._named_errors("init"):
             state = self._state(self.inner.init(fed), "init")
         if state["t"] != 0:
             raise CoterieError(f"The method '{self.path}' must give t = 0 in init, not {state['t']}.")
@@ -70,7 +70,7 @@ class Own:
     def run(self, fed: Federation, stops: Sequence[int], state: State) -> Iterator[State]:
         """The states after some rounds: one for each, unless something is wrong."""
         left = iter(stops)
-        with self._said("run"):
+        with self._named_errors("run"):
             for found in self.inner.run(fed, stops, state):
                 before, state, stop = state["t"], self._state(found, "run"), next(left, None)
                 going = state["status"] == "running"
@@ -90,7 +90,7 @@ class Own:
 
     def models(self, fed: Federation, state: State) -> Any:
         """Models of the clients (m, d), or of all of them (1, d)."""
-        with self._said("models"):
+        with self._named_errors("models"):
             theta = self.inner.models(fed, state)
             theta = theta if isinstance(theta, Ragged) else np.asarray(theta)
         m, d = self.shape
@@ -109,7 +109,7 @@ class Own:
             )
         return theta
 
-    def told(self, state: State) -> State:
+    def about_clients(self, state: State) -> State:
         """What a state says of clients, as far as names that methods here use are used alike in it.
 
         That is ``quarantined``, ``why`` and ``group``, whole numbers (m,), and ``gone``, which are clients.

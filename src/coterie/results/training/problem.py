@@ -22,7 +22,7 @@ from coterie.results.training.scores import Rule, Scores
 
 
 @dataclass(frozen=True)
-class Bench:
+class TrainingProblem:
     """Rows and objectives of one seed.
 
     Attributes
@@ -38,29 +38,29 @@ class Bench:
     data: Federated
 
     @classmethod
-    def of(cls, config: Config, seed: int) -> Bench:
+    def of(cls, config: Config, seed: int) -> TrainingProblem:
         """The rows of a seed."""
         return cls(config, seed, federated(config, seed))
 
-    def inside(self) -> Bench:
+    def inside(self) -> TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
-        return Bench(self.config, self.seed, self.data.inside(self.config.data["validation"], self.seed))
+        return TrainingProblem(self.config, self.seed, self.data.inside(self.config.data["validation"], self.seed))
 
     @cached_property
-    def each(self) -> Any:
+    def objective(self) -> Any:
         """The clients' objective."""
         return model.objective(self.config, self.data.train, self.data.classes, labels=self.data.labels)
 
     @cached_property
-    def together(self) -> Any:
+    def pooled(self) -> Any:
         """One client that holds all rows, the same ones in memory, but for those of clients whose rows are broken."""
-        each, part = self.each, self.data.train
-        good = np.flatnonzero(sound(each))
+        objective, part = self.objective, self.data.train
+        good = np.flatnonzero(sound(objective))
         if 0 < len(good) < len(self.data):
             rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
             part = Part(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
             return model.objective(self.config, part, self.data.classes)
-        return replace(each, starts=np.array([0]), stops=np.array([len(part.y)]))
+        return replace(objective, starts=np.array([0]), stops=np.array([len(part.y)]))
 
     @cached_property
     def held(self) -> Any:
@@ -86,11 +86,11 @@ class Bench:
             raise CoterieError(
                 f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
             )
-        if trainer.together:
-            return InProcess(self.together, seed=seed, threads=engine["threads"])
+        if trainer.pool_rows:
+            return InProcess(self.pooled, seed=seed, threads=engine["threads"])
         clusters = self.data.group if trainer.groups else None
-        fed = InProcess(self.each, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
-        if not self.config.private or trainer.fixed.get("personal") == EVERYTHING:
+        fed = InProcess(self.objective, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
+        if not self.config.private or trainer.fixed_options.get("personal") == EVERYTHING:
             return fed
         return Private(fed, **self.config.privacy, rounds=self.config.run["rounds"])
 
