@@ -21,7 +21,7 @@ from coterie.methods.grouping.restarts import by_restarts
 from coterie.methods.grouping.updates import by_updates
 from coterie.methods.ifca import IFCA
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.parts import first
+from coterie.objectives.parameters import initial_parameters
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_003.rivals import grid, over_rounds
@@ -83,7 +83,7 @@ class Images(Data):
     @property
     def start(self) -> Floats:
         """The first model (d,)."""
-        return first(self.objective, self.seed)
+        return initial_parameters(self.objective, self.seed)
 
 
 def rows(seed: int, clients: int = CLIENTS) -> tuple[Images, Images, Ints]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed import key, whole
-from coterie.objectives.steps import Draws
+from coterie.objectives.gradient_steps import Draws
 
 STEEPEST = 3.0 * np.sqrt(3.0) / 8.0
 BODY, HEAD = "body", "head"

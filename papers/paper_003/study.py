@@ -19,7 +19,7 @@ from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.families import family_named
 from coterie.numerics.kernels import Floats
-from coterie.objectives.constants import extremes, hessians
+from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.softmax import Softmax
@@ -71,7 +71,7 @@ class Data:
         """What no client's mean loss bends more than."""
         if isinstance(self.objective, GLM):
             d = self.clients.X.shape[1]
-            top = extremes(hessians(self.objective, np.zeros((len(self.clients), d)), most=True))[1]
+            top = extreme_eigenvalues(hessians(self.objective, np.zeros((len(self.clients), d)), most=True))[1]
             return float((top / np.maximum(sizes(self.objective), 1e-300)).max())
         return float(self.objective.smoothness().max())
 

@@ -9,8 +9,8 @@ from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.monitor import noise
 from coterie.numerics import keyed
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, walk
-from coterie.objectives.steps import Draws
 from papers import outcome
 from papers.outcome import Settings
 from papers.paper_000 import convergence, theory, variance

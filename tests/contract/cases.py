@@ -37,8 +37,8 @@ from coterie.methods.tree.variances import State as Search
 from coterie.methods.tree.variances import Variances
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
-from coterie.objectives.steps import Momentum
 from coterie.relations.clusters import Tree
 from coterie.relations.ties import Ties
 

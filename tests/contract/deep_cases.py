@@ -36,8 +36,8 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.weighted_averaging import WeightedAveraging
 from coterie.objectives.deep import Deep
-from coterie.objectives.parts import first
-from coterie.objectives.steps import Momentum
+from coterie.objectives.gradient_steps import Momentum
+from coterie.objectives.parameters import initial_parameters
 from coterie.relations.layout import Layout
 from tests.contract.baseline_cases import baseline
 from tests.contract.cases import Case, Problem, State, grouped, helped, own_ties, streamed, with_theta
@@ -93,7 +93,7 @@ AT_HOME = [
 
 @work
 def begins(site):
-    return {"w": np.tile(first(site.objective, 0), (len(site), 1))}
+    return {"w": np.tile(initial_parameters(site.objective, 0), (len(site), 1))}
 
 
 def start(fed: Any) -> np.ndarray:

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
-from coterie.objectives import parts
+from coterie.objectives import parameters
 from coterie.objectives.deep import Deep
-from coterie.objectives.steps import Draws
+from coterie.objectives.gradient_steps import Draws
 
 X = np.random.default_rng(0).normal(size=(10, 6))
 y = np.arange(10) % 3
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "loss without gradient": (lambda: deep(loss=lambda o, t: torch.zeros(len(t))), "The loss has no gradient"),
     "score means": (lambda: deep(score=lambda o, t: o.mean()), "The score must give"),
     "score fails": (lambda: deep(score=lambda o, t: o[:, 7]), "The score cannot compare outputs of shape"),
-    "uneven items": (lambda: Deep.of_clients(mlp, [Uneven()]).sound(), "of the same shapes"),
+    "uneven items": (lambda: Deep.of_clients(mlp, [Uneven()]).has_finite_gradient(), "of the same shapes"),
     "dtype": (lambda: deep(dtype="int8"), "dtype must be one of"),
     "buffers": (lambda: deep(buffers="mine"), "buffers must be one of"),
     "refused": (lambda: deep(normed, buffers="refused"), "1.running_mean"),
@@ -256,10 +256,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "items with text": (items(lambda i: (tensors[0][i], "cat")), "The targets of row 0 of client 0"),
     "items of two inputs": (items(lambda i: ((tensors[0][i], tensors[0][i]), 0)), "must be one tensor"),
     "items that fail": (
-        lambda: items(lambda i: fails() if i == 7 else (tensors[0][i], 0))().sound(),
+        lambda: items(lambda i: fails() if i == 7 else (tensors[0][i], 0))().has_finite_gradient(),
         "does not give row 7 of client 0: it raises KeyError: 'lost'",
     ),
-    "class of an item": (lambda: clients(TensorDataset(tensors[0], more))().sound(), "5 in row 7 of client 0"),
+    "class of an item": (
+        lambda: clients(TensorDataset(tensors[0], more))().has_finite_gradient(),
+        "5 in row 7 of client 0",
+    ),
     "class of a drawn item": (lambda: walked(clients(TensorDataset(tensors[0], more))()), "5 in row 7 of client 0"),
     "collate fails": (clients(DataLoader(TensorDataset(*tensors), collate_fn=fails)), "KeyError: 'lost'"),
     "a name": (clients("abc"), "must be a Dataset, a DataLoader or a pair"),
@@ -295,7 +298,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "models of text": (lambda: deep().predict("mlp"), "Models must be one row of 43 numbers"),
     "a start of text": (lambda: begun("mlp"), "The first model must be a row of numbers, not a str"),
     "a start of a module": (lambda: begun(mlp()), r"objective.flat\(module\) is that of a torch module"),
-    "pattern": (lambda: parts.where(deep(), ["conv*"]), "0.weight, 0.bias, 1.weight, 1.bias"),
+    "pattern": (lambda: parameters.parameter_mask(deep(), ["conv*"]), "0.weight, 0.bias, 1.weight, 1.bias"),
 }
 
 
@@ -323,7 +326,7 @@ def test_targets_of_a_dataset_may_be_numbers() -> None:
     data = [TensorDataset(torch.tensor(X[:5]), torch.tensor(X[:5, 0])), (X[5:], X[5:, 0])]
     beside = Deep.of_clients(lambda: nn.Linear(6, 1), data, loss="mse")
     theta = beside.start(0)
-    assert beside.sound().all()
+    assert beside.has_finite_gradient().all()
     np.testing.assert_allclose(
         beside.value(theta), deep(lambda: nn.Linear(6, 1), y=X[:, 0], loss="mse").value(theta), rtol=1e-6
     )

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from coterie.errors import CoterieError
 from coterie.numerics import keyed
 from coterie.objectives.deep import Deep
-from coterie.objectives.steps import Draws, Sampled
+from coterie.objectives.gradient_steps import Draws, Sampled
 from tests.deep.twin import flat, load, rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])
@@ -252,7 +252,7 @@ def test_datasets_loaders_and_arrays_are_the_same_clients() -> None:
             objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True), expected, rtol=1e-10, atol=1e-12
         )
         np.testing.assert_allclose(objective.value(theta), arrays.value(theta), rtol=1e-10)
-        assert objective.sound().all()
+        assert objective.has_finite_gradient().all()
 
 
 def test_first_models_are_a_function_of_the_seed() -> None:
@@ -369,4 +369,4 @@ def test_broken_rows_are_known() -> None:
     X, y = data(6)
     X[STARTS[2] + 3, 1] = np.nan
     objective = Deep.of(mlp, X, y, STARTS, STOPS)
-    np.testing.assert_array_equal(objective.sound(), np.arange(M) != 2)
+    np.testing.assert_array_equal(objective.has_finite_gradient(), np.arange(M) != 2)

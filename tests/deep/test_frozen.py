@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS
 from coterie.objectives.deep import Deep
-from coterie.objectives.steps import Draws
+from coterie.objectives.gradient_steps import Draws
 
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(24, 5)).astype(np.float32), np.arange(24) % 3

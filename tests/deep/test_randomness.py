@@ -18,7 +18,7 @@ from coterie.engines import InProcess, checkpoint
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.generators import held
-from coterie.objectives.steps import Draws
+from coterie.objectives.gradient_steps import Draws
 
 M, N = 5, 8
 RNG = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from coterie.methods.clustered_l2gd.constants import send_constants
 from coterie.methods.grouping.updates import halved
 from coterie.methods.network.spaces.data import embed, radii
 from coterie.methods.tree.setup import describe
-from coterie.objectives.clipped_rows import clipped_gradients
+from coterie.objectives.clipped_gradients import clipped_gradients
 from tests.deployment import hostile
 from tests.deployment.sites import say
 

@@ -11,8 +11,8 @@ from coterie.methods.clustered_l2gd import coins, coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import Majority, ring
 from coterie.numerics import keyed
+from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
-from coterie.objectives.steps import Momentum
 from tests.methods.rounds import gradient, table, theta_of, ties_of
 from tests.reference.al2sgd_loop import async_al2sgd
 

@@ -14,7 +14,15 @@ from coterie.methods.clustered_l2gd.constants import client_constants
 from coterie.methods.clustered_l2gd.optimality_gap import gradients_at_optimum
 from coterie.methods.given_strengths import given
 from coterie.numerics.kernels import full
-from coterie.objectives.constants import BLOCK, SAFETY, constants, extremes, hessians, squares, times
+from coterie.objectives.constants import (
+    BLOCK,
+    SAFETY,
+    constants,
+    extreme_eigenvalues,
+    hessians,
+    packed_product,
+    squared_gradients,
+)
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.ties import Ties
@@ -112,18 +120,18 @@ def test_blocks_of_matrices() -> None:
     rng = np.random.default_rng(4)
     X = rng.normal(size=(BLOCK + 7, 3, 2))
     A = np.einsum("mni,mnj->mij", X, X)
-    low, high = extremes(np.stack([A[:, 0, 0], A[:, 1, 0], A[:, 1, 1]], axis=1))
+    low, high = extreme_eigenvalues(np.stack([A[:, 0, 0], A[:, 1, 0], A[:, 1, 1]], axis=1))
     np.testing.assert_allclose(np.stack([low, high], axis=1), np.linalg.eigvalsh(A), rtol=1e-9)
     x = rng.normal(size=(len(A), 2))
     packed = np.stack([A[:, 0, 0], A[:, 1, 0], A[:, 1, 1]], axis=1)
-    np.testing.assert_allclose(times(packed, x), np.einsum("mij,mj->mi", A, x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(packed_product(packed, x), np.einsum("mij,mj->mi", A, x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_squares_row_by_row(family) -> None:
     glm, _ = table(family)
     theta = np.random.default_rng(5).normal(size=(len(glm), glm.p)) * 0.5
-    whole, rows = squares(glm, theta)
+    whole, rows = squared_gradients(glm, theta)
     np.testing.assert_allclose(whole, np.sum(gradient(glm)(theta, 0) ** 2, axis=1), rtol=1e-10)
     for i in range(len(glm)):
         one = GLM(
@@ -141,7 +149,7 @@ def test_quadratics_and_objectives_that_are_not_known() -> None:
     np.testing.assert_allclose(np.stack([c.mu, c.L, c.L_row]), values[:, [0, 2, 2]].T, rtol=1e-9)
     assert not c.local
     x = rng.normal(size=(5, 3))
-    np.testing.assert_allclose(squares(q, x), np.tile(np.sum(q.gradient(x) ** 2, axis=1), (2, 1)))
+    np.testing.assert_allclose(squared_gradients(q, x), np.tile(np.sum(q.gradient(x) ** 2, axis=1), (2, 1)))
     some = InProcess(q, np.array([0, 0, 1, 1, 1]))
     ties = Ties.of(some.clients.clusters, 2, 1.0, 2.0, None)
     assert mu_F(some, ties) == pytest.approx(dense(q.A, ties)[0], rel=2e-6)

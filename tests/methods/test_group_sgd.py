@@ -9,11 +9,11 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.monitor import group_bound, growth, shared_bound
 from coterie.numerics import keyed
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
-from coterie.objectives.steps import Draws
 from coterie.relations.group_layout import GroupLayout
 from tests.reference import group_sgd_twin as twin
 

@@ -24,8 +24,8 @@ from coterie.methods.grouping.merging import by_merging
 from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
 from coterie.methods.grouping.updates import alike, by_updates, silhouette, sketch
 from coterie.methods.ifca import IFCA
-from coterie.objectives.beside import Beside, halves, hold_out
 from coterie.objectives.glm import GLM
+from coterie.objectives.holdout import HeldOut, halves, hold_out
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
 
@@ -82,7 +82,7 @@ def test_few_rows_are_kept_back_with_care():
     with pytest.raises(CoterieError, match="between 0 and 1, not 1"):
         hold_out(softmax, X, y, [0], [5], 1.0)
     with pytest.raises(CoterieError, match="the same clients"):
-        Beside(both.train, both.held.take(np.arange(2)))
+        HeldOut(both.train, both.held.take(np.arange(2)))
 
 
 def test_methods_see_the_rows_to_train_on_alone():

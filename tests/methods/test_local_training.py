@@ -16,9 +16,9 @@ from coterie.methods.l2gd import L2GD
 from coterie.methods.local_training.participation import BROKEN, FAR, GOOD, participants
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics import keyed
+from coterie.objectives.gradient_steps import Draws, descend
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
-from coterie.objectives.steps import Draws, descend
 
 M = 8
 METHODS = [

@@ -16,7 +16,7 @@ from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coins import communications, draw, expected_communications, previous
 from coterie.methods.clustered_l2gd.coordinator import Coordinated, Majority, ring
 from coterie.methods.estimates import GroupedProblem
-from coterie.objectives.steps import Momentum
+from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Tree
 from coterie.relations.ties import Ties
 from tests.methods.rounds import SIZES, table, theta_of

@@ -12,7 +12,7 @@ from coterie.engines.loopback import Faults, Loopback
 from coterie.methods import given_strengths
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strength_path import path
-from coterie.objectives.held_out import HeldOut
+from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import objective
 from papers.simulate import donor_response
@@ -32,7 +32,7 @@ def halves(t):
 
 
 def federation(train, held, family, **options):
-    rows = HeldOut.of(objective(train, family), objective(held, family))
+    rows = HeldOut(objective(train, family), objective(held, family))
     return InProcess(rows, train.clusters, ids=train.ids, **options)
 
 
@@ -156,7 +156,7 @@ def test_blocks_and_threads_do_not_change_it(donors):
 @pytest.mark.parametrize("sites", [1, 3])
 def test_sites_that_speak_through_bytes_that_get_lost(donors, sites):
     train, held, problem = donors
-    rows = HeldOut.of(objective(train, "binomial"), objective(held, "binomial"))
+    rows = HeldOut(objective(train, "binomial"), objective(held, "binomial"))
     far = Loopback(rows, train.clusters, ids=train.ids, sites=sites, faults=Faults(reply=0.2, seed=3))
     near = federation(train, held, "binomial")
     runs = [[p.held_out() for p in path(fed, problem, [0.5, 1.0], [0.1, 1.0])] for fed in (near, far)]

@@ -12,9 +12,9 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import expand, path, sizes, walk
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
-from coterie.objectives.steps import Draws
 
 COUNTS = (0, 1, 4, 7, 2)
 FAMILIES = ["gaussian", "binomial", "poisson"]

@@ -8,10 +8,10 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
 from coterie.objectives.mean_loss import expand, gradient, path, sizes, walk
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
-from coterie.objectives.steps import Draws, Momentum, descend, full_gradient, katyusha
 
 COUNTS = (0, 1, 4, 7, 2)
 K, P = 3, 4

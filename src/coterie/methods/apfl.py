@@ -16,7 +16,7 @@ from coterie.methods.local_training.client_work import Reply, epoch_steps, finit
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.parts import where
+from coterie.objectives.parameters import parameter_mask
 
 
 def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
@@ -33,7 +33,7 @@ def update(
     steps, x = epoch_steps(site, E, B), np.array(received(site, w, transport))
     before = np.array(site.state.get("v", x))  # of its own: x moves below
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
-    moves, turn = ~where(site.objective), np.zeros(len(site))
+    moves, turn = ~parameter_mask(site.objective), np.zeros(len(site))
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
         here, one, done = site.take(on), np.ones(len(on), dtype=np.int64), t * steps[on] + s

@@ -20,7 +20,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
-from coterie.objectives.steps import Draws, Momentum, full_gradient, katyusha
+from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
 from coterie.relations.ties import Ties
 
 

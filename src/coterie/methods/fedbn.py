@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.methods.fedper import FedPer
-from coterie.objectives.parts import NORMALISATION
+from coterie.objectives.parameters import NORMALISATION
 
 
 @dataclass(frozen=True, kw_only=True)

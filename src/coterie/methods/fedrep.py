@@ -15,13 +15,13 @@ from coterie.methods.local_training.client_work import Reply, epoch_steps, finit
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.parts import where
+from coterie.objectives.parameters import parameter_mask
 
 
 @work
 def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
     """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
-    head, statistics = personal_mask(site, transport), where(site.objective)
+    head, statistics = personal_mask(site, transport), parameter_mask(site.objective)
     theta = received(site, w, transport)
     for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
         steps = epoch_steps(site, passes, B)

@@ -19,10 +19,10 @@ from coterie.methods.local_training.participation import GOOD
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import kinds
-from coterie.objectives.parts import precision
-from coterie.objectives.steps import Draws
+from coterie.objectives.parameters import precision
 
 
 @work

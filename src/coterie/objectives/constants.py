@@ -1,7 +1,7 @@
-"""What theory needs to know of every client's loss: smoothness, strong convexity, and the noise of drawing rows.
+"""What theory needs to know of every client's loss: smoothness, strong convexity, and how its rows' gradients scatter.
 
-``f_i`` is the sum over a client's rows, times their weights. Its curvature is ``X' diag(w v) X`` with v = 1 for a
-Gaussian outcome and v <= 1/4 for a binomial one.
+``f_i`` is the sum over a client's rows, times their weights. Its curvature is ``X' diag(w v) X``, where v is
+at most the family's ``curvature_bound``: 1 for a Gaussian outcome and 1/4 for a binomial one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, full, kernel, pack, reading
-from coterie.objectives.glm import GLM, Data, point
+from coterie.objectives.glm import GLM, Data, row_derivatives
 from coterie.objectives.quadratic import Quadratic
 
 SAFETY = 2.0
@@ -52,7 +52,7 @@ class Constants:
 
 
 @reading
-def _weighed(
+def _curvatures(
     data: Data,
     theta: Floats,
     most: bool,
@@ -73,11 +73,11 @@ def _weighed(
             for j in range(p):
                 eta += X[r, j] * theta[i, j]
                 square += X[r, j] * X[r, j]
-            v = point(family, eta, y[r])[2]
+            v = row_derivatives(family, eta, y[r])[2]
             if most and bound < np.inf:
                 v = bound
             elif most:
-                v = SAFETY * max(y[r] if counts else v, point(family, offset[r], y[r])[2])
+                v = SAFETY * max(y[r] if counts else v, row_derivatives(family, offset[r], y[r])[2])
             v *= weights[r]
             largest[i] = max(largest[i], v * square)
             at = 0
@@ -91,7 +91,7 @@ def _weighed(
 
 
 @reading
-def _squares(
+def _squared_gradients(
     data: Data,
     theta: Floats,
 ) -> tuple[Floats, Floats]:
@@ -106,7 +106,7 @@ def _squares(
             for j in range(p):
                 eta += X[r, j] * theta[i, j]
                 square += X[r, j] * X[r, j]
-            s = weights[r] * point(family, eta, y[r])[1]
+            s = weights[r] * row_derivatives(family, eta, y[r])[1]
             rows[i] += s * s * square
             for j in range(p):
                 g[j] -= s * X[r, j]
@@ -116,7 +116,7 @@ def _squares(
 
 
 @kernel
-def times(A: Floats, x: Floats) -> Floats:
+def packed_product(A: Floats, x: Floats) -> Floats:
     """Products (m, p) of packed symmetric matrices (m, P) and vectors (m, p)."""
     out = np.zeros(x.shape)
     for i in range(x.shape[0]):
@@ -147,15 +147,15 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
         For an objective whose smoothness is not known, and where curvatures overflow.
     """
     if isinstance(objective, Quadratic):
-        low, high = extremes(pack(objective.hessian()))
+        low, high = extreme_eigenvalues(pack(objective.hessian()))
         return Constants(high, high, low, np.ones(len(objective), dtype=np.int64))
     if not isinstance(objective, GLM):
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
-    A, largest = _weighed(objective.compiled, at, True, theta is None, objective.family.curvature_bound)
+    A, largest = _curvatures(objective.compiled, at, True, theta is None, objective.family.curvature_bound)
     if not (np.isfinite(A).all() and np.isfinite(largest).all()):
         raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
-    low, high = extremes(A)
+    low, high = extreme_eigenvalues(A)
     exact = objective.family.is_quadratic & (objective.counts >= objective.p)
     local = not np.isfinite(objective.family.curvature_bound)
     return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, local)
@@ -170,13 +170,15 @@ def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
         return pack(objective.hessian())
     if not isinstance(objective, GLM):
         raise CoterieError(f"{type(objective).__name__} has no Hessians: give mu.")
-    return _weighed(objective.compiled, np.ascontiguousarray(theta), most, False, objective.family.curvature_bound)[0]
+    return _curvatures(objective.compiled, np.ascontiguousarray(theta), most, False, objective.family.curvature_bound)[
+        0
+    ]
 
 
-def squares(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
+def squared_gradients(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
     """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one."""
     if isinstance(objective, GLM):
-        return _squares(objective.compiled, np.ascontiguousarray(theta))
+        return _squared_gradients(objective.compiled, np.ascontiguousarray(theta))
     whole = np.sum(np.asarray(objective.gradient(theta)) ** 2, axis=1)
     return whole, whole
 
@@ -186,7 +188,7 @@ def rounding(values: Floats) -> Floats:
     return np.asarray(16.0 * values.shape[-1] * np.finfo(np.float64).eps * values[..., -1:], dtype=np.float64)
 
 
-def extremes(A: Floats) -> tuple[Floats, Floats]:
+def extreme_eigenvalues(A: Floats) -> tuple[Floats, Floats]:
     """Smallest and largest eigenvalues (m,) of packed positive semi-definite matrices (m, P); rounding counts as 0."""
     low, high = np.empty(len(A)), np.empty(len(A))
     for at in range(0, len(A), BLOCK):
@@ -194,3 +196,99 @@ def extremes(A: Floats) -> tuple[Floats, Floats]:
         low[at : at + BLOCK] = np.where(values[:, 0] > rounding(values)[:, 0], values[:, 0], 0.0)
         high[at : at + BLOCK] = np.maximum(values[:, -1], 0.0)
     return low, high
+
+
+@kernel
+def _expand(
+    data: Data,
+    unit: Floats,
+    theta: Floats,
+) -> tuple[Floats, Floats]:
+    family, X, y, offset, weights, starts, stops = data
+    m, p = theta.shape
+    A, b = np.zeros((m, p * (p + 1) // 2)), np.zeros((m, p))
+    x = np.empty(p)
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            at, eta = 0.0, offset[r]
+            for j in range(p):
+                x[j] = X[r, j] * unit[j]
+                at += x[j] * theta[i, j]
+            _, score, curvature, _ = row_derivatives(family, eta + at, y[r])
+            score = weights[r] * (score + curvature * at)
+            curvature *= weights[r]
+            c = 0
+            for j in range(p):
+                b[i, j] += score * x[j]
+                t = curvature * x[j]
+                for k in range(j + 1):
+                    A[i, c] += t * x[k]
+                    c += 1
+    return A, b
+
+
+def expand_glm(glm: GLM, unit: Floats, theta: Floats) -> tuple[Floats, Floats]:
+    """The losses to second order around theta (m, p): ``theta' A theta / 2 - b' theta``.
+
+    Columns and parameters are in units of ``unit`` (p,). Returns A (m, P), packed, and b (m, p): ``score + A theta``.
+    """
+    return _expand(glm.compiled, unit, theta)
+
+
+@kernel
+def _scatter(data: Data, theta: Floats, g: Floats, A: Floats, rows: Ints, w: Floats, w2: Floats) -> None:
+    family, X, y, offset, weights, starts, stops = data
+    m, d = theta.shape
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            eta = offset[r]
+            for j in range(d):
+                eta += X[r, j] * theta[i, j]
+            s = -weights[r] * row_derivatives(family, eta, y[r])[1]
+            rows[i] += weights[r] > 0.0
+            w[i] += weights[r]
+            w2[i] += weights[r] * weights[r]
+            for j in range(d):
+                g[i, j] += s * X[r, j]
+        if not w[i] > 0.0:
+            continue
+        for j in range(d):
+            g[i, j] /= w[i]
+        for r in range(starts[i], stops[i]):
+            eta = offset[r]
+            for j in range(d):
+                eta += X[r, j] * theta[i, j]
+            s = -weights[r] * row_derivatives(family, eta, y[r])[1]
+            at = 0
+            for j in range(d):
+                t = s * X[r, j] - weights[r] * g[i, j]
+                for k in range(j + 1):
+                    A[i, at] += t * (s * X[r, k] - weights[r] * g[i, k])
+                    at += 1
+
+
+def gradient_scatter(objective: GLM, theta: Floats) -> tuple[Floats, Floats, Ints, Floats, Floats]:
+    """Gradients of mean losses, and how their rows' gradients scatter.
+
+    Parameters
+    ----------
+    objective : GLM
+        Of m clients.
+    theta : (m, d)
+
+    Returns
+    -------
+    g : (m, d)
+        Mean gradients; zero where there are no rows.
+    A : (m, P)
+        Packed ``sum_r w_r^2 (g_r - g) (g_r - g)'``, with g_r the gradient of a row's loss and w_r its weight.
+    rows : (m,) int64
+        Rows that weigh.
+    w, w2 : (m,)
+        Sums of weights and of their squares.
+    """
+    m, d = theta.shape
+    g, A = np.zeros((m, d)), np.zeros((m, d * (d + 1) // 2))
+    rows, w, w2 = np.zeros(m, dtype=np.int64), np.zeros(m), np.zeros(m)
+    _scatter(objective.compiled, np.ascontiguousarray(theta), g, A, rows, w, w2)
+    return g, A, rows, w, w2

@@ -17,7 +17,7 @@ Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
 """A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
 
-point = kernel(derivatives)
+row_derivatives = kernel(derivatives)
 _constant = kernel(constant)
 
 
@@ -88,7 +88,7 @@ def _derivatives(
         for j in range(p):
             x[j] = X[r, j] * unit[j]
             eta += x[j] * theta[j]
-        f, s, v, _ = point(family, eta, y[r])
+        f, s, v, _ = row_derivatives(family, eta, y[r])
         wt = weights[r]
         loss += wt * f
         s *= wt
@@ -112,7 +112,7 @@ def _loss(
         eta = offset[r]
         for j in range(X.shape[1]):
             eta += X[r, j] * unit[j] * theta[j]
-        loss += weights[r] * point(family, eta, y[r])[0]
+        loss += weights[r] * row_derivatives(family, eta, y[r])[0]
     return loss
 
 
@@ -245,7 +245,7 @@ def _third(
                     at += 1
                 h += S[i, at] * x[j] * x[j]
                 at += 1
-            t = weights[r] * point(family, eta, y[r])[3] * h
+            t = weights[r] * row_derivatives(family, eta, y[r])[3] * h
             for j in range(p):
                 a[i, j] += t * x[j]
     return a

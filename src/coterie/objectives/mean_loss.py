@@ -11,8 +11,8 @@ from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
+from coterie.objectives.gradient_steps import Draws, Sampled, add_row, advance, changes, full_gradient
 from coterie.objectives.quadratic import NoisyQuadratic
-from coterie.objectives.steps import Draws, Sampled, add_row, advance, changes, full_gradient
 
 
 @kernel

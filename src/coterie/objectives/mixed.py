@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives import mean_loss, parts
-from coterie.objectives.steps import Draws
+from coterie.objectives import mean_loss, parameters
+from coterie.objectives.gradient_steps import Draws
 
 
 class Mixed:
@@ -129,7 +129,7 @@ class Mixed:
     @property
     def names(self) -> dict[str, int]:
         """Layers and their sizes, where all kinds have the same; a CoterieError where they differ."""
-        found = [parts.names(part) for _, part in self.kinds()]
+        found = [parameters.layer_sizes(part) for _, part in self.kinds()]
         for other in found[1:]:
             if list(other.items()) != list(found[0].items()):
                 raise CoterieError(
@@ -145,22 +145,22 @@ class Mixed:
     @property
     def normalising(self) -> tuple[str, ...]:
         """Names of layers that normalise."""
-        return tuple(dict.fromkeys(name for _, part in self.kinds() for name in parts.normalising(part)))
+        return tuple(dict.fromkeys(name for _, part in self.kinds() for name in parameters.normalising(part)))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the parameters: that of the most precise kind."""
-        return np.result_type(*[np.dtype(parts.precision(part)) for _, part in self.kinds()], np.float32)
+        return np.result_type(*[np.dtype(parameters.precision(part)) for _, part in self.kinds()], np.float32)
 
     def start(self, seed: int) -> Floats:
         """The first model (d,), where all kinds have the same layers: that of the first kind."""
         if not self.names:
             return np.zeros(0)
-        return parts.first(next(self.kinds())[1], seed)
+        return parameters.initial_parameters(next(self.kinds())[1], seed)
 
-    def sound(self) -> npt.NDArray[np.bool_]:
+    def has_finite_gradient(self) -> npt.NDArray[np.bool_]:
         """Whether every client's data give a gradient (m,)."""
-        return np.asarray(self._gathered([parts.sound(part) for _, part in self.kinds()], np.bool_))
+        return np.asarray(self._gathered([parameters.has_finite_gradient(part) for _, part in self.kinds()], np.bool_))
 
     def _gathered(self, found: Sequence[Any], dtype: Any = None) -> npt.NDArray[Any]:
         """What kinds gave, each client's row at its place."""

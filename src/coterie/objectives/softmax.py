@@ -15,10 +15,10 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed import key, whole
-from coterie.objectives.constants import BLOCK, extremes
+from coterie.objectives.constants import BLOCK, extreme_eigenvalues
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Draws, advance, changes
 from coterie.objectives.mean_loss import totals
-from coterie.objectives.steps import Draws, advance, changes
 
 Data = tuple[Floats, Ints, Floats, Ints, Ints, int, float]
 """X, y, weights, starts, stops, number of classes, ridge: what kernels take first."""
@@ -307,5 +307,5 @@ class Softmax:
         for at in range(0, len(self), BLOCK):
             some = slice(at, at + BLOCK)
             rows = GLM(self.X, none, none, self.weights, self.starts[some], self.stops[some])
-            out[some] = extremes(rows.gram(one)[0])[1]
+            out[some] = extreme_eigenvalues(rows.gram(one)[0])[1]
         return np.where(size > 0.0, 0.5 * out / np.where(size > 0.0, size, 1.0) + self.ridge, 0.0)

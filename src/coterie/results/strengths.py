@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strength_path import path
 from coterie.numerics.kernels import Floats
-from coterie.objectives.held_out import HeldOut
+from coterie.objectives.holdout import HeldOut
 from coterie.results.compare import ROWS_PER_BLOCK, Splits
 from coterie.results.metrics import objective
 
@@ -224,7 +224,7 @@ def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
     weight = 0.0
     for mask in splits.masks(clients):
         train, held = clients.split(mask)
-        rows = HeldOut.of(objective(train, problem.family), objective(held, problem.family))
+        rows = HeldOut(objective(train, problem.family), objective(held, problem.family))
         block = int(np.clip(len(clients) * 4 * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block)
         for point in path(fed, problem, grid["gamma"], lams, alphas):

@@ -12,8 +12,8 @@ from coterie.federation import Federation, Site, Work, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.objectives.glm import GLM, Data
-from coterie.objectives.spectrum import leap, leap_one, ranks, spectrum
-from coterie.objectives.steps import Draws, descend, descend_one
+from coterie.objectives.gradient_steps import Draws, descend, descend_one
+from coterie.objectives.quadratic import closed_form_steps, closed_form_steps_one, eigenbasis, quadratic_ranks
 
 Reply = dict[str, Any]
 State = dict[str, Any]
@@ -25,7 +25,7 @@ SNAPSHOT = "before the stretch"
 def describe_clients(site: Site) -> Reply:
     """Each client's number of parameters, the rank of its quadratic (0: no closed form), and whether it is a GLM."""
     m, objective = len(site), site.objective
-    rank, rows = ranks(objective), isinstance(objective, GLM)
+    rank, rows = quadratic_ranks(objective), isinstance(objective, GLM)
     return {"dim": np.full(m, objective.dim), "rank": rank, "rows": np.full(m, rows)}
 
 
@@ -34,7 +34,7 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
     """theta_i = w (d,), zero by default; where steps are to be taken in closed form, the client's eigenbasis."""
     site.state["theta"], site.state["gamma"] = np.full((len(site), site.objective.dim), w), gamma
     if rank:
-        for name, value in spectrum(site.objective, rank).items():
+        for name, value in eigenbasis(site.objective, rank).items():
             site.state[name] = value
     return {}
 
@@ -42,7 +42,7 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
 def local_steps(site: Site, theta: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Floats:
     """Line 15 of Algorithm 1 from theta (m, d), ``steps`` (m,) times by ``step`` (m,): the parameters after it."""
     if "values" in site.state:
-        return leap(theta, site.state["values"], site.state["vectors"], site.state["goal"], step, steps)
+        return closed_form_steps(theta, site.state["values"], site.state["vectors"], site.state["goal"], step, steps)
     draws = Draws(keyed.starts(site.seed, "rows", site.ids), first, batch)
     return descend(site.objective, theta, step, steps, draws)
 
@@ -71,7 +71,7 @@ def compiled_steps(
         return
     if values.shape[0] > 0:
         for i in range(lo, hi):
-            leap_one(theta[i], values[i], vectors[i], goal[i], step, last - first, scratch)
+            closed_form_steps_one(theta[i], values[i], vectors[i], goal[i], step, last - first, scratch)
         return
     family, X, y, offset, weights, starts, stops = data
     g = scratch[: theta.shape[1]]

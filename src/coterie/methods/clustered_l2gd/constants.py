@@ -14,7 +14,7 @@ import numpy as np
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, full, pack
-from coterie.objectives.constants import Constants, constants, hessians, rounding, times
+from coterie.objectives.constants import Constants, constants, hessians, packed_product, rounding
 from coterie.relations.ties import Ties
 
 Reply = dict[str, Any]
@@ -109,14 +109,14 @@ def lanczos_up(site: Site, a: float, b: float) -> Reply:
     """Lanczos: ``r = u - a v - b v_before``, its square, and what the tree above is solved with."""
     r = site.state["mu u"] - a * site.state["mu v"] - b * site.state["mu before"]
     site.state["mu r"], gamma = r, site.state["mu gamma"][:, None]
-    return {"square": np.sum(r * r, axis=1), "b": gamma * times(site.state["mu M"], r)}
+    return {"square": np.sum(r * r, axis=1), "b": gamma * packed_product(site.state["mu M"], r)}
 
 
 @work
 def lanczos_down(site: Site, w: Floats, norm: float) -> Reply:
     """Lanczos: ``v = r / |r|`` and ``u = H^-1 v``; their product."""
     v, gamma = site.state["mu r"] / norm, site.state["mu gamma"][:, None]
-    u = times(site.state["mu M"], v + gamma * w[site.clusters])
+    u = packed_product(site.state["mu M"], v + gamma * w[site.clusters])
     site.state["mu before"], site.state["mu v"], site.state["mu u"] = site.state["mu v"], v, u
     return {"a": np.sum(u * v, axis=1)}
 

@@ -36,7 +36,7 @@ from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.at_home import reveal
 from coterie.methods.tree.learned_strengths import learn
 from coterie.numerics.kernels import Floats
-from coterie.objectives.steps import Momentum
+from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.ties import Ties
 
 MOST = 100_000

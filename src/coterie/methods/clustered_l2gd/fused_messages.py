@@ -21,7 +21,7 @@ from coterie.federation import Clusters, Federation, PerCluster, Site, Work, wor
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
 from coterie.methods.clustered_l2gd.coordinator import NetworkAverage
 from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
-from coterie.objectives.steps import Momentum
+from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.ties import Ties
 
 

@@ -19,7 +19,7 @@ from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.given_strengths import given
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats
-from coterie.objectives.constants import squares
+from coterie.objectives.constants import squared_gradients
 from coterie.relations.ties import Ties
 
 Reply = dict[str, Any]
@@ -100,7 +100,7 @@ def send_weighted(site: Site, gamma: Floats, at: str) -> Reply:
 def send_squares(site: Site, gamma: Floats, at: str, own: Floats, network: Floats) -> Reply:
     """Squares of the three gradients, of rows' gradients, and of the parameters."""
     theta = site.state[at]
-    loss, rows = squares(site.objective, theta)
+    loss, rows = squared_gradients(site.objective, theta)
     phi = gamma**2 * np.sum((theta - network) ** 2, axis=1)
     psi = gamma**2 * np.sum((theta - own[site.clusters]) ** 2, axis=1)
     return {"phi": phi, "psi": psi, "loss": loss, "rows": rows, "start": np.sum(theta**2, axis=1)}

@@ -19,11 +19,10 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.objectives.constants import hessians
+from coterie.objectives.constants import gradient_scatter, hessians
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import full_gradient
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.row_noise import deviations
-from coterie.objectives.steps import full_gradient
 
 PASSES = 12
 """How often clients are asked at most, each time nearer to their optima; three or four times are the rule."""
@@ -43,7 +42,7 @@ def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
     """
     if not isinstance(site.objective, GLM):
         raise CoterieError("Collaborators are chosen by the gradients of rows: name them where a loss has none.")
-    g, A, rows, w, w2 = deviations(site.objective, theta)
+    g, A, rows, w, w2 = gradient_scatter(site.objective, theta)
     site.count(len(site))
     spare, nothing = np.maximum(rows - 1, 0), np.zeros(len(site))
     per = np.divide(rows, spare * w2, out=nothing.copy(), where=(spare > 0) & (w2 > 0.0))
@@ -62,7 +61,7 @@ def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
 @work
 def together(site: Site, theta: Floats) -> dict[str, Any]:
     """Covariances of rows' gradients, to be added up over clients."""
-    _, A, rows, _, w2 = deviations(site.objective, theta)
+    _, A, rows, _, w2 = gradient_scatter(site.objective, theta)
     return {"A": A * np.divide(rows, w2, out=np.zeros(len(site)), where=w2 > 0.0)[:, None]}
 
 

@@ -18,10 +18,10 @@ from coterie.methods.collaboration.wga_theory import over
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full
+from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Draws, full_gradient
 from coterie.objectives.mean_loss import gradient
-from coterie.objectives.row_noise import deviations
-from coterie.objectives.steps import Draws, full_gradient
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _rows(objective: Any, theta: Floats, R: Floats) -> tuple[Floats, Floats, dic
     if not isinstance(objective, GLM):
         none = {"v": nothing, "s": nothing, "s_se": nothing}
         return full_gradient(objective, theta) @ R, np.zeros((m, d, d)), none
-    g, A, rows, w, w2 = deviations(objective, theta)
+    g, A, rows, w, w2 = gradient_scatter(objective, theta)
     spare = np.maximum(rows - 1, 0)
     known = (spare > 0) & (w2 > 0.0)
     C = R.T @ full(A) @ R

@@ -20,8 +20,8 @@ from coterie.methods.collaboration.collaborators import Collaborators, need_colu
 from coterie.methods.collaboration.metric import Metric
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
-from coterie.objectives.steps import Draws
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.glm import GLM
-from coterie.objectives.parts import where
+from coterie.objectives.parameters import parameter_mask
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
     w : (k, d)
         A model for each group.
     held : bool, default True
-        Whether to judge by rows that clients keep back (see ``objectives.beside.hold_out``). Without them the rows at
+        Whether to judge by rows that clients keep back (see ``objectives.holdout.hold_out``). Without them the rows at
         hand are used, which is right for clients that no model was trained on; others' own group looks too good.
 
     Returns
@@ -171,7 +171,7 @@ class Adapted:
 @work
 def short(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
     """Some steps from w (m, d) on a client's own rows, of the personal parameters alone."""
-    on = where(site.objective, personal).astype(np.float64) if personal else None
+    on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
     many = np.full(len(site), steps, dtype=np.int64)
     theta = train(site, w, eta, many, np.zeros_like(many), B, "adaptation rows", on=on)
     return {"theta": np.where(finite(theta)[:, None], theta, w)}

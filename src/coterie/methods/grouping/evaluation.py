@@ -84,7 +84,7 @@ def least(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
 def own(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
     """The loss of each client's model theta (m, d) on the rows kept back or those to train on, times their weight."""
     if held and not hasattr(site.objective, "held"):
-        raise CoterieError("No rows were kept back to judge by: make the objective with objectives.beside.hold_out.")
+        raise CoterieError("No rows were kept back to judge by: make the objective with objectives.holdout.hold_out.")
     objective = site.objective.held if held else site.objective
     return _weighed(site, objective, value(objective, theta))
 
@@ -123,7 +123,7 @@ def by_held_out(
     Parameters
     ----------
     fed : Federation
-        Its objective keeps rows back: see ``objectives.beside.hold_out``.
+        Its objective keeps rows back: see ``objectives.holdout.hold_out``.
     partitions : dict
         Labels (m,) by the number of groups, such as ``about["partitions"]`` of :func:`by_updates`. Clients in no group
         (-1) train in group 0, and are left out of the losses.

@@ -111,7 +111,7 @@ def number_by_held_out(
     Parameters
     ----------
     fed : Federation
-        Its objective keeps rows back: see ``objectives.beside.hold_out``.
+        Its objective keeps rows back: see ``objectives.holdout.hold_out``.
     methods : iterable of IFCA
         One for each number of groups; one group is tried too, by the first of them.
     w, rounds, restarts, steps

@@ -19,9 +19,9 @@ from coterie.methods.grouping.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
-from coterie.objectives.beside import halves
+from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import sizes, walk
-from coterie.objectives.steps import Draws
 
 SKETCH = 4096
 """Numbers a client sends of its update."""

@@ -16,7 +16,7 @@ from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sum
 from coterie.methods.local_training.client_work import Reply, received
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.numerics.kernels import Bools, Floats, Ints
-from coterie.objectives import parts
+from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import kinds
 from coterie.relations.group_layout import GroupLayout
@@ -52,10 +52,10 @@ class AgreedLayers:
 
 def layers(objective: Any, travels: Bools) -> str:
     """Names and sizes of all layers of an objective, whether they leave a client, and their type, as JSON."""
-    names = parts.names(objective)
+    names = parameters.layer_sizes(objective)
     first = np.cumsum([0, *names.values()])[:-1]
     about = [[name, size, bool(travels[at])] for (name, size), at in zip(names.items(), first, strict=True)]
-    return json.dumps({"layers": about, "dtype": np.dtype(parts.precision(objective)).name})
+    return json.dumps({"layers": about, "dtype": np.dtype(parameters.precision(objective)).name})
 
 
 @work
@@ -63,7 +63,7 @@ def fingerprints(site: Site, transport: Transport) -> Reply:
     """What tells the layers of clients apart."""
     out = np.zeros(len(site), dtype=np.uint64)
     for rows, part in kinds(site.objective):
-        text = layers(part, ~parts.where(part, transport.get("personal", ())))
+        text = layers(part, ~parameters.parameter_mask(part, transport.get("personal", ())))
         out[rows] = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
     return {"print": out}
 
@@ -73,8 +73,8 @@ def begin(site: Site, transport: Transport, seed: int) -> Reply:
     """Clients' layers, which parameters travel, and the first values of all."""
     texts, starts, masks = [b""] * len(site), [np.zeros(0)] * len(site), [np.zeros(0, dtype=bool)] * len(site)
     for rows, part in kinds(site.objective):
-        travels = ~parts.where(part, transport.get("personal", ()))
-        text, start = layers(part, travels).encode(), parts.first(part, seed).astype(np.float64)
+        travels = ~parameters.parameter_mask(part, transport.get("personal", ()))
+        text, start = layers(part, travels).encode(), parameters.initial_parameters(part, seed).astype(np.float64)
         for r in rows:
             texts[r], starts[r], masks[r] = text, start, travels
     return {"layers": Ragged.of(texts), "start": Ragged.of(starts), "travels": Ragged.of(masks)}

@@ -19,8 +19,8 @@ from coterie.methods.local_training.client_work import Reply, finite
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
-from coterie.objectives.steps import Draws
 from coterie.relations.group_layout import GroupLayout
 
 STREAM = "look"

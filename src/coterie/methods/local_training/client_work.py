@@ -18,9 +18,9 @@ from coterie.methods.local_training.participation import BROKEN, FAR
 from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import sizes, walk
-from coterie.objectives.parts import sound
-from coterie.objectives.steps import Draws
+from coterie.objectives.parameters import has_finite_gradient
 
 Reply = dict[str, Any]
 
@@ -93,7 +93,7 @@ def make_reply(site: Site, theta: Floats, weight: Floats, good: Any, transport: 
         reply["payload"], good = send_change(site, shared, good, transport["up"], transport["message"])
     bad = np.flatnonzero(~good)
     if len(bad):
-        verdict[bad] = np.where(sound(site.objective.take(bad)), FAR, BROKEN)
+        verdict[bad] = np.where(has_finite_gradient(site.objective.take(bad)), FAR, BROKEN)
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
     if "up" not in transport:

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Ints
-from coterie.objectives.parts import sound
+from coterie.objectives.parameters import has_finite_gradient
 
 GOOD, FAR, BROKEN = 0, 1, 2
 """Verdicts of clients on themselves: their steps diverged, or their rows give no gradient."""
@@ -26,7 +26,7 @@ def verdicts(site: Site) -> dict[str, Any]:
 @work
 def usable(site: Site) -> dict[str, Any]:
     """Whether clients' data give a gradient."""
-    return {"sound": sound(site.objective)}
+    return {"sound": has_finite_gradient(site.objective)}
 
 
 def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:

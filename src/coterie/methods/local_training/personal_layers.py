@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, work
 from coterie.numerics.kernels import Bools, Floats
-from coterie.objectives.parts import first, precision, where
+from coterie.objectives.parameters import initial_parameters, parameter_mask, precision
 
 Transport = dict[str, Any]
 """What clients are told of how models travel: patterns of ``personal`` parameters and the ``seed`` of their first
@@ -21,7 +21,7 @@ values, codecs ``up`` and ``down`` and the number of the ``message``; what is no
 
 def personal_mask(site: Site, transport: Transport) -> Bools:
     """Which parameters (d,) never leave a client."""
-    return where(site.objective, transport.get("personal", ()))
+    return parameter_mask(site.objective, transport.get("personal", ()))
 
 
 def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
@@ -68,7 +68,7 @@ def _personal_values(site: Site, own: Bools, transport: Transport) -> Floats:
     """Every client's own part (m, d2): the first one where it never made any."""
     if site.state.written("personal").all():
         return np.asarray(site.state["personal"])
-    default = first(site.objective, transport.get("seed", 0))[own]
+    default = initial_parameters(site.objective, transport.get("seed", 0))[own]
     return np.asarray(site.state.get("personal", np.broadcast_to(default, (len(site), len(default)))))
 
 
@@ -115,11 +115,11 @@ def begin(site: Site, transport: Transport, seeds: Sequence[int], asked: Any, w:
     objective, m, own = site.objective, len(site), personal_mask(site, transport)
     if own.any():
         given = w is not None and np.shape(w)[-1:] == (len(own),)
-        start = np.atleast_2d(w)[0] if given else first(objective, transport.get("seed", 0))
+        start = np.atleast_2d(w)[0] if given else initial_parameters(objective, transport.get("seed", 0))
         site.state["personal"] = np.tile(start[own].astype(precision(objective)), (m, 1))
     tells, models = site.ids == asked, np.empty((0, objective.dim), dtype=precision(objective))
     if tells.any() and hasattr(objective, "start"):
-        models = np.stack([first(objective, seed) for seed in seeds])
+        models = np.stack([initial_parameters(objective, seed) for seed in seeds])
     about = {"dim": np.full(m, objective.dim), "shared": np.full(m, (~own).sum()), "bytes": np.full(m, models.itemsize)}
     return about | {"models": _only_from(models.ravel(), tells), "mask": _only_from(~own, tells)}
 

@@ -11,8 +11,8 @@ from coterie.codecs.feedback import FEEDBACKS, blend, coordinate_order
 from coterie.federation import Site, work
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
-from coterie.objectives.steps import Draws
 
 Reply = dict[str, Any]
 LARGEST = 1e150

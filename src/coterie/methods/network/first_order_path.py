@@ -18,8 +18,8 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network.edges import DUAL
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
-from coterie.objectives.steps import Draws
 from coterie.relations.merging import merged
 
 EQUAL = 1e-3

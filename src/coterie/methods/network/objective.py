@@ -15,7 +15,7 @@ from coterie.numerics.kernels import Floats, Ints, full, reading
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, Quadratic, residuals
 from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
-from coterie.objectives.glm import GLM, Data, point
+from coterie.objectives.glm import GLM, Data, row_derivatives
 from coterie.objectives.mean_loss import sizes
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
@@ -132,7 +132,7 @@ def _derivatives(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Float
                 x[j] = X[r, j] * unit[j]
                 eta += x[j] * theta[i, j]
                 length += x[j] * x[j]
-            loss, s, v, _ = point(family, eta, y[r])
+            loss, s, v, _ = row_derivatives(family, eta, y[r])
             value[i] += weights[r] * loss
             s *= weights[r]
             v *= weights[r]

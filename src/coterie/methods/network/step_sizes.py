@@ -13,7 +13,7 @@ import numpy as np
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full, pack
-from coterie.objectives.constants import extremes, hessians
+from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.mean_loss import sizes
 from coterie.relations.layout import Layout
 
@@ -40,7 +40,7 @@ def own(site: Site, unit: Floats, theta: Floats, shared: Ints, personal: Ints) -
     """The largest curvature of a client's own block, and the sums of its curvatures in both, as one mean row has."""
     layout, H = Layout(np.asarray(shared), np.asarray(personal)), _most(site, unit, theta)
     A, B = (np.array([P.T @ (P.T @ a).T for a in H]).reshape(len(H), *2 * P.shape[1:]) for P in (layout.N, layout.M))
-    top = extremes(pack(A))[1] if layout.d2 else np.zeros(len(H))
+    top = extreme_eigenvalues(pack(A))[1] if layout.d2 else np.zeros(len(H))
     return {"top": top, "own": np.trace(A, axis1=1, axis2=2), "shared": np.trace(B, axis1=1, axis2=2)}
 
 

@@ -10,7 +10,7 @@ from coterie.methods.tree.setup import Reply
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.numerics.overflow import encode_loss
-from coterie.objectives.held_out import expand
+from coterie.objectives.constants import expand_glm
 
 
 @work
@@ -45,7 +45,7 @@ def land(site: Site, z: Ints, L: Floats, w: Floats, stray: Floats) -> Reply:
 def read(site: Site, unit: Floats) -> Reply:
     """Each client's rows, once: its loss to second order where it is now."""
     theta = site.state["theta"]
-    site.state["A"], site.state["b"] = expand(site.objective, unit, theta)
+    site.state["A"], site.state["b"] = expand_glm(site.objective, unit, theta)
     site.state["read at"] = theta
     return {}
 
@@ -53,4 +53,4 @@ def read(site: Site, unit: Floats) -> Reply:
 @work
 def held_out(site: Site, unit: Floats, origin: Floats) -> Reply:
     """Loss of each client's held-out rows where it is now."""
-    return {"loss": encode_loss(site.objective.test.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}
+    return {"loss": encode_loss(site.objective.held.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}

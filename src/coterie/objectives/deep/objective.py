@@ -24,8 +24,8 @@ from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.stepper import Going, Training
 from coterie.objectives.deep.together import Together, blocks
 from coterie.objectives.deep.trial import batches, trial
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import totals
-from coterie.objectives.steps import Draws
 
 SMALL = 100_000
 """Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
@@ -251,7 +251,7 @@ class Deep:
         """The weight of every client's rows (m,)."""
         return totals(self.weights, self.starts, self.stops)
 
-    def sound(self) -> Bools:
+    def has_finite_gradient(self) -> Bools:
         """Whose rows hold finite numbers only (m,)."""
         bad = np.concatenate([[0], np.cumsum(~self.rows.sound)])
         return np.asarray(bad[self.stops] == bad[self.starts])

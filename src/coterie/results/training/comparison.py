@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from coterie.methods.training import TRAINERS, trainer
 from coterie.numerics.kernels import Floats
-from coterie.objectives import parts
+from coterie.objectives import parameters
 from coterie.results.training.callbacks import Callback
 from coterie.results.training.config import Config
 from coterie.results.training.model import not_negative
@@ -231,7 +231,7 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
     method, config = trainer(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name)
-    layers = not method.normalises or bool(parts.normalising(problem.objective))
+    layers = not method.normalises or bool(parameters.normalising(problem.objective))
     rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
     return (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.data.dealing import Part
 from coterie.errors import CoterieError, listed, nearest
-from coterie.objectives.parts import names
+from coterie.objectives.parameters import layer_sizes
 from coterie.objectives.softmax import Softmax
 from coterie.results.training.config import Config, called
 from coterie.results.training.scores import Rule
@@ -167,7 +167,7 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     CoterieError
         For a pattern that matches nothing, and layers that are both or neither.
     """
-    shared, personal, known = config.layout["shared"], config.layout["personal"], list(names(objective))
+    shared, personal, known = config.layout["shared"], config.layout["personal"], list(layer_sizes(objective))
     if shared is None and personal is None:
         return {}
     for pattern in (*(shared or ()), *(personal or ())):

@@ -14,7 +14,7 @@ from coterie.engines.privacy import Private
 from coterie.errors import CoterieError
 from coterie.methods.trainer import EVERYTHING, Trainer
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.parts import sound
+from coterie.objectives.parameters import has_finite_gradient
 from coterie.results.training import model
 from coterie.results.training.config import Config
 from coterie.results.training.data import Federated, federated
@@ -55,7 +55,7 @@ class TrainingProblem:
     def pooled(self) -> Any:
         """One client that holds all rows, the same ones in memory, but for those of clients whose rows are broken."""
         objective, part = self.objective, self.data.train
-        good = np.flatnonzero(sound(objective))
+        good = np.flatnonzero(has_finite_gradient(objective))
         if 0 < len(good) < len(self.data):
             rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
             part = Part(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
@@ -71,7 +71,7 @@ class TrainingProblem:
                 "No client has a row to spare that can be held out: deal rows out among fewer clients, or give more."
             )
         held = model.objective(self.config, test, self.data.classes, held=True, labels=self.data.labels)
-        if not np.any(np.where(sound(held), sizes(held), 0.0) > 0.0):
+        if not np.any(np.where(has_finite_gradient(held), sizes(held), 0.0) > 0.0):
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
 

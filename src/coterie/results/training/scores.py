@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.parts import sound
+from coterie.objectives.parameters import has_finite_gradient
 
 RARE = 0.8
 """With so large a share of held-out outcomes in one class, accuracy says little: methods are judged by the loss."""
@@ -81,7 +81,7 @@ class Scores:
         Where the classes of their rows are given, ``outcomes`` (n, ...) client after client and the client ``owner``
         (n,) of each, it is counted by class, too.
         """
-        weight = np.where(sound(held), sizes(held), 0.0)
+        weight = np.where(has_finite_gradient(held), sizes(held), 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)

@@ -22,7 +22,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.objectives import embedding
+from coterie.objectives import data_features
 from coterie.objectives.glm import GLM
 
 
@@ -30,16 +30,16 @@ from coterie.objectives.glm import GLM
 def radii(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
     """Median squared distances to the centre, for a mean over rows."""
     o = rows_of(site)
-    rows = embedding.moments(o, columns[:0], centre[:0], unit[:0])[0]
-    return {"rows": rows, "square": rows * embedding.radii(o, columns, centre, unit)}
+    rows = data_features.moments(o, columns[:0], centre[:0], unit[:0])[0]
+    return {"rows": rows, "square": rows * data_features.radii(o, columns, centre, unit)}
 
 
 @work
 def embed(site: Site, columns: Ints, centre: Floats, unit: Floats, seed: int, pairs: int, width: float) -> Reply:
     """Mean random features; every client draws the same frequencies."""
-    omega = embedding.frequencies(seed, pairs, len(columns), width)
-    weight = embedding.moments(rows_of(site), columns[:0], centre[:0], unit[:0])[1]
-    return {"z": embedding.features(rows_of(site), columns, centre, unit, omega), "w": weight}
+    omega = data_features.frequencies(seed, pairs, len(columns), width)
+    weight = data_features.moments(rows_of(site), columns[:0], centre[:0], unit[:0])[1]
+    return {"z": data_features.features(rows_of(site), columns, centre, unit, omega), "w": weight}
 
 
 def points(
@@ -94,7 +94,7 @@ def widths(site: Site) -> Reply:
 @work
 def sums(site: Site, columns: Ints, centre: Floats) -> Reply:
     """Sums of weights, of columns less their centre, and of their products."""
-    rows, w, mean, A = embedding.moments(rows_of(site), columns, centre, np.ones(len(columns)))
+    rows, w, mean, A = data_features.moments(rows_of(site), columns, centre, np.ones(len(columns)))
     square = full(A) + w[:, None, None] * mean[:, :, None] * mean[:, None, :]
     return {"rows": rows, "w": w, "x": w[:, None] * mean, "xx": square}
 

@@ -20,7 +20,7 @@ from coterie.federation import Federation, Site, work
 from coterie.methods.network.spaces.data import Reply, agree, rows_of
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.objectives import embedding
+from coterie.objectives import data_features
 
 DISTANCES = ("log-euclidean", "frobenius", "bures", "mean")
 FLAT = 1e-9
@@ -32,7 +32,7 @@ BLOCK = 1 << 20
 @work
 def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
     """A client's degrees of freedom, scatter of columns around its own mean (rows' weights of mean 1), and mean."""
-    rows, w, mean, A = embedding.moments(rows_of(site), columns, centre, unit)
+    rows, w, mean, A = data_features.moments(rows_of(site), columns, centre, unit)
     A *= (rows / np.where(w > 0.0, w, 1.0))[:, None]
     return {"free": np.maximum(rows - 1.0, 0.0), "A": A, "mean": mean}
 

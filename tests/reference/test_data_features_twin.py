@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.objectives import embedding
+from coterie.objectives import data_features
 from coterie.objectives.glm import GLM
-from tests.reference import embedding_twin as twin
+from tests.reference import data_features_twin as twin
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def units(request):
 
 
 def test_moments(glm, units):
-    rows, w, mean, A = embedding.moments(glm, *units)
+    rows, w, mean, A = data_features.moments(glm, *units)
     for i in range(len(glm)):
         want = twin.moments(glm, i, *units)
         assert (rows[i], w[i]) == pytest.approx(want[:2])
@@ -37,18 +37,18 @@ def test_moments(glm, units):
 
 def test_radii(glm, units):
     want = [twin.radius(glm, i, *units) for i in range(len(glm))]
-    np.testing.assert_allclose(embedding.radii(glm, *units), want, rtol=1e-13)
+    np.testing.assert_allclose(data_features.radii(glm, *units), want, rtol=1e-13)
 
 
 def test_features(glm, units):
-    omega = embedding.frequencies(1, 7, 3, 1.7)
+    omega = data_features.frequencies(1, 7, 3, 1.7)
     want = [twin.features(glm, i, *units, omega) for i in range(len(glm))]
-    np.testing.assert_allclose(embedding.features(glm, *units, omega), want, atol=1e-13)
+    np.testing.assert_allclose(data_features.features(glm, *units, omega), want, atol=1e-13)
 
 
 def test_frequencies_are_normal_and_the_same_wherever_drawn():
-    omega = embedding.frequencies(4, 20_000, 2, 3.0)
-    np.testing.assert_array_equal(omega[:10], embedding.frequencies(4, 10, 2, 3.0))
+    omega = data_features.frequencies(4, 20_000, 2, 3.0)
+    np.testing.assert_array_equal(omega[:10], data_features.frequencies(4, 10, 2, 3.0))
     assert abs(omega.mean()) < 0.01
     np.testing.assert_allclose(np.cov(omega.T) * 9.0, np.eye(2), atol=0.03)
-    assert not np.allclose(omega[:10], embedding.frequencies(5, 10, 2, 3.0))
+    assert not np.allclose(omega[:10], data_features.frequencies(5, 10, 2, 3.0))

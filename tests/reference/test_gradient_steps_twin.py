@@ -10,9 +10,8 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import pull, weighted_rows
 from coterie.numerics.keyed import key, whole
 from coterie.objectives.glm import GLM
-from coterie.objectives.quadratic import Quadratic
-from coterie.objectives.spectrum import leap, ranks, spectrum
-from coterie.objectives.steps import Draws, Momentum, descend, full_gradient, katyusha
+from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
+from coterie.objectives.quadratic import Quadratic, closed_form_steps, eigenbasis, quadratic_ranks
 
 COUNTS = (0, 1, 2, 5, 9)
 
@@ -99,10 +98,10 @@ def test_an_objective_without_rows_has_none_to_draw():
 def test_a_run_in_closed_form_is_its_steps(d):
     """Clients with no row, fewer rows than columns, and more."""
     o, theta = glm(d=d), np.random.default_rng(1).normal(size=(5, d))
-    basis = spectrum(o, int(ranks(o).max()))
+    basis = eigenbasis(o, int(quadratic_ranks(o).max()))
     step, steps = np.linspace(0.001, 0.02, 5), np.array([3, 4, 40, 1, 1000])
     expected = descend(o, theta, step, steps, draws_of(0))
-    found = leap(theta, basis["values"], basis["vectors"], basis["goal"], step, steps)
+    found = closed_form_steps(theta, basis["values"], basis["vectors"], basis["goal"], step, steps)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
     assert basis["values"].shape == (5, min(9, d))
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from coterie.objectives.constants import expand_glm
 from coterie.objectives.glm import GLM
-from coterie.objectives.held_out import HeldOut, expand
+from coterie.objectives.holdout import HeldOut
 from tests.methods.dense import point
 
 
@@ -18,7 +19,7 @@ def test_expansion_of_losses(family):
     stops = np.cumsum(counts)
     glm = GLM(X, y, offset, weights, stops - counts, stops, family)
     theta = rng.normal(size=(4, p))
-    A, b = expand(glm, unit, theta)
+    A, b = expand_glm(glm, unit, theta)
     for i in range(4):
         rows = slice(stops[i] - counts[i], stops[i])
         x = X[rows] * unit
@@ -34,8 +35,8 @@ def test_rows_to_test_on_go_with_their_clients():
     train, test = (
         GLM(rng.normal(size=(6, 2)), rng.normal(size=6), np.zeros(6), np.ones(6), *at) for at in (one, other)
     )
-    some = HeldOut.of(train, test).take(np.array([2, 0]))
+    some = HeldOut(train, test).take(np.array([2, 0]))
     assert some.counts.tolist() == [1, 2]
-    assert some.test.counts.tolist() == [3, 1]
+    assert some.held.counts.tolist() == [3, 1]
     assert some.X is train.X
-    assert some.test.X is test.X
+    assert some.held.X is test.X

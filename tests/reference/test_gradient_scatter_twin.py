@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.numerics.kernels import full
+from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
-from coterie.objectives.row_noise import deviations
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
@@ -18,7 +18,7 @@ def test_against_a_loop_over_rows(family):
     y = {"gaussian": rng.normal(size=12), "binomial": rng.random(12) < 0.5, "poisson": rng.poisson(2, 12)}[family]
     y = y.astype(float)
     theta = rng.normal(size=(4, 3)) * 0.3
-    g, A, rows, w, w2 = deviations(GLM(X, y, offset, weights, starts, stops, family), theta)
+    g, A, rows, w, w2 = gradient_scatter(GLM(X, y, offset, weights, starts, stops, family), theta)
     mean = {"gaussian": lambda e: e, "binomial": lambda e: 1 / (1 + np.exp(-e)), "poisson": np.exp}[family]
     for i in range(4):
         here = range(starts[i], stops[i])

@@ -15,7 +15,7 @@ from coterie.numerics.kernels import Floats, Ints
 
 
 @dataclass(frozen=True)
-class Beside:
+class HeldOut:
     """An objective of the rows to train on, which is all that methods see, with ``held`` back rows of the same clients.
 
     Attributes
@@ -39,9 +39,9 @@ class Beside:
             raise AttributeError(name)
         return getattr(self.train, name)
 
-    def take(self, rows: slice | Ints) -> Beside:
+    def take(self, rows: slice | Ints) -> HeldOut:
         """The same rows seen as other clients, on both sides."""
-        return Beside(self.train.take(rows), self.held.take(rows))
+        return HeldOut(self.train.take(rows), self.held.take(rows))
 
     def sizes(self) -> Floats:
         """Weights (m,) of the rows to train on."""
@@ -99,7 +99,7 @@ def hold_out(
     fraction: float = 0.25,
     seed: int = 0,
     ids: npt.ArrayLike | None = None,
-) -> Beside:
+) -> HeldOut:
     """Keep some of every client's training rows back, drawn by keys.
 
     Parameters
@@ -117,7 +117,7 @@ def hold_out(
 
     Returns
     -------
-    Beside
+    HeldOut
 
     Raises
     ------
@@ -137,4 +137,4 @@ def hold_out(
     kept = np.clip(np.rint(fraction * n).astype(np.int64), np.minimum(n - 1, 1), n - 1).clip(0)
     cut = first + n - kept
     rows = np.asarray(X)[order], np.asarray(y)[order]
-    return Beside(make(*rows, first, cut), make(*rows, cut, first + n))
+    return HeldOut(make(*rows, first, cut), make(*rows, cut, first + n))

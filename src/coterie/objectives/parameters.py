@@ -9,15 +9,15 @@ import numpy as np
 
 from coterie.errors import CoterieError, listed
 from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
-from coterie.objectives.steps import Draws
 from coterie.relations.layout import Layout
 
 NORMALISATION = "(layers that normalise)"
 """The pattern of layers that normalise, whatever their names."""
 
 
-def names(objective: Any) -> dict[str, int]:
+def layer_sizes(objective: Any) -> dict[str, int]:
     """How many numbers every layer has, in order: its ``names``, by default "0", "1", ... of one number each."""
     return dict(getattr(objective, "names", None) or dict.fromkeys(map(str, range(objective.dim)), 1))
 
@@ -27,7 +27,7 @@ def precision(objective: Any) -> np.dtype[Any]:
     return np.dtype(getattr(objective, "dtype", np.float64))
 
 
-def first(objective: Any, seed: int) -> Floats:
+def initial_parameters(objective: Any, seed: int) -> Floats:
     """The model (d,) that training starts from: its ``start(seed)``, by default zero."""
     if not hasattr(objective, "start"):
         return np.zeros(objective.dim, dtype=precision(objective))
@@ -37,10 +37,10 @@ def first(objective: Any, seed: int) -> Floats:
 def normalising(objective: Any) -> tuple[str, ...]:
     """Names of layers that normalise: its ``normalising``, by default those called so."""
     known = getattr(objective, "normalising", None)
-    return tuple(n for n in names(objective) if "norm" in n or "bn" in n) if known is None else tuple(known)
+    return tuple(n for n in layer_sizes(objective) if "norm" in n or "bn" in n) if known is None else tuple(known)
 
 
-def where(objective: Any, patterns: Sequence[str] = ()) -> Bools:
+def parameter_mask(objective: Any, patterns: Sequence[str] = ()) -> Bools:
     """Which parameters (d,) patterns such as ``head*`` name, or the objective keeps with each client: its ``kept``.
 
     The pattern NORMALISATION names the layers that normalise. A CoterieError for a pattern that matches nothing, which
@@ -52,20 +52,20 @@ def where(objective: Any, patterns: Sequence[str] = ()) -> Bools:
         if not found:
             raise CoterieError(
                 f"No layer of the model normalises, as BatchNorm and LayerNorm do: name those that are to be personal. "
-                f"There are {listed(names(objective), 12)}."
+                f"There are {listed(layer_sizes(objective), 12)}."
             )
     wanted += getattr(objective, "kept", ())
     if not wanted:
         return np.zeros(objective.dim, dtype=bool)
-    sizes = names(objective)
+    sizes = layer_sizes(objective)
     layers = Layout.of(list(sizes), personal=wanted, rest="shared").personal >= 0
     return np.repeat(layers, list(sizes.values()))
 
 
-def sound(objective: Any) -> Bools:
-    """Whether every client's data give a gradient (m,): its ``sound()``, by default whether that at zero is finite."""
-    if hasattr(objective, "sound"):
-        return np.asarray(objective.sound(), dtype=bool)
+def has_finite_gradient(objective: Any) -> Bools:
+    """Whether every client's data give a gradient (m,): by its own method, or else whether that at zero is finite."""
+    if hasattr(objective, "has_finite_gradient"):
+        return np.asarray(objective.has_finite_gradient(), dtype=bool)
     m = len(objective)
     every = Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
     return np.asarray(np.isfinite(gradient(objective, np.zeros((m, objective.dim)), every)).all(axis=1))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.numerics.keyed import key, whole
-from coterie.objectives.glm import GLM, Data, point
+from coterie.objectives.glm import GLM, Data, row_derivatives
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def add_row(
     eta = offset[r]
     for j in range(theta.shape[0]):
         eta += X[r, j] * theta[j]
-    s = -scale * weights[r] * point(family, eta, y[r])[1]
+    s = -scale * weights[r] * row_derivatives(family, eta, y[r])[1]
     for j in range(theta.shape[0]):
         g[j] += s * X[r, j]
 

@@ -16,9 +16,9 @@ from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, kernel
 from coterie.objectives.glm import GLM
 from coterie.objectives.glm import Data as GLMData
+from coterie.objectives.gradient_steps import Draws, add_row
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.softmax import Data, Softmax, _add_row
-from coterie.objectives.steps import Draws, add_row
 
 _CHUNK = 256  # rows whose gradients are held at a time where there is no kernel
 

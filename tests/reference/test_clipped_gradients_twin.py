@@ -5,7 +5,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES
-from coterie.objectives.clipped_rows import clipped_gradients, row_by_row
+from coterie.objectives.clipped_gradients import clipped_gradients, row_by_row
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
