@@ -15,14 +15,12 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.engines import InProcess
-from coterie.methods.aggregation.aggregators import Clipped, Trimmed
-from coterie.methods.aggregation.received import Rules
+from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.robust import Clipped, Trimmed
 from coterie.methods.aggregation.trust import Adaptive, Trust
-from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 
 D, HONEST, SIGMA, DELTA, START = 10, 10, 1.0, 0.05, 3.0
@@ -31,18 +29,18 @@ CELLS = [("none", 0), *((sender, bad) for sender in ("flip", "garbage", "constan
 ZETAS = (0.3, 3.0)
 
 
-def rules(direction: bool) -> dict[str, Rules]:
+def rules(direction: bool) -> dict[str, Aggregator]:
     """All rules; trust drops by direction only where the bias is not corrected."""
     trust = Trust(direction=direction)
     return {
-        "Mean": Rules(),
-        "Trimmed": Rules(combine=Trimmed(0.25)),
-        "Clipped": Rules(combine=Clipped()),
-        "Trust": Rules([trust]),
-        "Trust+Clipped": Rules([trust], Clipped()),
-        "Cosine": Rules([Adaptive()]),
-        "Trust+Cosine": Rules([trust, Adaptive()]),
-        "Trust+Bias": Rules([trust, Adaptive("bias")]),
+        "Mean": Aggregator(),
+        "Trimmed": Aggregator(combine=Trimmed(0.25)),
+        "Clipped": Aggregator(combine=Clipped()),
+        "Trust": Aggregator([trust]),
+        "Trust+Clipped": Aggregator([trust], Clipped()),
+        "Cosine": Aggregator([Adaptive()]),
+        "Trust+Cosine": Aggregator([trust, Adaptive()]),
+        "Trust+Bias": Aggregator([trust, Adaptive("bias")]),
     }
 
 
@@ -86,15 +84,15 @@ def levels(zeta: float, sender: str, bad: int) -> dict[tuple[str, str], np.ndarr
     of, who = np.repeat(np.arange(RUNS), n - 1), (main[:, None] + others).ravel()
     everyone = Collaborators(main, of, who, np.full(len(of), 1.0 / (n - 1)))
     common: dict[str, Any] = {"alpha": (n - 1) / n, "eta": ETA}
-    alone = WeightedAveraging(exchange=Exchange(everyone, Metric.plain(D)), alpha=0.0, eta=ETA)
+    alone = WeightedAveraging(pairs=everyone, metric=Metric.plain(D), alpha=0.0, eta=ETA)
     found = {("Alone", ""): final(alone, fed, objective.A[0])}
     for name in ("WGA", "BC"):
         for rule, how in rules(direction=name == "WGA").items():
-            exchange = Exchange(everyone, Metric.plain(D), rules=how)
+            exchange = {"pairs": everyone, "metric": Metric.plain(D), "aggregator": how}
             method = (
-                WeightedAveraging(exchange=exchange, **common)
+                WeightedAveraging(**exchange, **common)
                 if name == "WGA"
-                else BiasCorrection(exchange=exchange, beta=BETA, **common)
+                else BiasCorrection(**exchange, beta=BETA, **common)
             )
             found[name, rule] = final(method, fed, objective.A[0])
     return found

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.engines import InProcess
-from coterie.methods.bias_correction import BiasCorrection
-from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.kernels import Floats
 from coterie.numerics.simplex_qp import simplex_qp
 from coterie.objectives.quadratic import NoisyQuadratic
@@ -132,8 +130,9 @@ def estimates(settings: Sequence[Setting], times: Sequence[int], runs: int, seed
     main = np.arange(problems) * (N + 1)
     who = (main[:, None] + np.arange(1, N + 1)).ravel()
     tau = np.repeat([s.tau for s in settings], runs, axis=0).ravel()
-    exchange = Exchange(Collaborators(main, np.repeat(np.arange(problems), N), who, tau), Metric.plain(1))
-    method = _method(settings[0], exchange, np.repeat([s.alpha for s in settings], runs))
+    pairs = Collaborators(main, np.repeat(np.arange(problems), N), who, tau)
+    with_whom = {"pairs": pairs, "metric": Metric.plain(1)}
+    method = _method(settings[0], with_whom, np.repeat([s.alpha for s in settings], runs))
     found = [state["x"][:, 0] - MU0 for state in method.run(fed, times)]
     return np.stack(found, axis=-1).reshape(len(settings), runs, len(times))
 
@@ -144,10 +143,10 @@ def _federation(settings: Sequence[Setting], runs: int, seed: int) -> InProcess:
     return InProcess(NoisyQuadratic(np.ones((len(means), 1, 1)), means[:, None], sigmas), seed=seed)
 
 
-def _method(like: Setting, exchange: Exchange, alpha: Floats) -> CollaborativeSGD:
+def _method(like: Setting, with_whom: dict[str, Any], alpha: Floats) -> WeightedAveraging:
     if like.beta is None:
-        return WeightedAveraging(exchange=exchange, alpha=alpha, eta=like.step)
-    return BiasCorrection(exchange=exchange, alpha=alpha, eta=like.step, beta=like.beta, first=like.first)
+        return WeightedAveraging(**with_whom, alpha=alpha, eta=like.step)
+    return BiasCorrection(**with_whom, alpha=alpha, eta=like.step, beta=like.beta, first=like.first)
 
 
 def errors(setting: Setting, times: Sequence[int]) -> Floats:

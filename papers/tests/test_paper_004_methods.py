@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
-from coterie.methods.aggregation.received import Rules
-from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.aggregation.aggregator import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004.exact import loss
 from papers.paper_004.noisy_quadratic import Curve
 
 
-@pytest.mark.parametrize("listening", [{}, {"rules": Rules()}])
+@pytest.mark.parametrize("listening", [{}, {"aggregator": Aggregator()}])
 @pytest.mark.parametrize("alpha", [5 / 6, 0.5])
 @pytest.mark.parametrize("d", [1, 2])
 @pytest.mark.parametrize("kind", ["alone", "wga", "bc from zero", "bc"])
@@ -29,13 +27,13 @@ def test_the_noisy_quadratic_has_the_expected_loss_of_the_exact_recursion(kind, 
     A = np.concatenate([np.tile(A0, (R, 1, 1)), np.tile(A1, (R * N, 1, 1))])
     b = np.concatenate([np.tile(A0 @ x0, (R, 1)), np.tile(A1 @ x1, (R * N, 1))])
     who = Collaborators(np.arange(R), np.repeat(np.arange(R), N), R + np.arange(R * N), np.full(R * N, 1 / N))
-    exchange = Exchange(who, Metric.plain(d), batch=1, **listening)
+    exchange = dict(pairs=who, metric=Metric.plain(d), batch=1, **listening)
     alpha = 0.0 if kind == "alone" else alpha
     if kind.startswith("bc"):
         first = "zero" if kind.endswith("zero") else "sample"
-        method = BiasCorrection(exchange=exchange, alpha=alpha, eta=eta, beta=beta, first=first)
+        method = BiasCorrection(**exchange, alpha=alpha, eta=eta, beta=beta, first=first)
     else:
-        method, first, beta = WeightedAveraging(exchange=exchange, alpha=alpha, eta=eta), "zero", 0.0
+        method, first, beta = WeightedAveraging(**exchange, alpha=alpha, eta=eta), "zero", 0.0
     fed = InProcess(NoisyQuadratic(A, b, sigma), seed=5)
     expected = loss(Curve(A0, A1, x0, x1, sigma, N, eta, alpha, beta, start, int(first == "sample")), times)
     for state, at in zip(method.run(fed, times, method.init(fed, np.tile(start, (R, 1)))), expected, strict=True):

@@ -19,14 +19,12 @@ from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
 from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
-from coterie.methods.aggregation.received import Rules
+from coterie.methods.aggregation.aggregator import Aggregator
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import ring
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
@@ -35,7 +33,7 @@ from coterie.methods.tree.at_home import reveal
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import State as Search
 from coterie.methods.tree.variances import Variances
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
@@ -524,8 +522,8 @@ def collaborative(method: Any, fed: Any, state: State | None = None, steps: int 
     over = {"beta": 0.3} if method is BiasCorrection else {}
     over |= {name: options.pop(name) for name in ("optimiser", "first", "keep") if name in options}
     d = state["x"].shape[1] if state else dim(fed)
-    exchange = Exchange(helped(fed), Metric.plain(d), **options)
-    run = method(exchange=exchange, alpha=0.6, eta=0.1, **over)
+    exchange = dict(pairs=helped(fed), metric=Metric.plain(d), **options)
+    run = method(**exchange, alpha=0.6, eta=0.1, **over)
     yield from run.run(fed, range(1, steps + 1), state)
 
 
@@ -548,7 +546,7 @@ COLLABORATION = [
     collaboration("bias-correction-rows", BiasCorrection, draws=True, first=3, optimiser=Adam()),
     collaboration("bias-correction-local", BiasCorrection, draws=True, local=3, keep=0.2),
     collaboration("bias-correction-memory", BiasCorrection, draws=True, remember=True),
-    collaboration("bias-correction-rules", BiasCorrection, rules=Rules()),
+    collaboration("bias-correction-rules", BiasCorrection, aggregator=Aggregator()),
 ]
 
 CASES = [

@@ -19,9 +19,7 @@ from coterie.federation import work
 from coterie.methods.apfl import APFL
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -34,7 +32,7 @@ from coterie.methods.l2gd import L2GD
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.parameters import initial_parameters
@@ -123,7 +121,7 @@ def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[Sta
 
 def main_clients(method: Any, fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
     who, d = helped(fed), state["x"].shape[1] if state else len(start(fed))
-    run = method(exchange=Exchange(who, Metric.plain(d), batch=2), alpha=0.6, eta=0.1, **options)
+    run = method(pairs=who, metric=Metric.plain(d), batch=2, alpha=0.6, eta=0.1, **options)
     yield from run.run(fed, range(1, 9), state or run.init(fed, np.tile(start(fed), (len(who.main), 1))))
 
 

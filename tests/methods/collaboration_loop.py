@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.aggregation.received import Pairs, Rules
+from coterie.methods.aggregation.aggregator import Aggregator, Received
 
 
 def run(who, gradients, x, steps, eta, alpha, beta=None, rules=None, state=None):
@@ -12,15 +12,15 @@ def run(who, gradients, x, steps, eta, alpha, beta=None, rules=None, state=None)
 
     ``gradients(t, x)`` gives own gradients (M, d) and those of the pairs (P, d), each at its main client's x.
     """
-    rules, M, d = rules or Rules(), *x.shape
-    state = {"x": x, "c": None, "t": 0} | rules.init(who, d) if state is None else state
-    x, c, P = np.array(state["x"]), state["c"], len(who.who)
+    rules, M, d = rules or Aggregator(), *x.shape
+    state = {"x": x, "c": None, "t": 0} | rules.init(M, len(who.pair_main), d) if state is None else state
+    x, c, P = np.array(state["x"]), state["c"], len(who.pair_client)
     for t in range(state["t"], state["t"] + steps):
         own, g = gradients(t, x)
         known, age = np.isfinite(g).all(axis=1), np.zeros(P, dtype=np.int64)
         g = np.where(known[:, None], g, 0.0)
         weights = np.where(known, who.tau, 0.0)
-        average, helped, state = rules(Pairs(who, g, known, age, own, x.copy(), t), weights, state)
+        average, helped, state = rules(Received(who.pair_main, g, known, age, own, t), weights, state)
         bias = average - own
         c = bias.copy() if c is None else c
         for i in range(M):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.received import Pairs, Rules
+from coterie.methods.aggregation.aggregator import Aggregator, Received
 from coterie.methods.aggregation.trust import Adaptive
 from coterie.methods.collaboration.collaborators import Collaborators
 from tests.methods.collaboration_loop import Noisy, run
@@ -17,12 +17,12 @@ D = 3
 def after(rule, who, own, g, steps=1, sigma=0.0, age=None, seed=0, state=None, first=0):
     """Weights after some steps of the same gradients with noise."""
     rng, P = np.random.default_rng(seed), len(g)
-    state = rule.init(who, D) if state is None else state
+    state = rule.init(len(who.main), len(who.tau), D) if state is None else state
     for t in range(first, first + steps):
         noisy = g + np.reshape(sigma, (-1, 1)) * rng.normal(size=g.shape)
         mine = own + 0.5 * float(np.max(sigma) > 0.0) * rng.normal(size=own.shape)
         ages = np.zeros(P, np.int64) if age is None else age
-        pairs = Pairs(who, noisy, np.ones(P, bool), ages, mine, np.zeros_like(own), t)
+        pairs = Received(who.pair_main, noisy, np.ones(P, bool), ages, mine, t)
         weights, state = rule(pairs, who.tau, state)
     return weights, state
 
@@ -42,8 +42,8 @@ def test_a_main_client_that_all_pull_away_from_works_alone():
     g = np.array([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
     weights, _ = after(Adaptive(), who, own, g)
     np.testing.assert_allclose(weights, [0.0, 0.0, 1.0])
-    _, helped, _ = Rules([Adaptive()])(
-        Pairs(who, g, np.ones(3, bool), np.zeros(3, np.int64), own, own, 0), who.tau, Adaptive().init(who, D)
+    _, helped, _ = Aggregator([Adaptive()])(
+        Received(who.pair_main, g, np.ones(3, bool), np.zeros(3, np.int64), own, 0), who.tau, Adaptive().init(2, 3, D)
     )
     assert helped.tolist() == [False, True]
 
@@ -95,7 +95,7 @@ def test_numbers_too_large_to_square_are_left_out_or_kept_finite(by):
 
 def test_resuming_is_running_on():
     A, x_star = np.tile(np.eye(D), (4, 1, 1)), np.random.default_rng(0).normal(size=(4, D))
-    who, rules = Collaborators.of_one(0, 4), Rules([Adaptive()])
+    who, rules = Collaborators.of_one(0, 4), Aggregator([Adaptive()])
     straight, _ = run(who, Noisy(A, x_star, 0.3, 5), np.ones((1, D)), 40, 0.05, 0.7, 0.1, rules)
     gradients = Noisy(A, x_star, 0.3, 5)
     x, state = run(who, gradients, np.ones((1, D)), 17, 0.05, 0.7, 0.1, rules)

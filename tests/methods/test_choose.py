@@ -122,10 +122,10 @@ def test_of_two_kinds_one_collaborates_with_ones_own():
     theta = np.where(kind[:, None] == 0, [5.0, 1.0], [-5.0, -1.0])
     fed, metric = federation(theta, np.full(40, 40), seed=2)
     choice = choose(fed, metric)
-    who = choice.who
-    assert np.all(kind[who.who] == kind[who.main[who.of]])
+    who = choice.pairs
+    assert np.all(kind[who.pair_client] == kind[who.main[who.pair_main]])
     assert np.median(choice.alpha) > 0.5
-    assert len(np.unique(who.of)) == 40 and np.diff(who.starts).max() <= 10
+    assert len(np.unique(who.pair_main)) == 40 and np.diff(who.starts).max() <= 10
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 0.5, 3.0])
@@ -138,12 +138,12 @@ def test_the_promise_is_kept_where_clients_are_small(spread):
     losses = {}
     for bias in ("exact", "theorem"):
         choice = choose(fed, metric, bias=bias)
-        found = metric.u(optimum(fed, choice.who, choice.alpha, metric).theta)
+        found = metric.u(optimum(fed, choice.pairs, choice.alpha, metric).theta)
         losses[bias] = np.sum((found - truth) ** 2)
         promised = np.sum(choice.noise / choice.speedup)
         if bias == "exact":
             assert losses[bias] < 1.6 * promised
-    alone = np.sum((metric.u(optimum(fed, choice.who, np.zeros(300), metric).theta) - truth) ** 2)
+    alone = np.sum((metric.u(optimum(fed, choice.pairs, np.zeros(300), metric).theta) - truth) ** 2)
     assert losses["exact"] < 1.02 * min(alone, losses["theorem"])
     if spread == 0.0:
         assert losses["theorem"] > 3.0 * losses["exact"]
@@ -162,7 +162,7 @@ def test_counts_of_moderately_different_sizes_help_each_other():
     choice = choose(fed, metric)
     truth = Clients.from_arrays(X, mean, codes)
     together, alone = (
-        client_losses(truth, "poisson", optimum(fed, choice.who, a, metric).theta).sum()
+        client_losses(truth, "poisson", optimum(fed, choice.pairs, a, metric).theta).sum()
         for a in (choice.alpha, np.zeros(60))
     )
     assert together < alone
@@ -177,7 +177,9 @@ def test_speedup_and_alpha_of_the_theorem():
     np.testing.assert_allclose(choice.speedup[helped], 1.0 / (1.0 - choice.alpha[helped]))
     like = likeness(fed, metric)
     i = int(np.flatnonzero(helped)[0])
-    who, tau = (a[choice.who.starts[i] : choice.who.starts[i + 1]] for a in (choice.who.who, choice.who.tau))
+    who, tau = (
+        a[choice.pairs.starts[i] : choice.pairs.starts[i + 1]] for a in (choice.pairs.pair_client, choice.pairs.tau)
+    )
     zeta2 = np.sum((like.posterior[who] - like.posterior[i]) ** 2, axis=1) + like.unsure[who] + like.unsure[i]
     R = np.sum(tau**2 * like.noise[who] + tau * like.bend[i] ** 2 * zeta2)
     assert choice.alpha[i] == pytest.approx(like.noise[i] / (like.noise[i] + R), rel=1e-2)
@@ -190,8 +192,8 @@ def test_the_gain_is_that_of_the_mean_loss():
     bend = likeness(fed, metric).bend
     np.testing.assert_allclose(2.0 * bend * choice.gain, choice.noise * (1.0 - 1.0 / choice.speedup))
     truth = metric.u(np.array([[0.0, 1.0]]))
-    theta = optimum(fed, choice.who, choice.alpha, metric).theta
-    alone = optimum(fed, choice.who, np.zeros(100), metric).theta
+    theta = optimum(fed, choice.pairs, choice.alpha, metric).theta
+    alone = optimum(fed, choice.pairs, np.zeros(100), metric).theta
     fell = np.sum((metric.u(alone) - truth) ** 2, axis=1) - np.sum((metric.u(theta) - truth) ** 2, axis=1)
     assert 0.5 * fell.mean() == pytest.approx(choice.gain.mean(), rel=0.25)
 
@@ -201,14 +203,14 @@ def test_candidates_and_clusters_limit_who_is_chosen():
     clusters = np.repeat([0, 1, 2], [10, 9, 1])
     fed, metric = federation(rng.normal(size=(20, 2)) * 0.1, np.full(20, 15), clusters=clusters)
     choice = choose(fed, metric, same_cluster=True)
-    who = choice.who
-    assert np.all(clusters[who.who] == clusters[who.main[who.of]])
+    who = choice.pairs
+    assert np.all(clusters[who.pair_client] == clusters[who.main[who.pair_main]])
     assert choice.alpha[19] == 0.0 and choice.speedup[19] == 1.0
     named = Collaborators.of_one(4, 20, who=[1, 2, 15], tau=[0.2, 0.3, 0.5])
     some = choose(fed, metric, np.array([4]), named, count=2)
-    assert set(some.who.who) <= {1, 2, 15} and len(some.who.who) <= 2
+    assert set(some.pairs.pair_client) <= {1, 2, 15} and len(some.pairs.pair_client) <= 2
     kept = choose(fed, metric, np.array([4]), named, keep=True)
-    np.testing.assert_allclose(kept.who.tau, named.tau)
+    np.testing.assert_allclose(kept.pairs.tau, named.tau)
     assert 0.0 < kept.alpha[0] < 1.0
 
 
@@ -220,7 +222,7 @@ def test_blocks_of_clients_change_nothing(family):
     fed, metric = federation(theta, rows, family=family)
     blocks, _ = federation(theta, rows, family=family, block=7)
     one, other = choose(fed, metric), choose(blocks, metric)
-    np.testing.assert_array_equal(one.who.who, other.who.who)
+    np.testing.assert_array_equal(one.pairs.pair_client, other.pairs.pair_client)
     np.testing.assert_allclose(one.alpha, other.alpha, atol=1e-9)
 
 
@@ -234,7 +236,7 @@ def test_a_client_without_rows_that_weigh_takes_all_from_others_and_gives_nothin
     )
     choice = choose(InProcess(objective(clients, "gaussian"), ids=clients.ids), metric)
     assert choice.alpha[0] > 0.999
-    assert 0 not in choice.who.who
+    assert 0 not in choice.pairs.pair_client
     assert np.isfinite(choice.speedup).all()
 
 
@@ -262,7 +264,7 @@ def test_separated_outcomes_do_not_send_clients_away():
     metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0))[1]
     choice = choose(fed, metric)
     assert np.isfinite(choice.speedup).all()
-    assert np.isfinite(optimum(fed, choice.who, choice.alpha, metric).theta).all()
+    assert np.isfinite(optimum(fed, choice.pairs, choice.alpha, metric).theta).all()
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
@@ -277,5 +279,5 @@ def test_clients_whose_counts_differ_by_orders_of_magnitude_stay_alone(spread):
     metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0))[1]
     choice = choose(fed, metric)
     assert not choice.alpha.any()
-    theta = optimum(fed, choice.who, choice.alpha, metric).theta
+    theta = optimum(fed, choice.pairs, choice.alpha, metric).theta
     np.testing.assert_allclose(theta, beta, atol=0.02)

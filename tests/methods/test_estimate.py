@@ -284,7 +284,7 @@ def test_rows_of_many_main_clients(samples):
     row = np.array([np.sum((Z[h] * e[:, None]) ** 2) / rows for h, e in zip(here, left, strict=True)])
     assert np.all(np.abs(found.sigma2.value - row) < 3.0 * found.sigma2.se + 0.1 * row)
     pair = who.starts[0]
-    assert who.who[pair] == 1
+    assert who.pair_client[pair] == 1
     assert found.zeta2.value[pair] == pytest.approx(4.0, abs=3.0)
     same = found.zeta2.value[pair + 1]
     assert same < 0.3 and found.zeta2.se[pair] > 0.0
@@ -292,7 +292,9 @@ def test_rows_of_many_main_clients(samples):
     if not samples:
         np.testing.assert_allclose(found.L.value, [np.linalg.eigvalsh(h)[-1] for h in H], rtol=1e-6)
         np.testing.assert_allclose(found.mu.value, [np.linalg.eigvalsh(h)[0] for h in H], rtol=1e-6)
-        exact_delta = [np.linalg.norm(H[k] - H[i], 2) for i, k in zip(who.main[who.of], who.who, strict=True)]
+        exact_delta = [
+            np.linalg.norm(H[k] - H[i], 2) for i, k in zip(who.main[who.pair_main], who.pair_client, strict=True)
+        ]
         np.testing.assert_allclose(found.delta.value, exact_delta, rtol=1e-6)
 
 
@@ -323,14 +325,14 @@ def test_from_gradients_to_weights_and_steps():
     fed, who, metric = clients()
     found = estimate_constants(fed, metric, who, samples=200, reach=3.0)
     averaged, corrected = tuning.averaging(found, who, 1000), tuning.correction(found, who, 1000)
-    tau = averaged.who.tau
+    tau = averaged.pairs.tau
     assert tau[2:4].max() < 1e-6 < tau[4]
     assert tau[5] < tau[4]  # the bent one has m = 1 x 0.9, and no zeta
     far = found.zeta2.value > 10.0
     assert far.tolist() == [False, False, True, True, False, False]
     assert 0.4 < averaged.alpha[0] < 6.0 / 7.0
     assert corrected.alpha[0] == pytest.approx(6.0 / 7.0, abs=0.02)
-    np.testing.assert_allclose(corrected.who.tau, 1.0 / 6.0, rtol=0.2)
+    np.testing.assert_allclose(corrected.pairs.tau, 1.0 / 6.0, rtol=0.2)
     assert np.all((corrected.eta > 0.0) & (corrected.eta <= 0.5 / found.L.value))
     assert np.all((corrected.beta > 0.0) & (corrected.beta < 1.0))
     short = tuning.averaging(found, who, 10)
@@ -351,7 +353,7 @@ def test_weights_pay_for_m():
         return wga_theory.bound(alpha, scale * found.sigma2.value, a, z, m)[0] if alpha**2 * m < 1.0 else np.inf
 
     chosen = tuning.averaging(found, who, T)
-    least = bound(chosen.alpha[0], chosen.who.tau)
+    least = bound(chosen.alpha[0], chosen.pairs.tau)
     others = [bound(rng.uniform(), rng.dirichlet(np.full(6, 0.3))) for _ in range(3000)]
     assert least <= min(others) * (1.0 + 1e-6)
 

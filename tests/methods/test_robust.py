@@ -9,14 +9,12 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.aggregators import Clipped, Trimmed
-from coterie.methods.aggregation.received import Mean, Pairs, Rules
+from coterie.methods.aggregation.aggregator import Aggregator, Mean, Received
+from coterie.methods.aggregation.robust import Clipped, Trimmed
 from coterie.methods.aggregation.trust import Trust
-from coterie.methods.bias_correction import BiasCorrection
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.methods.collaboration_loop import Noisy, run
 
@@ -27,9 +25,7 @@ CHOICES = [Trimmed(0.25), Clipped(), Clipped(2.0, 3)]
 def one_step(g, weights=None):
     who = Collaborators.of_one(0, len(g) + 1)
     n = len(g)
-    return Pairs(
-        who, g, np.ones(n, bool), np.zeros(n, np.int64), np.zeros((1, g.shape[1])), np.zeros((1, g.shape[1])), 0
-    ), who.tau
+    return Received(who.pair_main, g, np.ones(n, bool), np.zeros(n, np.int64), np.zeros((1, g.shape[1])), 0), who.tau
 
 
 @pytest.mark.parametrize("rule", CHOICES)
@@ -40,14 +36,14 @@ def test_two_of_eight_move_it_by_no_more_than_the_others_spread(rule):
         bad = g.copy()
         bad[:2] = size * np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
         pairs, tau = one_step(bad)
-        found, _ = rule(pairs, tau, rule.init(pairs.who, D))
+        found, _ = rule(pairs, tau, rule.init(1, len(tau), D))
         assert np.all(np.abs(found) < np.abs(g).max() + 0.5)
 
 
 @pytest.mark.parametrize("rule", [*CHOICES, Mean()])
 def test_one_collaborator_is_heard_as_it_is(rule):
     pairs, tau = one_step(np.array([[1.0, -2.0, 3.0]]))
-    found, _ = rule(pairs, tau, rule.init(pairs.who, D))
+    found, _ = rule(pairs, tau, rule.init(1, len(tau), D))
     np.testing.assert_allclose(found, pairs.g)
 
 
@@ -76,15 +72,17 @@ def loss_of(method, sender):
 
 @cache
 def loss_alone(sender):
-    exchange = Exchange(Collaborators.of_one(0, N + 1), Metric.plain(D))
-    return loss_of(WeightedAveraging(exchange=exchange, alpha=0.0, eta=0.05), sender)
+    exchange = {"pairs": Collaborators.of_one(0, N + 1), "metric": Metric.plain(D)}
+    return loss_of(WeightedAveraging(**exchange, alpha=0.0, eta=0.05), sender)
 
 
 @pytest.mark.parametrize("sender", ["flip", "garbage", "constant", "nan"])
-@pytest.mark.parametrize("rules", [*(Rules(combine=c) for c in CHOICES), Rules([Trust(window=25)], Clipped())])
+@pytest.mark.parametrize(
+    "rules", [*(Aggregator(combine=c) for c in CHOICES), Aggregator([Trust(window=25)], Clipped())]
+)
 def test_bias_correction_with_them_ends_below_working_alone(rules, sender):
-    exchange = Exchange(Collaborators.of_one(0, N + 1), Metric.plain(D), rules=rules)
-    found = loss_of(BiasCorrection(exchange=exchange, alpha=N / (N + 1), eta=0.05, beta=0.005), sender)
+    exchange = {"pairs": Collaborators.of_one(0, N + 1), "metric": Metric.plain(D), "aggregator": rules}
+    found = loss_of(BiasCorrection(**exchange, alpha=N / (N + 1), eta=0.05, beta=0.005), sender)
     assert found < loss_alone(sender)
 
 
@@ -95,13 +93,13 @@ def test_the_methods_are_the_loop(rule):
     objective.sigma = np.zeros(N + 1)
     x_star = np.linalg.solve(objective.A, objective.b[:, :, None])[:, :, 0]
     start, who = np.full((1, D), 2.0), Collaborators.of_one(0, N + 1)
-    exchange = Exchange(who, Metric.plain(D), rules=Rules(combine=rule))
+    exchange = {"pairs": who, "metric": Metric.plain(D), "aggregator": Aggregator(combine=rule)}
     for beta in (None, 0.1):
         given = {"exchange": exchange, "alpha": 0.6, "eta": 0.05}
         method = WeightedAveraging(**given) if beta is None else BiasCorrection(**given, beta=beta)
         fed = InProcess(objective, np.zeros(N + 1, dtype=np.int64))
         (state,) = method.run(fed, [40], method.init(fed, start))
-        x, _ = run(who, Noisy(objective.A, x_star, 0.0, 0), start, 40, 0.05, 0.6, beta, Rules(combine=rule))
+        x, _ = run(who, Noisy(objective.A, x_star, 0.0, 0), start, 40, 0.05, 0.6, beta, Aggregator(combine=rule))
         np.testing.assert_allclose(state["x"], x, rtol=1e-10)
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.received import Pairs, Rules
+from coterie.methods.aggregation.aggregator import Aggregator, Received
 from coterie.methods.aggregation.trust import Trust
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.exchange import Exchange
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.methods.collaboration_loop import Noisy, run
 
@@ -43,7 +42,7 @@ def watched(trust, sender=None, sigma=0.3, zeta=1.0, windows=6, seed=0, beta=0.0
     x_star[0] = 0.0
     A = np.tile(np.diag(np.linspace(0.5, 1.0, D)), (N + 1, 1, 1))
     gradients = Noisy(A, x_star, sigma, seed, dict.fromkeys(BAD, sender) if sender else None)
-    who, rules, state = Collaborators.of_one(0, N + 1), Rules([trust]), None
+    who, rules, state = Collaborators.of_one(0, N + 1), Aggregator([trust]), None
     x, dropped = np.full((1, D), start), []
     for _ in range(windows):
         x, state = run(who, gradients, x, trust.window, eta, 0.8, beta, rules, state)
@@ -111,11 +110,11 @@ def test_answers_of_the_past_are_no_evidence():
     """Whoever answers too seldom in a window is not judged in it."""
     who, trust = Collaborators.of_one(0, 3), Trust(window=10)
     rng = np.random.default_rng(0)
-    state = trust.init(who, 2)
+    state = trust.init(1, 2, 2)
     for t in range(60):
         x = np.full((1, 2), 5.0 - 0.1 * t)
         own = x + 0.01 * rng.normal(size=(1, 2))
-        pairs = Pairs(who, np.repeat(-x, 2, axis=0), np.ones(2, bool), np.array([0, t % 10]), own, x, t)
+        pairs = Received(who.pair_main, np.repeat(-x, 2, axis=0), np.ones(2, bool), np.array([0, t % 10]), own, t)
         weights, state = trust(pairs, who.tau, state)
     assert weights.tolist() == [0.0, 0.5]
 
@@ -134,8 +133,8 @@ def test_many_main_clients_with_the_method_and_resuming():
     main = 4 * np.arange(groups)
     of = np.repeat(np.arange(groups), 3)
     who = Collaborators(main, of, (main[:, None] + [1, 2, 3]).ravel(), np.full(3 * groups, 1 / 3))
-    rules = Rules([Trust(window=25, direction=True)])
-    method = WeightedAveraging(exchange=Exchange(who, Metric.plain(2), rules=rules), alpha=0.5, eta=0.05)
+    rules = Aggregator([Trust(window=25, direction=True)])
+    method = WeightedAveraging(pairs=who, metric=Metric.plain(2), aggregator=rules, alpha=0.5, eta=0.05)
     fed = InProcess(objective(groups), np.zeros(4 * groups, dtype=np.int64))
     start = np.full((groups, 2), 4.0)
     half, straight = method.run(fed, [60, 125], method.init(fed, start))

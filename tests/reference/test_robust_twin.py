@@ -8,10 +8,9 @@ import statistics
 import numpy as np
 import pytest
 
-from coterie.methods.aggregation.aggregators import Clipped, Trimmed, trimmed_mean
-from coterie.methods.aggregation.received import Pairs, weighted_mean
+from coterie.methods.aggregation.aggregator import Received, weighted_mean
+from coterie.methods.aggregation.robust import Clipped, Trimmed, trimmed_mean
 from coterie.methods.aggregation.trust import lower_median
-from coterie.methods.collaboration.collaborators import Collaborators
 
 COUNTS = (3, 0, 1, 6, 2, 11)
 STARTS = np.concatenate([[0], np.cumsum(COUNTS)])
@@ -24,16 +23,9 @@ def drawn(seed=0, d=4):
     return np.round(rng.normal(size=(len(OF), d)), 1), weights
 
 
-def who():
-    tau = np.concatenate([np.full(n, 1.0 / n) for n in COUNTS if n])
-    M = len(COUNTS)
-    return Collaborators(np.arange(M), OF, M + np.concatenate([np.arange(n) for n in COUNTS]), tau)
-
-
 def pairs(g, t=0):
-    w = who()
-    M, P = len(w.main), len(w.who)
-    return Pairs(w, g, np.ones(P, bool), np.zeros(P, np.int64), np.zeros((M, g.shape[1])), np.zeros((M, g.shape[1])), t)
+    M, P = len(COUNTS), len(OF)
+    return Received(OF, g, np.ones(P, bool), np.zeros(P, np.int64), np.zeros((M, g.shape[1])), t)
 
 
 def twin_trimmed(g, weights, fraction):
@@ -70,7 +62,7 @@ def test_medians():
 @pytest.mark.parametrize("radius", [None, 0.7])
 def test_clipping_over_two_steps(radius, steps):
     rule = Clipped(radius, steps)
-    state, v = rule.init(who(), 4), {}
+    state, v = rule.init(len(COUNTS), len(OF), 4), {}
     for t in range(3):
         g, weights = drawn(t)
         found, state = rule(pairs(g, t), weights, state)

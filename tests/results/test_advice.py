@@ -41,7 +41,7 @@ def test_weights_are_those_that_theory_chooses(table, advice):
     frame = advice.clients
     np.testing.assert_allclose(frame["alpha"], choice.alpha, rtol=1e-9)
     np.testing.assert_allclose(frame["speedup"], choice.speedup, rtol=1e-9)
-    np.testing.assert_array_equal(frame["collaborators"], np.diff(choice.who.starts))
+    np.testing.assert_array_equal(frame["collaborators"], np.diff(choice.pairs.starts))
     sums = advice.weights.groupby("client")[["tau", "weight"]].sum()
     np.testing.assert_allclose(sums["tau"], 1.0)
     np.testing.assert_allclose(sums["weight"], frame["alpha"].loc[sums.index])
@@ -65,8 +65,8 @@ def test_held_out_losses_are_those_of_a_literal_loop(table, advice):
             held = held[test[held]]
             weight = np.zeros(30)
             weight[i] = 1.0 - choice.alpha[i]
-            for p in np.flatnonzero(choice.who.of == i):
-                weight[choice.who.who[p]] = choice.alpha[i] * choice.who.tau[p]
+            for p in np.flatnonzero(choice.pairs.pair_main == i):
+                weight[choice.pairs.pair_client[p]] = choice.alpha[i] * choice.pairs.tau[p]
             root = np.sqrt((weight / train.counts)[train.codes])
             together = np.linalg.lstsq(root[:, None] * train.X, root * train.y, rcond=None)[0]
             own = slice(train.starts[i], train.stops[i])

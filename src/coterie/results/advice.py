@@ -189,7 +189,7 @@ class Together:
         everyone, metric = around_pooled(fed, self.problem)
         choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
         held = self.options.under(metric)
-        theta = optimum(fed, choice.who, choice.alpha, held).theta
+        theta = optimum(fed, choice.pairs, choice.alpha, held).theta
         return choice, replace(everyone, client=theta), held.prior
 
     def alone(self, clients: Clients) -> Estimates:
@@ -286,7 +286,7 @@ def _frame(clients: Clients, choice: Choice, found: Measured) -> pd.DataFrame:
     frame: dict[str, Any] = {}
     if clients.levels:
         frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
-    frame |= {"rows": clients.counts, "collaborators": np.diff(choice.who.starts), "alpha": choice.alpha}
+    frame |= {"rows": clients.counts, "collaborators": np.diff(choice.pairs.starts), "alpha": choice.alpha}
     frame["speedup"] = choice.speedup
     whole = found.whole()
     if whole is not None:
@@ -301,11 +301,11 @@ def _pairs(clients: Clients, choice: Choice) -> pd.DataFrame:
     """A row for each pair, by client, heaviest first."""
     import pandas as pd
 
-    who = choice.who
-    order = np.lexsort((-who.tau, who.of))
-    labels, of, tau = np.asarray(clients.labels), who.of[order], who.tau[order]
-    pairs = {"client": labels[who.main[of]], "collaborator": labels[who.who[order]], "tau": tau}
-    return pd.DataFrame(pairs | {"weight": choice.alpha[of] * tau})
+    pairs = choice.pairs
+    order = np.lexsort((-pairs.tau, pairs.pair_main))
+    labels, of, tau = np.asarray(clients.labels), pairs.pair_main[order], pairs.tau[order]
+    columns = {"client": labels[pairs.main[of]], "collaborator": labels[pairs.pair_client[order]], "tau": tau}
+    return pd.DataFrame(columns | {"weight": choice.alpha[of] * tau})
 
 
 def _check(collaborators: Any, within: Any, splits: Any, test_fraction: Any, seed: Any) -> None:

@@ -82,9 +82,9 @@ def held_out(clients: Clients, problem: GroupedProblem, options: Options, correc
         theta = everyone.client.copy()
         start = None
         for i, share in enumerate(GRID):
-            start = optimum(fed, chosen.who, share * chosen.alpha, asked.under(metric), start).theta
-            theta[chosen.who.main] = start
-            loss[i] += client_losses(held, problem.family, theta)[chosen.who.main].sum()
+            start = optimum(fed, chosen.pairs, share * chosen.alpha, asked.under(metric), start).theta
+            theta[chosen.pairs.main] = start
+            loss[i] += client_losses(held, problem.family, theta)[chosen.pairs.main].sum()
         rows += float(held.weights.sum())
     if not rows > 0.0:
         raise CoterieError("No client has a row to spare, so held-out rows choose nothing: give a number instead.")

@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.received import Pairs, State
-from coterie.methods.collaboration.collaborators import Collaborators
+from coterie.methods.aggregation.aggregator import Received, State
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
@@ -77,9 +76,8 @@ class Trust:
         if not (self.multiple > 0.0 and self.errors >= 1.0 and self.size > 1.0 and 0.0 <= self.memory < 1.0):
             raise CoterieError("Trust needs multiple above 0, errors from 1, size above 1, memory from 0 to below 1.")
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """Nobody is dropped."""
-        M, P = len(who.main), len(who.who)
         state: State = {f"trust {name}": np.zeros(P, dtype=np.int64) for name in ("again", "times")}
         state |= {"trust largest": np.zeros(M), "trust evidence": np.zeros((3, P))}
         for kind, n in (("pairs", P), ("own", M)):
@@ -88,29 +86,29 @@ class Trust:
         return state
 
     @np.errstate(over="ignore", invalid="ignore")  # squares of what a bad collaborator sends
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The weights of those that are trusted."""
-        of, own = pairs.who.of, pairs.own
-        square, own_square = np.sum(pairs.g**2, axis=1), np.sum(own**2, axis=1)
+        of, own = received.main, received.own
+        square, own_square = np.sum(received.g**2, axis=1), np.sum(own**2, axis=1)
         largest = np.maximum(state["trust largest"], own_square)
-        usual = lower_median(own_square, square, of, pairs.known & (weights > 0.0))
+        usual = lower_median(own_square, square, of, received.known & (weights > 0.0))
         fits = square <= self.size * np.maximum(usual, largest)[of]
         spoke = own_square > 0.0
-        fresh = pairs.known & (pairs.age == 0) & fits & spoke[of]
-        b = np.where(fresh[:, None], pairs.g - own[of], 0.0)
+        fresh = received.known & (received.age == 0) & fits & spoke[of]
+        b = np.where(fresh[:, None], received.g - own[of], 0.0)
         new: State = {"trust largest": largest}
         for kind, value, heard in (("pairs", b, fresh), ("own", own, spoke)):
             for name, more in (("sum", value), ("squares", value**2), ("heard", heard)):
                 new[f"trust {kind} {name}"] = state[f"trust {kind} {name}"] + more
         state = state | new
-        if (pairs.t + 1) % self.window == 0:
-            state = self._judge(pairs, state)
+        if (received.t + 1) % self.window == 0:
+            state = self._judge(received, state)
         new = {name: value for name, value in state.items() if name.startswith("trust ")}
-        return np.where(fits & (state["trust again"] <= pairs.t), weights, 0.0), new
+        return np.where(fits & (state["trust again"] <= received.t), weights, 0.0), new
 
-    def _judge(self, pairs: Pairs, state: State) -> State:
+    def _judge(self, received: Received, state: State) -> State:
         """At the end of a window: who is dropped, and the next window begins."""
-        of, state = pairs.who.of, dict(state)
+        of, state = received.main, dict(state)
         moved: dict[str, tuple[Floats, Floats]] = {}
         enough = {name: state[f"trust pairs {name}"] >= ENOUGH for name in ("heard", "heard before")}
         for kind in ("pairs", "own"):
@@ -130,9 +128,9 @@ class Trust:
         # The second term is Cornish and Fisher's, for squares are skewed.
         noise = self.errors * np.sqrt(evidence[1]) + 2.0 / 3.0 * (self.errors**2 - 1.0) * evidence[2]
         harmful = (evidence[0] > noise) | (self.direction & enough["heard"] & self._against(of, state))
-        times = state["trust times"] + (harmful & (state["trust again"] <= pairs.t))
+        times = state["trust times"] + (harmful & (state["trust again"] <= received.t))
         pause = self.pause * self.window * 2 ** np.clip(times - 1, 0, 20)
-        again = np.where(harmful, pairs.t + 1 + pause, state["trust again"])
+        again = np.where(harmful, received.t + 1 + pause, state["trust again"])
         return state | {"trust evidence": evidence, "trust again": again, "trust times": times}
 
     def _excess(self, b: Floats, b_noise: Floats, own: Floats, own_noise: Floats, of: Ints) -> Floats:
@@ -191,20 +189,20 @@ class Adaptive:
         if not (0.0 <= self.memory < 1.0 and 0.0 < self.spread < np.inf):
             raise CoterieError("Adaptive weights need memory from 0 to below 1, and spread above 0.")
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """Averages of nothing."""
         state: State = {}
-        for kind, n in (("pairs", len(who.who)), ("own", len(who.main))):
+        for kind, n in (("pairs", P), ("own", M)):
             state |= {f"adaptive {kind} g": np.zeros((n, d)), f"adaptive {kind} square": np.zeros(n)}
             state |= {f"adaptive {kind} n": np.zeros(n)}
         return state
 
     @np.errstate(over="ignore", invalid="ignore")  # squares of what a bad collaborator sends
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The weights of this step, which its own gradients take part in."""
-        of, new = pairs.who.of, dict[str, Floats]()
-        fresh = (pairs.age == 0) & pairs.known & (weights > 0.0)
-        for kind, g, here in (("pairs", pairs.g, fresh), ("own", pairs.own, pairs.own.any(axis=1))):
+        of, new = received.main, dict[str, Floats]()
+        fresh = (received.age == 0) & received.known & (weights > 0.0)
+        for kind, g, here in (("pairs", received.g, fresh), ("own", received.own, received.own.any(axis=1))):
             for name, value in (("g", g), ("square", np.sum(g**2, axis=1))):
                 old = state[f"adaptive {kind} {name}"]
                 mixed = self.memory * old + (1.0 - self.memory) * value

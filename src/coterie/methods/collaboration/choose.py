@@ -38,7 +38,7 @@ class Choice:
 
     Attributes
     ----------
-    who : Collaborators
+    pairs : Collaborators
         Only weights that are not zero; a main client that better stays alone has none.
     alpha : (M,)
         Weight of the collaborators; 0 for those who stay alone.
@@ -53,7 +53,7 @@ class Choice:
         ``between``: the variance of true gradients between clients; ``noise``: its median within.
     """
 
-    who: Collaborators
+    pairs: Collaborators
     alpha: Floats
     speedup: Floats
     gain: Floats
@@ -113,7 +113,7 @@ def choose(
     theorem = bias == "theorem"
     near = (like.posterior, like.loose + like.unsure) if theorem else (like.p, like.loose)
     if candidates is not None:
-        of, who = candidates.of, candidates.who
+        of, who = candidates.pair_main, candidates.pair_client
         if not keep:
             at = nearest_pairs(*near, like.posterior[main], of, who, count)
             of, who = of[at], who[at]
@@ -126,7 +126,7 @@ def choose(
     choice = _tidy(like, main, of, who, *solved, about)
     if metric.prior > 0.0 and choice.alpha.any():
         own, tau, error = solved
-        doubted = contradicted(fed, metric, choice.who, choice.alpha)
+        doubted = contradicted(fed, metric, choice.pairs, choice.alpha)
         choice = _tidy(like, main, of, who, np.where(doubted, 1.0, own), tau, error, about)
     return choice
 
@@ -251,14 +251,14 @@ def misfit(site: Site, theta: Floats) -> dict[str, Any]:
     return {"loss": encode_loss(site.objective.losses(np.ones(theta.shape[1]), theta))}
 
 
-def contradicted(fed: Federation, metric: Metric, who: Collaborators, alpha: Floats) -> Bools:
+def contradicted(fed: Federation, metric: Metric, pairs: Collaborators, alpha: Floats) -> Bools:
     """Where twice the own log-likelihood falls by more than ``d + SURE sqrt(2 d)`` against being alone, (M,).
 
     For outcomes whose rows have a likelihood without a scale, binomial and Poisson.
     """
-    d, M = len(metric.at), len(who.main)
-    alone = optimum(fed, who, np.zeros(M), metric).theta
-    together = optimum(fed, who, alpha, metric).theta
+    d, M = len(metric.at), len(pairs.main)
+    alone = optimum(fed, pairs, np.zeros(M), metric).theta
+    together = optimum(fed, pairs, alpha, metric).theta
     both = np.concatenate([alone, together])
-    loss = require_all_replies(fed.ask(misfit, to=np.tile(who.main, 2), theta=PerRow(both)))["loss"]
+    loss = require_all_replies(fed.ask(misfit, to=np.tile(pairs.main, 2), theta=PerRow(both)))["loss"]
     return np.asarray(2.0 * (loss[M:] - loss[:M]) > d + SURE * np.sqrt(2.0 * d))

@@ -24,30 +24,32 @@ class Collaborators:
     ----------
     main : (M,) int64
         Which clients are main ones: positions in the federation, none twice.
-    of : (P,) int64
+    pair_main : (P,) int64
         Whose collaborator: positions in ``main``, rising.
-    who : (P,) int64
+    pair_client : (P,) int64
         Which client collaborates.
     tau : (P,) float64
         With what weight: not negative, adding up to 1 for every main client that has collaborators.
     """
 
     main: Ints
-    of: Ints
-    who: Ints
+    pair_main: Ints
+    pair_client: Ints
     tau: Floats
 
     def __post_init__(self) -> None:
-        for name in ("main", "of", "who"):
+        for name in ("main", "pair_main", "pair_client"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
         object.__setattr__(self, "tau", np.asarray(self.tau, dtype=np.float64))
         if len(np.unique(self.main)) < len(self.main):
             raise CoterieError("A main client is named twice: name it once.")
-        if len(self.of) and (np.any(np.diff(self.of) < 0) or self.of[0] < 0 or self.of[-1] >= len(self.main)):
+        if len(self.pair_main) and (
+            np.any(np.diff(self.pair_main) < 0) or self.pair_main[0] < 0 or self.pair_main[-1] >= len(self.main)
+        ):
             raise CoterieError("Collaborators must be sorted by their main client.")
-        if np.any(self.who == self.main[self.of]):
+        if np.any(self.pair_client == self.main[self.pair_main]):
             raise CoterieError("A main client cannot be its own collaborator: alpha says how much others count.")
-        pairs = self.of * (int(self.who.max(initial=0)) + 1) + self.who
+        pairs = self.pair_main * (int(self.pair_client.max(initial=0)) + 1) + self.pair_client
         if len(np.unique(pairs)) < len(pairs):
             raise CoterieError("A collaborator is named twice for one main client: name it once.")
         self._check_weights()
@@ -56,8 +58,8 @@ class Collaborators:
         if not np.isfinite(self.tau).all() or np.any(self.tau < 0.0):
             worst = self.tau[~(self.tau >= 0.0)][0] if np.any(~(self.tau >= 0.0)) else np.inf
             raise CoterieError(f"Weights tau must be numbers from 0 to 1, and one is {worst:g}.")
-        sums = np.bincount(self.of, self.tau, minlength=len(self.main))
-        off = np.flatnonzero((np.abs(sums - 1.0) > 1e-9) & (np.bincount(self.of, minlength=len(self.main)) > 0))
+        sums = np.bincount(self.pair_main, self.tau, minlength=len(self.main))
+        off = np.flatnonzero((np.abs(sums - 1.0) > 1e-9) & (np.bincount(self.pair_main, minlength=len(self.main)) > 0))
         if len(off):
             raise CoterieError(
                 f"Weights tau of a main client's collaborators must add up to 1, and add up to {sums[off[0]]:g}: "
@@ -114,32 +116,32 @@ class Collaborators:
     @cached_property
     def starts(self) -> Ints:
         """Where the pairs of every main client begin, and where the last ones end, (M + 1,)."""
-        return np.searchsorted(self.of, np.arange(len(self.main) + 1)).astype(np.int64)
+        return np.searchsorted(self.pair_main, np.arange(len(self.main) + 1)).astype(np.int64)
 
     @cached_property
-    def requests(self) -> Ints:
+    def request_client(self) -> Ints:
         """Who is asked in every step, (M + P,): the main clients, then their collaborators."""
-        return np.concatenate([self.main, self.who])
+        return np.concatenate([self.main, self.pair_client])
 
     @cached_property
-    def places(self) -> Ints:
+    def request_main(self) -> Ints:
         """Whose model each of these is asked at, (M + P,): positions in ``main``."""
-        return np.concatenate([np.arange(len(self.main)), self.of])
+        return np.concatenate([np.arange(len(self.main)), self.pair_main])
 
     def kept(self, keep: Bools) -> Collaborators:
         """Only the pairs ``keep`` (P,), their weights renormalised."""
         tau = np.where(keep, self.tau, 0.0)
-        sums = np.bincount(self.of, tau, minlength=len(self.main))[self.of]
+        sums = np.bincount(self.pair_main, tau, minlength=len(self.main))[self.pair_main]
         keep = keep & (sums > 0.0)
-        return Collaborators(self.main, self.of[keep], self.who[keep], tau[keep] / sums[keep])
+        return Collaborators(self.main, self.pair_main[keep], self.pair_client[keep], tau[keep] / sums[keep])
 
 
-def need_columns(fed: Federation, who: Collaborators, d: int) -> None:
+def require_columns(fed: Federation, pairs: Collaborators, d: int) -> None:
     """Raise a CoterieError for clients that are not there, or whose models have not d parameters.
 
     Clients that do not answer are let pass: in a step, a gradient of another length is found too.
     """
-    everyone = np.unique(who.requests)
+    everyone = np.unique(pairs.request_client)
     if len(everyone) and not 0 <= everyone[0] <= everyone[-1] < len(fed.clients):
         raise CoterieError(f"Clients are numbered from 0 to {len(fed.clients) - 1}.")
     replies = fed.ask(describe_clients, to=everyone)
@@ -158,7 +160,7 @@ def count(site: Site) -> dict[str, Any]:
     return {"rows": site.objective.counts}
 
 
-def need_rows(fed: Federation, batch: int) -> None:
+def require_rows(fed: Federation, batch: int) -> None:
     """Raise a CoterieError for a batch of more rows than any client has."""
     most = int(require_all_replies(fed.ask(count))["rows"].max()) if batch else 0
     if batch > most:

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration import sampled_gradients, smoothness
-from coterie.methods.collaboration.collaborators import Collaborators, need_columns
+from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, sampled
 from coterie.methods.collaboration.smoothness import bend
@@ -72,7 +72,7 @@ class Constants:
 def estimate_constants(
     fed: Federation,
     metric: Metric,
-    who: Collaborators,
+    pairs: Collaborators,
     *,
     samples: int = 0,
     batch: int = 1,
@@ -91,7 +91,7 @@ def estimate_constants(
     fed : Federation
         All clients asked must answer.
     metric : Metric
-    who : Collaborators
+    pairs : Collaborators
         Their weights do not matter.
     samples : int, default 0
         Sampled gradients at every point; 0 takes all rows once, and their scatter for the noise. Losses without rows
@@ -107,48 +107,50 @@ def estimate_constants(
     seed : int, default 0
         Of the directions.
     """
-    M, d, ids = len(who.main), len(metric.at), fed.clients.ids[who.main]
+    M, d, ids = len(pairs.main), len(metric.at), fed.clients.ids[pairs.main]
     if not (np.isfinite(reach) and reach > 0.0) or directions < 1:
         raise CoterieError(f"reach must be above 0 and directions 1 at least, not {reach} and {directions}.")
-    need_columns(fed, who, d)
+    require_columns(fed, pairs, d)
 
     def ask(to: Ints, u: Floats) -> Sampled:
         told = at_points(fed, metric, to, u, samples, batch)
         return told if samples or population else replace(told, v=np.zeros_like(told.v))
 
-    first = ask(who.main, np.zeros((M, 1, d)))
+    first = ask(pairs.main, np.zeros((M, 1, d)))
     near = -first.g[:, 0]
     step = reach * np.sqrt(np.maximum(np.sum(near**2, axis=1), np.maximum(first.v[:, 0], 1e-12)))
     across = keyed.normal(keyed.starts(seed, "directions", ids), np.zeros(M, dtype=np.int64), d * d).reshape(M, d, d)
     across = np.swapaxes(np.linalg.qr(across)[0], 1, 2)[:, :directions]
     u = np.concatenate([np.zeros((M, 1, d)), near[:, None], near[:, None] + step[:, None, None] * across], axis=1)
-    everyone = ask(who.requests, u[who.places])
-    own, others, mine = everyone[:M], everyone[M:], everyone[who.of]
+    everyone = ask(pairs.request_client, u[pairs.request_main])
+    own, others, mine = everyone[:M], everyone[M:], everyone[pairs.pair_main]
     found: dict[str, Estimate] = {}
     found["sigma2"], found["growth"] = sampled_gradients.noise(own)
     found["others_sigma2"], found["others_growth"] = sampled_gradients.noise(others)
     found["zeta2"], found["m"] = sampled_gradients.similarity(mine, others)
     found["L"], found["mu"] = smoothness.smoothness(u, own)
     found["square"] = Estimate(own.square.value[:, 0], own.square.se[:, 0])
-    there = u[who.of]
+    there = u[pairs.pair_main]
     most = smoothness.dissimilarity_at_most(there, mine, others, across.shape[1])
     return Constants(**found, delta=smoothness.dissimilarity(there, mine, others), delta_at_most=most)
 
 
-def with_hessians(found: Constants, fed: Federation, metric: Metric, who: Collaborators) -> Constants:
+def with_hessians(found: Constants, fed: Federation, metric: Metric, pairs: Collaborators) -> Constants:
     """The same, with delta, L and mu of the losses' Hessians at the metric's origin: exact for quadratics.
 
     Of other losses ``delta_at_most`` is the largest curvature of either client in the region of
     ``objectives.constants.Constants``: the difference of two Hessians without negative eigenvalues does not exceed it.
     One exchange, in which ``d (d + 1)`` numbers leave every client asked; a CoterieError for losses without Hessians.
     """
-    told = require_all_replies(fed.ask(bend, to=who.requests, at=metric.at, w=PerRow(np.ones(len(who.requests)))))
+    told = require_all_replies(
+        fed.ask(bend, to=pairs.request_client, at=metric.at, w=PerRow(np.ones(len(pairs.request_client))))
+    )
     H, most = (metric.R.T @ full(told[name]) @ metric.R for name in ("A", "most"))
-    M = len(who.main)
-    high = smoothness.delta_at_most(H[:M][who.of], H[M:], most[:M][who.of], most[M:])
+    M = len(pairs.main)
+    high = smoothness.delta_at_most(H[:M][pairs.pair_main], H[M:], most[:M][pairs.pair_main], most[M:])
     values = np.linalg.eigvalsh(H[:M])
     exact = {
-        "delta": smoothness.delta_of(H[:M][who.of], H[M:]),
+        "delta": smoothness.delta_of(H[:M][pairs.pair_main], H[M:]),
         "L": values[:, -1],
         "mu": np.maximum(values[:, 0], 0.0),
     }

@@ -10,13 +10,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.aggregation.aggregators import rules
-from coterie.methods.bias_correction import BiasCorrection
+from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration import bc_theory
 from coterie.methods.collaboration.choose import choose
-from coterie.methods.collaboration.collaborative_sgd import CollaborativeSGD
-from coterie.methods.collaboration.collaborators import Collaborators, need_rows
-from coterie.methods.collaboration.exchange import Exchange
+from coterie.methods.collaboration.collaborators import Collaborators, require_rows
 from coterie.methods.collaboration.metric import Metric, around_pooled
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
@@ -25,7 +22,7 @@ from coterie.methods.collaboration.smoothness import curvature
 from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
-from coterie.methods.weighted_averaging import WeightedAveraging
+from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import expand, sizes
 
@@ -39,7 +36,7 @@ class Weights:
 
     Attributes
     ----------
-    who : Collaborators
+    pairs : Collaborators
     alpha : (M,)
         0 for main clients without collaborators.
     noise, average : (M,)
@@ -48,7 +45,7 @@ class Weights:
         Predicted; NaN where it was not.
     """
 
-    who: Collaborators
+    pairs: Collaborators
     alpha: Floats
     noise: Floats
     average: Floats
@@ -59,8 +56,8 @@ class Weights:
 class Plan:
     """A method with its parameters; with what alpha (M,) averaging would end where it ends; what to say about it."""
 
-    method: CollaborativeSGD
-    goes: Floats
+    method: WeightedAveraging
+    effective_alpha: Floats
     about: dict[str, Any]
 
 
@@ -77,18 +74,22 @@ def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) 
     asked = _asked(fed, main, options)
     alike = options.within == "cluster"
     choice = choose(fed, metric, main, asked, options.collaborators, same_cluster=alike, keep=asked is not None)
-    who, alpha, speedup = choice.who, choice.alpha, choice.speedup
+    pairs, alpha, speedup = choice.pairs, choice.alpha, choice.speedup
     if asked is not None:
-        who = asked
+        pairs = asked
     elif corrected:
-        who = Collaborators(main, who.of, who.who, bc_theory.best_tau(choice.noise[who.who], who.starts))
-    average = np.bincount(who.of, who.tau**2 * choice.noise[who.who], minlength=len(main)).astype(np.float64)
-    noise, helped = choice.noise[main], np.diff(who.starts) > 0
+        pairs = Collaborators(
+            main, pairs.pair_main, pairs.pair_client, bc_theory.best_tau(choice.noise[pairs.pair_client], pairs.starts)
+        )
+    average = np.bincount(pairs.pair_main, pairs.tau**2 * choice.noise[pairs.pair_client], minlength=len(main)).astype(
+        np.float64
+    )
+    noise, helped = choice.noise[main], np.diff(pairs.starts) > 0
     if corrected:
         alpha = bc_theory.best_alpha(noise, average)
     if not isinstance(options.alpha, str):
         alpha, speedup = np.full(len(main), float(options.alpha)), np.full(len(main), np.nan)
-    return Weights(who, np.where(helped, alpha, 0.0), noise, average, speedup)
+    return Weights(pairs, np.where(helped, alpha, 0.0), noise, average, speedup)
 
 
 def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | None:
@@ -108,33 +109,25 @@ def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | Non
     everybody = Collaborators.of_all(options.tau, options.normalise)
     place = np.full(n, -1)
     place[main] = np.arange(len(main))
-    at = np.flatnonzero(place[everybody.of] >= 0)
+    at = np.flatnonzero(place[everybody.pair_main] >= 0)
     if not len(at):
         raise CoterieError("tau gives these main clients no collaborators: name one at least.")
-    at = at[np.argsort(place[everybody.of[at]], kind="stable")]
-    return Collaborators(main, place[everybody.of[at]], everybody.who[at], everybody.tau[at])
+    at = at[np.argsort(place[everybody.pair_main[at]], kind="stable")]
+    return Collaborators(main, place[everybody.pair_main[at]], everybody.pair_client[at], everybody.tau[at])
 
 
 def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Plan:
     """The method with weights, step size and, for bias correction, beta: theory's where they are not given."""
-    need_rows(fed, options.batch)
+    require_rows(fed, options.batch)
     chosen = weights(fed, metric, options, corrected)
-    who, alpha = chosen.who, chosen.alpha
-    bent = curvature(fed, who, metric)
+    pairs, alpha = chosen.pairs, chosen.alpha
+    bent = curvature(fed, pairs, metric)
     L, delta = bent.smoothness(alpha), bent.delta_at_most
     most = bc_theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
     eta = most / options.local if isinstance(options.eta, str) else np.full(len(alpha), float(options.eta))
-    exchange = Exchange(
-        who,
-        metric,
-        options.batch,
-        options.local,
-        rules(options.rule, corrected),
-        options.participation,
-        seed=options.seed,
-    )
-    common: dict[str, Any] = {"exchange": exchange, "alpha": alpha, "eta": eta}
-    common["optimiser"] = OPTIMISERS[options.optimiser]()
+    common: dict[str, Any] = {"pairs": pairs, "metric": metric, "alpha": alpha, "eta": eta}
+    common |= {name: getattr(options, name) for name in ("batch", "local", "participation", "seed")}
+    common |= {"optimiser": OPTIMISERS[options.optimiser](), "aggregator": AGGREGATORS[options.rule](corrected)}
     about: dict[str, Any] = {
         "steps": options.taken,
         "alpha": summarise(alpha),
@@ -144,7 +137,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     about |= {
         "delta": summarise(bent.delta),
         "delta_at_most": summarise(delta),
-        "collaborators": summarise(np.diff(who.starts)),
+        "collaborators": summarise(np.diff(pairs.starts)),
         "batch": options.batch,
     }
     about |= {"speedup": None if np.isnan(chosen.speedup).any() else summarise(chosen.speedup), "rule": options.rule}
@@ -163,7 +156,11 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
         beta = bc_theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
     keep = float(options.keep)
     method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
-    about["uncovered"] += method.notes
+    if np.any(beta > 1.0):
+        about["uncovered"].append(
+            f"beta = {np.max(beta):g} is above 1, beyond which Theorems 5.2 and C.4 promise nothing: the correction "
+            f"goes beyond the newest bias{', and grows for ever from 2 on' if np.any(beta >= 2.0) else ''}."
+        )
     return Plan(method, keep * alpha, about | {"beta": summarise(beta), "keep": keep})
 
 
@@ -197,17 +194,22 @@ class Spread:
     sigma2: float | None
 
 
-def spread(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool) -> Spread:
+def spread(
+    fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool
+) -> Spread:
     """``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance.
 
     That is the main clients' own: their squared residuals at theta over what these expect per unit of it where nobody
     is biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
     """
-    M = len(who.main)
-    alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
-    w, own = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau]), np.concatenate([np.ones(M), np.zeros(len(who.of))])
-    message: dict[str, Any] = {"theta": PerRow(theta[who.places]), "w": PerRow(w), "own": PerRow(own)}
-    s = require_all_replies(fed.total(meat, to=who.requests, by=who.places, groups=M, **message))
+    M = len(pairs.main)
+    alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
+    w, own = (
+        np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau]),
+        np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))]),
+    )
+    message: dict[str, Any] = {"theta": PerRow(theta[pairs.request_main]), "w": PerRow(w), "own": PerRow(own)}
+    s = require_all_replies(fed.total(meat, to=pairs.request_client, by=pairs.request_main, groups=M, **message))
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
     wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models
@@ -247,31 +249,32 @@ def fit(
     options = Options.of(rounds or {}, corrected)
     everyone, metric = around_pooled(fed, problem)
     chosen = plan(fed, metric, options, corrected)
-    who, goes = chosen.method.exchange.who, chosen.goes
-    held = options.under(metric)
-    goal = optimum(fed, who, goes, held)
+    pairs, effective_alpha = chosen.method.pairs, chosen.effective_alpha
+    with_prior = options.under(metric)
+    goal = optimum(fed, pairs, effective_alpha, with_prior)
     if options.exact and not corrected:
-        theta, trace, bad, gone = goal.theta, [(goal.exchanges, 0.0)], [], []
+        theta, trace, quarantined, diverged = goal.theta, [(goal.exchanges, 0.0)], [], []
         status = "exact" if goal.reached.all() else "not reached"
     else:
-        method, eta = replace(chosen.method, held=goal.held), np.asarray(chosen.method.eta)
+        method, eta = replace(chosen.method, prior_curvature=goal.prior_curvature), np.asarray(chosen.method.eta)
         if options.eta == "auto":  # what holds a model adds to the curvature that its steps are chosen by
-            eta = eta / (1.0 + options.local * eta * goal.held)
+            eta = eta / (1.0 + options.local * eta * goal.prior_curvature)
             method = replace(method, eta=eta)
             chosen.about["eta"] = summarise(eta)
         trace, state = [], {}
         for state in method.run(fed, trace_steps(options.taken)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
-        theta, bad = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
+        theta, quarantined = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]
-        gone = who.main[state.get("gone", [])].tolist()
+        diverged = pairs.main[state.get("diverged", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
-    found = spread(fed, who, goes, metric, theta, problem.family.has_dispersion)
-    client[who.main], cov[who.main] = theta, found.covariance
+    found = spread(fed, pairs, effective_alpha, metric, theta, problem.family.has_dispersion)
+    client[pairs.main], cov[pairs.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
-    about |= {"prior": held.prior, "quarantined": bad, "diverged": gone, "asked": _plain(rounds or {})}
-    about["main"] = None if options.main is None else who.main.tolist()
-    sigma2 = everyone.sigma2 if found.sigma2 is None or len(who.main) < len(client) else found.sigma2
+    about |= {"prior": with_prior.prior}
+    about |= {"quarantined": quarantined, "diverged": diverged, "asked": _plain(rounds or {})}
+    about["main"] = None if options.main is None else pairs.main.tolist()
+    sigma2 = everyone.sigma2 if found.sigma2 is None or len(pairs.main) < len(client) else found.sigma2
     info = {"collaboration": about}
     return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
 
@@ -282,9 +285,9 @@ def alone(
     """A model of each client's own rows under the prior of the method: what its gain is to be measured against."""
     everyone, metric = around_pooled(fed, problem)
     nobody = np.empty(0, dtype=np.int64)
-    who = Collaborators(np.arange(len(everyone.client)), nobody, nobody, np.empty(0))
-    held = Options.of(rounds or {}, corrected).under(metric)
-    return replace(everyone, client=optimum(fed, who, np.zeros(len(who.main)), held).theta)
+    pairs = Collaborators(np.arange(len(everyone.client)), nobody, nobody, np.empty(0))
+    with_prior = Options.of(rounds or {}, corrected).under(metric)
+    return replace(everyone, client=optimum(fed, pairs, np.zeros(len(pairs.main)), with_prior).theta)
 
 
 def _gap(metric: Metric, x: Floats, goal: Floats) -> float:

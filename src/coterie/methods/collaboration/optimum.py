@@ -47,7 +47,7 @@ class Optimum:
     ----------
     theta : (M, d)
         Minimisers.
-    held : (M,)
+    prior_curvature : (M,)
         Curvature by which they are held at the metric's origin.
     exchanges : int
         How many that took.
@@ -56,20 +56,22 @@ class Optimum:
     """
 
     theta: Floats
-    held: Floats
+    prior_curvature: Floats
     exchanges: int
     reached: Bools
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step that overflows is halved
-def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, start: Floats | None = None) -> Optimum:
+def optimum(
+    fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, start: Floats | None = None
+) -> Optimum:
     """Minimise ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` for every main client.
 
     Parameters
     ----------
     fed : Federation
         All clients asked must answer.
-    who : Collaborators
+    pairs : Collaborators
     alpha : (M,)
         How much a main client listens to others; those without collaborators count as 0.
     metric : Metric
@@ -82,19 +84,19 @@ def optimum(fed: Federation, who: Collaborators, alpha: Floats, metric: Metric, 
     -------
     Optimum
     """
-    M = len(who.main)
-    alpha = np.where(np.diff(who.starts) > 0, alpha, 0.0)
-    w = np.concatenate([1.0 - alpha, alpha[who.of] * who.tau])
+    M = len(pairs.main)
+    alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
+    w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
     here = np.flatnonzero(w > 0.0)
-    to, at, w = who.requests[here], who.places[here], w[here]
+    to, at, w = pairs.request_client[here], pairs.request_main[here], w[here]
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
-    values, g, H, held = _ask(fed, to, at, w, M, theta, metric)
+    values, g, H, prior_curvature = _ask(fed, to, at, w, M, theta, metric)
     exchanges = 1
     while True:
         u, step = metric.u(theta), -np.linalg.solve(H, g[:, :, None])[:, :, 0]
         going = np.sum(step**2, axis=1) > ENOUGH * (1.0 + np.sum(u**2, axis=1))
         if not going.any() or exchanges >= EXCHANGES:
-            return Optimum(theta, held, exchanges, ~going)
+            return Optimum(theta, prior_curvature, exchanges, ~going)
         size = np.where(going, 1.0, 0.0)
         for _ in range(HALVINGS):
             tried = metric.theta(u + size[:, None] * step)

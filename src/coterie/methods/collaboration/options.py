@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.collaboration.collaborative_sgd import within
+from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.optimisers import OPTIMISERS
+from coterie.methods.collaboration.optimisers import OPTIMISERS, require_range
 
 LARGEST = 10**9
-RULES = ("mean", "trimmed", "clipped", "trust", "adaptive")
 HELD_OUT = "held-out"
 USUAL = 200
 """Steps of a run."""
@@ -102,6 +101,11 @@ class Options:
             raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
         if given.get("within") == "cluster" and not isinstance(given.get("tau", "auto"), str):
             raise CoterieError("within says where collaborators are looked for, and tau names them: leave one out.")
+        if corrected and given.get("rule") == "adaptive":
+            raise CoterieError(
+                "Bias correction averages past biases, which weights that change would make wrong: take rule 'trust', "
+                "or the method 'weighted-averaging'."
+            )
         return cls(**given)
 
     def under(self, metric: Metric) -> Metric:
@@ -118,7 +122,11 @@ class Options:
             if not (whole and least <= value <= LARGEST) and not (name == "steps" and value is None):
                 hint = " Without collaborators a client works alone: use the method 'local'." * (name[0] == "c")
                 raise CoterieError(f"{name} must be a whole number from {least} to {LARGEST:,}, not {value!r}.{hint}")
-        for name, values in (("optimiser", tuple(OPTIMISERS)), ("rule", RULES), ("within", ("all", "cluster"))):
+        for name, values in (
+            ("optimiser", tuple(OPTIMISERS)),
+            ("rule", tuple(AGGREGATORS)),
+            ("within", ("all", "cluster")),
+        ):
             if not (isinstance(value := getattr(self, name), str) and value in values):
                 raise CoterieError(f"{name} must be {' or '.join(values)}, not {value!r}.")
         self._check_weights()
@@ -141,7 +149,7 @@ class Options:
                 raise CoterieError(f"{name} must be {choices}, not {value!r}.")
             if not -sys.float_info.max < value < sys.float_info.max:
                 value = np.nan
-            within(name, float(value), low, high, open_below=name in ("beta", "eta", "participation"))
+            require_range(name, float(value), low, high, open_below=name in ("beta", "eta", "participation"))
         if self.taken * self.local > LARGEST:
             raise CoterieError(f"That is {self.taken * self.local:,} steps: take fewer.")
 

@@ -204,10 +204,10 @@ class Curvature:
         return delta_at_most(self.own, self.average, self.own_most, self.average_most)
 
 
-def curvature(fed: Federation, who: Collaborators, metric: Metric) -> Curvature:
+def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvature:
     """Ask for it: one exchange of sums."""
-    M, here = len(who.main), np.concatenate([np.ones(len(who.main)), who.tau])
-    by = np.concatenate([np.arange(M), M + who.of])
-    s = require_all_replies(fed.total(bend, to=who.requests, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
+    M, here = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
+    by = np.concatenate([np.arange(M), M + pairs.pair_main])
+    s = require_all_replies(fed.total(bend, to=pairs.request_client, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
     own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
     return Curvature(own[:M], own[M:], most[:M], most[M:])

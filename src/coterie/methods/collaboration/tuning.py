@@ -34,19 +34,19 @@ class Settings:
 
     Attributes
     ----------
-    who : Collaborators
+    pairs : Collaborators
         With tau.
     alpha, eta, beta : (M,)
         beta is 1 for averaging, which has none.
     """
 
-    who: Collaborators
+    pairs: Collaborators
     alpha: Floats
     eta: Floats
     beta: Floats
 
 
-def averaging(found: Constants, who: Collaborators, T: float) -> Settings:
+def averaging(found: Constants, pairs: Collaborators, T: float) -> Settings:
     """Weighted averaging for T steps: alpha and tau of C.2, eta of Theorem 4.1, with noise that grows (appendix B).
 
     A4 of the average has ``m = sum_k tau_k m_k``, so a collaborator pays for its m as it does for its zeta.
@@ -58,15 +58,15 @@ def averaging(found: Constants, who: Collaborators, T: float) -> Settings:
     """
     L, mu = _bent(found, T)
     noise = wga_theory.collaborator_noise(found.others_sigma2.value, found.others_growth.value, found.zeta2.value)
-    tau, alpha, m = _weights(found, noise, who.starts, L / (mu * T))
-    grown = wga_theory.growth(alpha, found.growth.value, sums(tau**2 * found.others_growth.value, who.starts), m)
-    noises, biases = sums(tau**2 * noise, who.starts), sums(tau * found.zeta2.value, who.starts)
+    tau, alpha, m = _weights(found, noise, pairs.starts, L / (mu * T))
+    grown = wga_theory.growth(alpha, found.growth.value, sums(tau**2 * found.others_growth.value, pairs.starts), m)
+    noises, biases = sums(tau**2 * noise, pairs.starts), sums(tau * found.zeta2.value, pairs.starts)
     by = wga_theory.descent(L, mu, alpha, found.sigma2.value, noises, biases, m, grown)
     eta = by.step(T, found.loss())
-    return Settings(Collaborators(who.main, who.of, who.who, tau), alpha, eta, np.ones(len(alpha)))
+    return Settings(Collaborators(pairs.main, pairs.pair_main, pairs.pair_client, tau), alpha, eta, np.ones(len(alpha)))
 
 
-def correction(found: Constants, who: Collaborators, T: float) -> Settings:
+def correction(found: Constants, pairs: Collaborators, T: float) -> Settings:
     """Bias correction for T steps: alpha and tau by variances (C.4), eta and beta of Theorem 5.2.
 
     delta of the average is taken to be the mean of the collaborators' upper confidence bounds, and the step is the
@@ -74,22 +74,22 @@ def correction(found: Constants, who: Collaborators, T: float) -> Settings:
     """
     L, mu = _bent(found, T)
     noise0, noise = found.sigma2.value, found.others_sigma2.value
-    tau = bc_theory.best_tau(noise, who.starts)
-    average, delta = sums(tau**2 * noise, who.starts), sums(tau * found.delta_at_most, who.starts)
-    alpha = np.where(np.diff(who.starts) > 0, bc_theory.best_alpha(noise0, average), 0.0)
+    tau = bc_theory.best_tau(noise, pairs.starts)
+    average, delta = sums(tau**2 * noise, pairs.starts), sums(tau * found.delta_at_most, pairs.starts)
+    alpha = np.where(np.diff(pairs.starts) > 0, bc_theory.best_alpha(noise0, average), 0.0)
     known = bc_theory.oracle_descent(L, mu, alpha, noise0, average).step(T, found.loss())
     eta = np.minimum(known, bc_theory.largest_step(L, alpha, delta))
     beta = bc_theory.best_beta(eta, delta, alpha, noise0, average, T)
-    return Settings(Collaborators(who.main, who.of, who.who, tau), alpha, eta, beta)
+    return Settings(Collaborators(pairs.main, pairs.pair_main, pairs.pair_client, tau), alpha, eta, beta)
 
 
-def select(found: Constants, who: Collaborators, T: float, sure: float = 1.0) -> Bools:
-    """Whom to correct the bias of for T steps, (P,): Corollary 5.3 with estimated delta; ``who.kept`` takes it.
+def select(found: Constants, pairs: Collaborators, T: float, sure: float = 1.0) -> Bools:
+    """Whom to correct the bias of for T steps, (P,): Corollary 5.3 with estimated delta; ``pairs.kept`` takes it.
 
     Parameters
     ----------
     found : Constants
-    who : Collaborators
+    pairs : Collaborators
         Candidates.
     T : float
         Steps; the largest delta that still pays falls as more are taken.
@@ -103,8 +103,8 @@ def select(found: Constants, who: Collaborators, T: float, sure: float = 1.0) ->
     """
     L, mu = _bent(found, T)
     delta, F0 = found.delta.value + sure * found.delta.se, found.loss()
-    keep = np.zeros(len(who.of), dtype=bool)
-    for i, (start, stop) in enumerate(zip(who.starts[:-1], who.starts[1:], strict=True)):
+    keep = np.zeros(len(pairs.pair_main), dtype=bool)
+    for i, (start, stop) in enumerate(zip(pairs.starts[:-1], pairs.starts[1:], strict=True)):
         mine = np.arange(start, stop if found.sigma2.value[i] > 0.0 else start)
         for _ in range(2 if len(mine) else 0):
             noise = found.others_sigma2.value[mine]

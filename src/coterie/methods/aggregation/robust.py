@@ -8,15 +8,15 @@ Karimireddy, He, Jaggi (2021), Learning from history for Byzantine robust optimi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.received import Pairs, Rules, State
+from coterie.methods.aggregation.aggregator import Aggregator, Received, State
 from coterie.methods.aggregation.trust import Adaptive, Trust
 from coterie.methods.checks import need
-from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.numerics.kernels import Floats, Ints, kernel
 
 
@@ -90,13 +90,13 @@ class Trimmed:
         if not 0.0 <= self.fraction <= 0.5:
             raise CoterieError(f"The fraction left out at either end must lie from 0 to 0.5, not {self.fraction:g}.")
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """Nothing."""
         return {}
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The trimmed means."""
-        return trimmed_mean(pairs.g, weights, pairs.who.starts, self.fraction), {}
+        return trimmed_mean(received.g, weights, received.starts, self.fraction), {}
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,15 @@ class Clipped:
             )
         need("steps", self.steps, 1, whole=True)
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """No v yet."""
-        M = len(who.main)
         return {"clipped around": np.zeros((M, d)), "clipped before": np.zeros(M, dtype=bool)}
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """v, for those that hear anybody; it is remembered."""
-        starts, M = pairs.who.starts, len(pairs.who.main)
-        weights, g = np.ascontiguousarray(weights), np.ascontiguousarray(pairs.g)
-        heard = np.bincount(pairs.who.of, weights, minlength=M) > 0.0
+        starts, M = received.starts, len(received.own)
+        weights, g = np.ascontiguousarray(weights), np.ascontiguousarray(received.g)
+        heard = np.bincount(received.main, weights, minlength=M) > 0.0
         first = trimmed_mean(g, (weights > 0.0).astype(np.float64), starts, 0.5)
         v = np.where(state["clipped before"][:, None], state["clipped around"], first)
         _clip(g, weights, starts, self.radius or 0.0, self.steps, v)
@@ -142,22 +141,13 @@ class Clipped:
         }
 
 
-def rules(name: str, corrected: bool) -> Rules | None:
-    """What "mean", "trimmed", "clipped", "trust" and "adaptive" are; None where gradients are simply added up.
-
-    "trust" drops harmful collaborators and clips the others; "adaptive" drops them and weighs the others by their bias
-    and noise so far. A CoterieError for "adaptive" with bias correction, whose c cannot follow weights that change.
-    """
-    if name == "adaptive" and corrected:
-        raise CoterieError(
-            "Bias correction averages past biases, which weights that change would make wrong: take rule 'trust', or "
-            "the method 'weighted-averaging'."
-        )
-    named: dict[str, Rules | None] = {
-        "mean": None,
-        "trimmed": Rules(combine=Trimmed(0.2)),
-        "clipped": Rules(combine=Clipped()),
-        "trust": Rules([Trust(direction=not corrected)], Clipped()),
-        "adaptive": Rules([Trust(direction=True), Adaptive("bias")]),
-    }
-    return named[name]
+AGGREGATORS: dict[str, Callable[[bool], Aggregator | None]] = {
+    "mean": lambda corrected: None,
+    "trimmed": lambda corrected: Aggregator(combine=Trimmed(0.2)),
+    "clipped": lambda corrected: Aggregator(combine=Clipped()),
+    "trust": lambda corrected: Aggregator([Trust(direction=not corrected)], Clipped()),
+    "adaptive": lambda corrected: Aggregator([Trust(direction=True), Adaptive("bias")]),
+}
+"""By name, given whether biases are corrected: None adds gradients up at the sites. "trust" drops harmful collaborators
+and clips the others; "adaptive" drops them and weighs the others by their bias and noise so far.
+"""

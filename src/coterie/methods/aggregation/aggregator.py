@@ -1,14 +1,14 @@
-"""What main clients heard from each of their collaborators, and the rules that weigh it and put it together."""
+"""What main clients received from each of their collaborators, and how that is weighed and made one gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.numerics.kernels import Bools, Floats, Ints, kernel
 
 State = dict[str, Any]
@@ -16,43 +16,45 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """One step, pair by pair.
+class Received:
+    """The gradients of one step: M main clients' own, and those of P clients that were asked at their models.
 
     Attributes
     ----------
-    who : Collaborators
-        M main clients and P pairs.
+    main : (P,) int64
+        At whose model a client was asked: numbers of main clients, rising.
     g : (P, d)
-        The last gradient that each collaborator sent, always finite; zero where it never sent one.
+        The last gradient that each client sent, always finite; zero where it never sent one.
     known : (P,) bool
         Whether it ever sent one.
     age : (P,) int64
         Steps since then; 0: in this one.
     own : (M, d)
         The main clients' own gradients.
-    x : (M, d)
-        Where all gradients of age 0 were taken.
     t : int
         Number of the step.
     """
 
-    who: Collaborators
+    main: Ints
     g: Floats
     known: Bools
     age: Ints
     own: Floats
-    x: Floats
     t: int
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where the clients of every main client begin, and where the last ones end, (M + 1,)."""
+        return np.searchsorted(self.main, np.arange(len(self.own) + 1)).astype(np.int64)
 
 
 class Weigh(Protocol):
     """A rule that changes weights from step to step, such as one that drops harmful collaborators."""
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """What it remembers before the first step; names must be its own."""
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """New weights (P,), not negative, and what it remembers now.
 
         Weights need not add up to 1; a main client whose weights are all zero works alone in this step.
@@ -62,10 +64,10 @@ class Weigh(Protocol):
 class Combine(Protocol):
     """A rule that makes one gradient of many."""
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """What it remembers before the first step; names must be its own."""
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The collaborators' gradient for every main client (M, d), and what it remembers now."""
 
 
@@ -91,34 +93,34 @@ def weighted_mean(g: Floats, weights: Floats, starts: Ints) -> Floats:
 class Mean:
     """Algorithm 2's average: ``sum_k tau_k g_k``, over the collaborators whose weight is not zero."""
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """Nothing."""
         return {}
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The weighted mean."""
-        return weighted_mean(pairs.g, weights, pairs.who.starts), {}
+        return weighted_mean(received.g, weights, received.starts), {}
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How gradients that were heard one by one are weighed, in this order, and put together."""
+class Aggregator:
+    """How gradients that were received one by one are weighed, in this order, and combined."""
 
     weigh: Sequence[Weigh] = ()
     combine: Combine = field(default_factory=Mean)
 
-    def init(self, who: Collaborators, d: int) -> State:
+    def init(self, M: int, P: int, d: int) -> State:
         """What all rules remember before the first step."""
         state: State = {}
         for rule in (*self.weigh, self.combine):
-            state |= rule.init(who, d)
+            state |= rule.init(M, P, d)
         return state
 
-    def __call__(self, pairs: Pairs, weights: Floats, state: State) -> tuple[Floats, Bools, State]:
+    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, Bools, State]:
         """The collaborators' gradient (M, d), whether there is any (M,), and what the rules remember now."""
         for rule in self.weigh:
-            weights, new = rule(pairs, weights, state)
+            weights, new = rule(received, weights, state)
             state = state | new
-        average, new = self.combine(pairs, weights, state)
-        helped = np.bincount(pairs.who.of, weights, minlength=len(pairs.who.main)) > 0.0
+        average, new = self.combine(received, weights, state)
+        helped = np.bincount(received.main, weights, minlength=len(received.own)) > 0.0
         return average, helped, state | new

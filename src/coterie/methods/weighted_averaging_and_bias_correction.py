@@ -1,0 +1,199 @@
+"""Linear speedup in personalized collaborative learning (2022): weighted averaging (WGA) and bias correction (BC).
+
+Algorithm 1, for M main clients 0 at once: each asks its collaborators for gradients at its own x, and steps along
+
+    Algorithm 2:  g = (1 - alpha) g_0 + alpha g_avg                      g_avg = sum_k tau_k g_k(x)
+    Algorithm 3:  g = (1 - alpha) g_0 + alpha (g_avg - c),  b = g_avg - g_0,  c <- (1 - beta) c + beta b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, work
+from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.guarded import Guarded, one_by_one
+from coterie.methods.collaboration.collaborators import Collaborators, require_columns
+from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, State, at_step, require_schedule
+from coterie.methods.stepwise import Stepwise
+from coterie.numerics import keyed
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.mean_loss import path
+
+FAR = 1e100
+"""Parameters that are farther away have diverged; gradients there may overflow, and nobody is to blame for that."""
+
+
+@work
+def weighted_gradient(
+    site: Site, theta: Floats, t: int, local: int, batch: int, stream: str, weight: Floats | None = None, **moving: Any
+) -> State:
+    """``tau_k g_k(x_t)``: the mean gradient on local steps from theta, NaN where an objective gives something else."""
+    m, d = theta.shape
+    draws = Draws(keyed.starts(site.seed, stream, site.ids), np.full(m, t * local, dtype=np.int64), batch)
+    still, g = {"shift": np.zeros((m, d)), "P": np.zeros((d, d)), "eta": np.zeros(m)}, np.full((m, d), np.nan)
+    if site.objective.dim == d:
+        site.count(m * local)
+        found = np.asarray(path(site.objective, theta, steps=local, draws=draws, **(still | moving)))
+        g = found.reshape(m, d) if found.dtype.kind in "fiu" and found.size == m * d else g
+    return {"g": one_by_one(g)} if weight is None else {"g": weight[:, None] * g, "weight": weight}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedAveraging(Stepwise):
+    """Algorithm 2.
+
+    Attributes
+    ----------
+    pairs, metric : Collaborators, Metric
+        Main clients, their collaborators and weights tau; the units of x, g and c.
+    alpha, eta : number, (M,) or callable
+        Weight of the collaborators, from 0 to 1, and step size; alpha_t and eta_t where they are functions of t.
+    batch : int, default 1
+        Rows of a gradient, drawn with replacement; 0 takes all.
+    local : int, default 1
+        Local steps of everybody between two exchanges (section 7).
+    prior_curvature : number or (M,), default 0
+        Curvature by which main clients are held at the metric's origin: see ``Metric.prior``.
+    optimiser, aggregator, participation, remember, seed
+        See ``optimisers`` and ``Guarded``.
+    """
+
+    pairs: Collaborators
+    metric: Metric
+    alpha: Schedule
+    eta: Schedule
+    batch: int = 1
+    local: int = 1
+    prior_curvature: Any = 0.0
+    optimiser: Optimiser = field(default_factory=SGD)
+    aggregator: Aggregator | None = None
+    participation: float = 1.0
+    remember: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_schedule("alpha", self.alpha, 0.0, 1.0)
+        require_schedule("eta", self.eta, 0.0, np.inf, open_below=True)
+
+    def init(self, fed: Federation, x: Floats | None = None) -> State:
+        """The state before the first step, at x (M, d), by default the metric's origin."""
+        M, d = len(self.pairs.main), len(self.metric.at)
+        require_columns(fed, self.pairs, d)
+        x = np.zeros((M, d)) if x is None else np.array(x, dtype=np.float64)
+        state = {"t": 0, "status": "running", "x": x, "quarantined": np.zeros(len(fed.clients), dtype=np.int64)}
+        return state | self.optimiser.init(x)
+
+    def gradients(self, fed: Federation, state: State, **how: Any) -> tuple[Floats, Floats, Bools, Bools, State]:
+        """g_0 and g_avg (M, d) at x, whether each is there (M,), and what ``Guarded`` remembers."""
+        pairs, metric, M = self.pairs, self.metric, len(self.pairs.main)
+        guard = {name: getattr(self, name) for name in ("aggregator", "participation", "remember", "seed")}
+        guarded = Guarded(fed, state, pairs.request_main, {"theta": metric.at}, units=metric.gradient, **guard)
+        message = {"t": state["t"], "local": self.local, "batch": self.batch, "stream": "rows"} | how
+        theta, weight = metric.theta(state["x"])[pairs.request_main], np.concatenate([np.ones(M), pairs.tau])
+        message |= {"theta": PerRow(theta), "weight": PerRow(weight)}
+        sums = guarded.total(weighted_gradient, pairs.request_client, **message)
+        there = sums["weight"] > 0.0
+        g = sums["g"] / np.where(there, sums["weight"], 1.0)[:, None]
+        return g[:M], g[M:], there[:M], there[M:], guarded.state
+
+    def direction(self, g_0: Floats, g_avg: Floats, alpha: Floats, helped: Bools, state: State) -> tuple[Floats, State]:
+        """g (M, d), and what changes in the state; alpha (M, 1) is 0 for those that nobody ``helped``."""
+        return (1.0 - alpha) * g_0 + alpha * g_avg, {}
+
+    def local_step(self, state: State, eta: Floats) -> State:
+        """How a local step is made of a gradient, from which collaborators take ``correction``."""
+        shift = self.metric.cotangent(self.correction(state))[self.pairs.request_main]
+        shift[: len(eta)] = 0.0
+        return {"shift": PerRow(shift), "P": self.metric.preconditioner, "eta": PerRow(eta[self.pairs.request_main])}
+
+    def correction(self, state: State) -> Floats:
+        """What is taken off collaborators' gradients (M, d)."""
+        return np.zeros_like(state["x"])
+
+    @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
+    def step(self, fed: Federation, state: State) -> State:
+        """One round of all main clients; one whose own gradient is missing stays where it is.
+
+        A divergence ends the run of all: ``diverged`` are the positions in ``main``, at the last finite x.
+        """
+        t, M = state["t"], len(state["x"])
+        alpha, eta = at_step("alpha", self.alpha, t, M, 1.0), at_step("eta", self.eta, t, M)
+        how = self.local_step(state, eta) if self.local > 1 else {}
+        g_0, g_avg, present, helped, remembered = self.gradients(fed, state, **how)
+        g, new = self.direction(g_0, g_avg, np.where(helped, alpha, 0.0)[:, None], helped, state)
+        curvature = at_step("prior_curvature", self.prior_curvature, t, M)[:, None]
+        direction, moments = self.optimiser(g + curvature * state["x"], state)
+        new |= moments | {"x": state["x"] - (eta * self.local)[:, None] * direction}
+        new = {k: np.where(present.reshape(-1, *[1] * (v.ndim - 1)), v, state[k]) for k, v in new.items()}
+        diverged = ~(np.abs(new["x"]) < FAR).all(axis=1)
+        if diverged.any():
+            return state | {"status": f"diverged by step {t + 1}", "diverged": np.flatnonzero(diverged)}
+        return state | remembered | new | {"t": t + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrection(WeightedAveraging):
+    """Algorithm 3.
+
+    Attributes
+    ----------
+    beta : number, (M,) or callable, default 0.1
+        Weight of the newest observed bias, above 0. Above 1, where no theorem holds, c goes beyond it, and from 2 on c
+        grows for ever.
+    first : {"zero", "sample"} or int, default "sample"
+        c_0: zero, the first observed bias (so that the first step is one's own), or the mean of that many samples,
+        drawn for the purpose (C.4).
+    keep : number or (M,), default 0
+        Share of the bias that is kept, because some bias may make up for a lack of data (section 7): 0 corrects all
+        of it, 1 is weighted averaging. Where BC with alpha ends, it ends where WGA with ``keep * alpha`` does.
+    oracle : callable, optional
+        ``oracle(t, x)``: unbiased estimates (M, d) of the bias at x (M, d), used instead of c_t (section 5.1). With
+        local steps it knows nothing of their drift, which c_t does.
+    """
+
+    beta: Schedule = 0.1
+    first: Any = "sample"
+    keep: Any = 0.0
+    oracle: Callable[[int, Floats], Floats] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_schedule("beta", self.beta, 0.0, np.inf, open_below=True)
+        require_schedule("keep", self.keep, 0.0, 1.0)
+        samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool) and self.first > 0
+        if not samples and self.first not in ("zero", "sample"):
+            raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {self.first!r}.")
+
+    def init(self, fed: Federation, x: Floats | None = None) -> State:
+        """The state before the first step, with c_0."""
+        state = super().init(fed, x)
+        state |= {"c": np.zeros_like(state["x"]), "observed": np.full(len(state["x"]), self.first == "zero")}
+        if self.first in ("zero", "sample"):
+            return state
+        g_0, g_avg, present, helped, after = self.gradients(fed, state, local=int(self.first), stream="first bias")
+        c = np.where((present & helped)[:, None], g_avg - g_0, 0.0)
+        return state | {"c": c, "observed": present & helped, "quarantined": after["quarantined"]}
+
+    def correction(self, state: State) -> Floats:
+        """c_t or the oracle's bias, less what is kept of it."""
+        bias = state["c"] if self.oracle is None else np.asarray(self.oracle(state["t"], state["x"]))
+        if bias.shape != state["x"].shape:
+            raise CoterieError(f"The oracle must give biases of shape {state['x'].shape}, not {bias.shape}.")
+        return np.asarray((1.0 - at_step("keep", self.keep, state["t"], len(bias))[:, None]) * bias)
+
+    def direction(self, g_0: Floats, g_avg: Floats, alpha: Floats, helped: Bools, state: State) -> tuple[Floats, State]:
+        """Algorithm 3's lines; c_0 = b_0 where no bias was observed yet."""
+        beta = at_step("beta", self.beta, state["t"], len(alpha), open_below=True)[:, None]
+        b = g_avg - g_0
+        c = np.where(state["observed"][:, None], state["c"], b)
+        g = (1.0 - alpha) * g_0 + alpha * (g_avg - self.correction(state | {"c": c}))
+        c = np.where(helped[:, None], (1.0 - beta) * c + beta * b, state["c"])
+        return g, {"c": c, "observed": state["observed"] | helped}
