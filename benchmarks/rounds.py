@@ -19,7 +19,7 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import coins
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import Coordinated
-from coterie.methods.tree.at_home import reveal
+from coterie.methods.tree.client_work import reveal
 from coterie.objectives.glm import GLM
 from coterie.relations.ties import Ties
 

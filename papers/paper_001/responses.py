@@ -16,8 +16,7 @@ from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.families import BINOMIAL
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.tree.learned_strengths import learn
-from coterie.methods.tree.strength_path import path
+from coterie.methods.tree.strengths import learn, path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import Tree

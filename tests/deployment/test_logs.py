@@ -14,7 +14,7 @@ from coterie.engines.policy import Exchanged
 from coterie.errors import CoterieError
 
 EVENT = Exchanged(
-    number=3, kind="total", work="coterie.methods.tree.at_home:gram", asked=("basel", "bern"), answered=("basel",),
+    number=3, kind="total", work="coterie.methods.tree.client_work:gram", asked=("basel", "bern"), answered=("basel",),
     missing={"bern": "did not answer"}, clients=(1, 2), down=1234, up=999, seconds=0.25,
 )  # fmt: skip
 

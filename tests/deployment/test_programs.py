@@ -179,7 +179,7 @@ def test_a_column_that_no_site_sees_vary_is_shared(tmp_path, table):
 def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
     coordinator, homes = folders(tmp_path, table)
     tree, own = "coterie.methods.tree.*", "coterie.deployment.identifiability:view"
-    replace(Member.read(homes[1]), ask=("coterie.methods.tree.at_home:finish",), total=(tree, own)).write(homes[1])
+    replace(Member.read(homes[1]), ask=("coterie.methods.tree.client_work:finish",), total=(tree, own)).write(homes[1])
     begin(coordinator, "run", EXACT)
     run(transport(homes), coordinator, "run")
     begin(coordinator, "local", {"program": "local", "task": TASK})

@@ -14,7 +14,7 @@ from coterie.methods.network import objective as network_objective
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.scaffold import Scaffold
-from coterie.methods.tree import at_home as tree_at_home
+from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.overflow import LIMIT, decode_loss, encode_loss, overflowed
@@ -106,7 +106,7 @@ def far_out(m=6, n=10):
 def spied(monkeypatch):
     """Losses that overflowed on the way."""
     seen = []
-    for module in (tree_at_home, network_objective, collaboration):
+    for module in (tree_work, network_objective, collaboration):
         real = module.overflowed
         monkeypatch.setattr(
             module, "overflowed", lambda *parts, real=real: seen.append(real(*parts).any()) or real(*parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.tree.at_home import reveal
+from coterie.methods.tree.client_work import reveal
 from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
 from coterie.relations.ties import Ties

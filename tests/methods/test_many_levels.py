@@ -39,4 +39,4 @@ def test_a_long_search_is_announced_and_says_where_it_is(monkeypatch, caplog):
 @pytest.mark.parametrize(("parameters", "q", "long"), [(1, 60, False), (30, 30, False), (1830, 60, True)])
 def test_how_long_a_search_takes_is_estimated(parameters, q, long):
     setup = SimpleNamespace(z=np.arange(q), p=q)
-    assert (variances.seconds(parameters, setup, 20) > variances.LONG) == long
+    assert (variances.expected_seconds(parameters, setup, 20) > variances.LONG) == long

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.tree.residuals import PRIOR
+from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.relations.clusters import Tree
 from coterie.results.compare import run
 
@@ -57,7 +57,7 @@ def test_a_client_keeps_the_variance_that_one_more_step_of_em_gives(data):
         S = np.linalg.inv(X.T @ X / f.client_sigma2[i] + D)
         theta = S @ (X.T @ y / f.client_sigma2[i] + D @ f.root)
         square = np.sum((y - X @ theta) ** 2) + np.trace(X @ S @ X.T)
-        assert (square + PRIOR * mean) / (len(y) + PRIOR) == pytest.approx(f.client_sigma2[i], rel=2e-3)
+        assert (square + PRIOR_ROWS * mean) / (len(y) + PRIOR_ROWS) == pytest.approx(f.client_sigma2[i], rel=2e-3)
 
 
 def test_variances_are_recovered_and_help(data):

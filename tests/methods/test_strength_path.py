@@ -11,7 +11,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.methods import given_strengths
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.tree.strength_path import path
+from coterie.methods.tree.strengths import path
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import Tree
 from coterie.results.metrics import objective

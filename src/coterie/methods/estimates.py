@@ -10,7 +10,7 @@ import numpy as np
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import finish, ridge
+from coterie.methods.tree.client_work import finish, ridge
 from coterie.methods.tree.penalised_tree import Solution, per_cluster
 from coterie.methods.tree.setup import Basis, Setup
 from coterie.numerics.kernels import Floats, Ints, full, pack
@@ -47,7 +47,7 @@ class GroupedProblem:
 
     @property
     def straying(self) -> Ints:
-        """Personal columns in which how far clients stray from their cluster can be told from the noise of rows.
+        """Personal columns in which how far clients client_scale from their cluster can be told from the noise of rows.
 
         With one row for each client only families whose overdispersion shows tell, and of their intercepts.
         """

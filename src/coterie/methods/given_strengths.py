@@ -47,10 +47,10 @@ def given(
     """
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)
-    L, stray = factors(fed, setup, gamma, lam, alpha)
-    s = solve(fed, setup, L, stray=stray)
+    L, client_scale = factors(fed, setup, gamma, lam, alpha)
+    s = solve(fed, setup, L, client_scale=client_scale)
     sigma2 = setup.residual(s.value) / setup.rows if problem.family.has_dispersion else 1.0
-    return collect(fed, setup, s, L, sigma2, stray=stray)
+    return collect(fed, setup, s, L, sigma2, client_scale=client_scale)
 
 
 def factors(

@@ -15,9 +15,16 @@ import numpy as np
 from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree import residuals
 from coterie.methods.tree.setup import Setup, prepare
-from coterie.methods.tree.variances import State, Variances, begins, seconds, watched
+from coterie.methods.tree.variances import (
+    State,
+    Variances,
+    expected_seconds,
+    learn_residual_variances,
+    residual_variance,
+    run_to_end,
+    search_starts,
+)
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -58,10 +65,12 @@ def fit(
             other, last = runs[next(reversed(runs))]
             starts = [partial(search.follow, fed, other, last.x, last.u)]
         else:
-            starts = [partial(search.init, fed, *start) for start in begins(covariance, setup, problem.intercept)]
+            starts = [
+                partial(search.init, fed, *start) for start in search_starts(covariance, setup, problem.intercept)
+            ]
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        expected = len(starts) * seconds(parameters, setup, members)
-        ends = [watched(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
+        expected = len(starts) * expected_seconds(parameters, setup, members)
+        ends = [run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
         state = min(ends, key=lambda end: end.deviance)
         state = snap(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
@@ -69,7 +78,7 @@ def fit(
     search, state = runs[min(tried, key=lambda name: tried[name])]
     logs = 0.0
     if residual == "by-client" and problem.family.has_dispersion:
-        state, logs = residuals.alternate(fed, search, state)
+        state, logs = learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
@@ -87,7 +96,7 @@ def fit(
     ):
         info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
     if residual == "by-client" and problem.family.has_dispersion:
-        each = require_all_replies(fed.ask(residuals.own_variance))["v"] * sigma2
+        each = require_all_replies(fed.ask(residual_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)

@@ -63,7 +63,7 @@ def fit(
         root = (learned.root - setup.raw(np.zeros(setup.p))) / setup.unit
         C = learned.root_cov / np.outer(setup.unit, setup.unit) / sigma2
     else:
-        L, extra["stray"] = factors(fed, setup, gamma, lam, alpha)  # type: ignore[arg-type]
+        L, extra["client_scale"] = factors(fed, setup, gamma, lam, alpha)  # type: ignore[arg-type]
         s = solve(fed, setup, L, **extra)
         sigma2 = setup.residual(s.value) / setup.dof(reml=True) if problem.family.has_dispersion else 1.0
         root, C = s.positions.at[-1][0], s.inverse

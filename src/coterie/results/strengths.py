@@ -14,7 +14,7 @@ from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.tree.strength_path import path
+from coterie.methods.tree.strengths import path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.results.compare import ROWS_PER_BLOCK, Splits

@@ -33,8 +33,8 @@ from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
-from coterie.methods.tree.at_home import reveal
-from coterie.methods.tree.learned_strengths import learn
+from coterie.methods.tree.client_work import reveal
+from coterie.methods.tree.strengths import learn
 from coterie.numerics.kernels import Floats
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.ties import Ties

@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import ridge
+from coterie.methods.tree.client_work import ridge
 from coterie.numerics.kernels import Floats, Ints, full, reading
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, Quadratic, residuals

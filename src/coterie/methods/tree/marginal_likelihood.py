@@ -9,24 +9,99 @@ and the deviance is Laplace's, ``2 F(u^) + log|H(u^)|``; its gradient follows u^
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import strays
+from coterie.methods.tree.client_work import client_factors
 from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
-from coterie.numerics import tree_fold
+from coterie.numerics import quasi_newton, tree_fold
 from coterie.numerics.kernels import Bools, Floats, Ints, full
 from coterie.relations.clusters import SMALL, Positions, own
+from coterie.relations.covariance import Structure, information
+
+
+@dataclass(frozen=True)
+class Deviance:
+    """-2 log-likelihood of a tree, restricted or not, Laplace's for GLMs, as a function of standard deviations.
+
+    It is one of x: the entries of the factors L of the clients and of each level (relative to sigma for a Gaussian
+    outcome), then w where it is not profiled out.
+
+    Parameters
+    ----------
+    setup : Setup
+    structures : tuple of Structure
+        Of the clients, then of each level; an empty basis keeps a level at its parent.
+    own : bool, default False
+        Each finest cluster has its own client variances (the paper's sigma_j^2).
+    reml : bool, default True
+        Restricted likelihood (Gaussian only).
+    """
+
+    setup: Setup
+    structures: tuple[Structure, ...]
+    own: bool = False
+    reml: bool = True
+
+    @property
+    def groups(self) -> list[int]:
+        """How many factors each level has."""
+        return [self.setup.tree.sizes[0] if self.own else 1] + [1] * len(self.setup.tree.parents)
+
+    def factors(self, x: Floats) -> tuple[list[Floats], Floats]:
+        """L of the clients and of each level (groups, q, q), and what is left of x: w, or nothing."""
+        L, at = [], 0
+        for structure, groups in zip(self.structures, self.groups, strict=True):
+            stop = at + groups * len(structure)
+            L.append(structure.factor(x[at:stop].reshape(groups, -1)))
+            at = stop
+        return L, x[at:]
+
+    def evaluate(self, fed: Federation, x: Floats, u: list[Floats]) -> tuple[float, Solution, float]:
+        """Deviance at x, the solved tree, and sigma^2."""
+        L, w = self.factors(x)
+        if self.setup.family.is_quadratic:
+            return gaussian(fed, self.setup, L, self.reml)
+        return laplace(fed, self.setup, L, w, u)
+
+    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
+        """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
+        profiled = self.setup.family.is_quadratic
+        L, _ = self.factors(x)
+        C = s.inverse if profiled and self.reml else 0.0 * s.inverse
+        scores, by_root = slopes(fed, self.setup, L, s, sigma2, C)
+        gradient, curvatures = [], []
+        holds: list[Floats] = []
+        for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
+            e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
+            gradient.append(structure.gradient(Ll, full(e - o)).ravel())
+            holds.extend(structure.hold(full(e - o)))
+            curvatures.append((structure.directions(Ll), full(e), full(square), n))
+        H = information(curvatures, self.setup.dof(self.reml) if profiled else None)
+        held, at = H.copy(), 0
+        for block in holds:
+            held[at : at + len(block), at : at + len(block)] += block
+            at += len(block)
+        expected = (
+            H if np.diagonal(H).max(initial=0.0) > 0.0 else held
+        )  # hardly more rows than coefficients: no curvature
+        fisher, held = quasi_newton.inverse(np.stack([expected, held]))
+        if profiled:
+            return np.concatenate(gradient), fisher, held
+        fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))
+        return np.concatenate([*gradient, by_root]), fisher, held
 
 
 @work
 def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats) -> Reply:
     """The gradient of log|H| by each client's parameters, its own deviation integrated out."""
-    L, which = strays(site, L)
+    L, which = client_factors(site, L)
     A, b = site.state["A"], site.state["b"]
     theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
     site.state["a"] = site.objective.third(unit, theta, S)
@@ -36,7 +111,7 @@ def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats)
 @work
 def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, sigma2: float) -> Reply:
     """Each client's score for the covariance of its deviation, expected and observed part."""
-    L, which = strays(site, L)
+    L, which = client_factors(site, L)
     A, b = site.state["A"], site.state["b"]
     a = b[:0] if site.objective.family.is_quadratic else site.state["a"]
     expected, observed = tree_fold.scores(A, b, a, L, which, z, w, C, delta, site.clusters, sigma2)
@@ -47,9 +122,9 @@ def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tupl
     """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
     s = solve(fed, setup, L)
     A = full(s.swept.A[-1][0])
-    told = independent(A) if reml else np.zeros(setup.p, dtype=bool)
-    dof, value = max(setup.rows - np.count_nonzero(told), 1.0), setup.residual(s.value)
-    logdet = s.logdet + float(np.linalg.slogdet(A[np.ix_(told, told)])[1])
+    kept = independent(A) if reml else np.zeros(setup.p, dtype=bool)
+    dof, value = max(setup.rows - np.count_nonzero(kept), 1.0), setup.residual(s.value)
+    logdet = s.logdet + float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1])
     return float(dof * (1.0 + np.log(2.0 * np.pi * value / dof)) + logdet), s, value / dof
 
 
@@ -64,12 +139,12 @@ def independent(A: Floats) -> Bools:
     with suppress(np.linalg.LinAlgError):
         if len(A) == 0 or np.diag(np.linalg.cholesky(left)).min() >= SMALL:
             return np.ones(len(A), dtype=bool)
-    told = np.zeros(len(A), dtype=bool)
+    kept = np.zeros(len(A), dtype=bool)
     for j in range(len(A)):
         if left[j, j] > SMALL**2:
-            told[j] = True
+            kept[j] = True
             left -= np.outer(left[:, j], left[j] / left[j, j])
-    return told
+    return kept
 
 
 def laplace(

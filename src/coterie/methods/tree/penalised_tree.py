@@ -16,7 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Sums
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.at_home import ridge, up
+from coterie.methods.tree.client_work import fold_messages, ridge
 from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
 from coterie.numerics.overflow import LIMIT
@@ -55,7 +55,7 @@ def per_cluster(L: Floats) -> Floats | PerCluster:
 def ask_up(fed: Federation, setup: Setup, L: Floats, at: Floats, **extra: Any) -> Sums:
     """One exchange: the clients' quadratics, added up within the finest clusters."""
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L), "w": PerCluster(at)}
-    return require_all_replies(fed.total(up, by="cluster", unit=setup.unit, **sent, **extra))
+    return require_all_replies(fed.total(fold_messages, by="cluster", unit=setup.unit, **sent, **extra))
 
 
 def solve(
@@ -75,7 +75,7 @@ def solve(
     start : Positions, optional
         Where Newton's method starts.
     **extra
-        Goes into the message, e.g. ``stray=PerRow(gamma ** -0.5)``.
+        Goes into the message, e.g. ``client_scale=PerRow(gamma ** -0.5)``.
     """
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.families import Family
+from coterie.families import Family, family_named
 from coterie.federation import Federation, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
@@ -135,12 +135,13 @@ class Setup:
 
 
 def prepare(
-    fed: Federation, tree: Tree, family: Family, z: Ints, intercept: int | None, basis: Basis | None = None
+    fed: Federation, tree: Tree, family: Family | str, z: Ints, intercept: int | None, basis: Basis | None = None
 ) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept.
 
     ``basis`` says what the federation's columns are of the table's, where they are not these.
     """
+    family = family_named(family)
     if basis is not None and intercept is not None and np.count_nonzero(basis.matrix[:, intercept]) > 1:
         intercept = None  # no column is constant
     s = require_all_replies(fed.total(describe))

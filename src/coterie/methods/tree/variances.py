@@ -2,6 +2,12 @@
 
 BFGS on standard deviations, whose signs do not matter, so that a variance of zero is an ordinary point; every quantity
 comes from sums (``marginal_likelihood``).
+
+A residual variance for every client (the paper's sigma_i^2) is learned beside them by EM. It is a weight on the
+client's rows, ``1 / v_i``, so the sweeps stay as they are. Given the tree, EM sets ``v_i`` to the expected mean square
+of the client's residuals, at home; the tree's variances are then searched again. A client with few rows could fit
+itself perfectly, so every client counts ``PRIOR_ROWS`` rows more, of the common variance: what is minimised is the
+deviance plus ``PRIOR_ROWS sum_i (log(v_i / v) + v / v_i)``, over v too: their harmonic mean.
 """
 
 from __future__ import annotations
@@ -9,22 +15,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation
-from coterie.methods.tree.deviance import Deviance
-from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import Setup
-from coterie.numerics import quasi_newton
-from coterie.numerics.kernels import Floats
+from coterie.federation import Federation, PerCluster, Site, work
+from coterie.methods.replies import require_all_replies
+from coterie.methods.tree.client_work import client_factors
+from coterie.methods.tree.marginal_likelihood import Deviance
+from coterie.methods.tree.penalised_tree import per_cluster, solve
+from coterie.methods.tree.setup import Reply, Setup
+from coterie.numerics import quasi_newton, tree_fold
+from coterie.numerics.kernels import Floats, Ints, full
 
 log = logging.getLogger(__name__)
 LONG = 10.0
 """Seconds after which a search says where it is."""
 STARTS = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0))
 """Deviations from which searches begin, and whether they are as they move a row's predictor, or as they are."""
+PRIOR_ROWS = 1.0
+"""Rows of the common variance that are added to each client's."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,7 @@ class Variances(Deviance):
             yield state
 
 
-def begins(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[float, float], ...]:
+def search_starts(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[float, float], ...]:
     """Where searches begin: at several points where a named structure is one of columns far from zero, as they are.
 
     What clients differ at the means is then told by intercepts, by slopes, or by slopes beside which all else is free:
@@ -158,13 +170,13 @@ def begins(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[
     return STARTS if several and far < 1e4 else STARTS[: 1 + several]
 
 
-def seconds(parameters: int, setup: Setup, clients: int) -> float:
+def expected_seconds(parameters: int, setup: Setup, clients: int) -> float:
     """About how long a search takes: up to a hundred steps of what is cubic in parameters and columns."""
     steps = min(10 + 2 * parameters, 100)
     return 1e-9 * steps * (3.0 * (parameters * len(setup.z)) ** 2 + 10.0 * parameters**3 + 6.0 * clients * setup.p**3)
 
 
-def watched(states: Iterable[State], name: str, expected: float) -> State:
+def run_to_end(states: Iterable[State], name: str, expected: float) -> State:
     """The last of the states of a search; one that takes long is announced, and says now and then where it is."""
     start = said = monotonic()
     if expected > LONG:
@@ -175,3 +187,57 @@ def watched(states: Iterable[State], name: str, expected: float) -> State:
             said = monotonic()
             log.warning("  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, said - start)
     return state
+
+
+@work
+def reweigh_rows(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, mean: float) -> Reply:
+    """One EM step of every client's residual variance, relative to the common one, and its sums weighed anew."""
+    L, which = client_factors(site, L)
+    A, b, c = site.state["A"], site.state["b"], site.state["c"]
+    n = site.objective.counts.astype(np.float64)
+    old = site.state.get("v", np.ones(len(site)))
+    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
+    misfit = c - 2.0 * np.einsum("mi,mi->m", b, theta) + np.einsum("mi,mij,mj->m", theta, full(A), theta)
+    misfit += sigma2 * np.einsum("mij,mij->m", full(A), full(S))
+    new = (old * misfit / sigma2 + PRIOR_ROWS * mean) / (n + PRIOR_ROWS)
+    weigh = old / new
+    site.state["A"], site.state["b"], site.state["c"] = A * weigh[:, None], b * weigh[:, None], c * weigh
+    site.state["v"] = new
+    return {"log": n * np.log(new), "logs": np.log(new), "inverse": 1.0 / new}
+
+
+@work
+def residual_variance(site: Site) -> Reply:
+    """Every client's residual variance, relative to the common one."""
+    return {"v": site.state["v"]}
+
+
+def learn_residual_variances(
+    fed: Federation, search: Variances, state: State, rounds: int = 200
+) -> tuple[State, float]:
+    """Learn both kinds of variances from a converged search with equal residuals, until the deviance moves by 1e-4.
+
+    Returns
+    -------
+    State
+        With the deviance of the tree for rows as they are weighed.
+    float
+        The sum of ``n_i log v_i``, which completes it.
+    """
+    best, mean, setup = np.inf, 1.0, search.setup
+    for _ in range(rounds):
+        _, s, sigma2 = search.evaluate(fed, state.x, state.u)
+        L, _ = search.factors(state.x)
+        C = s.inverse if search.reml else 0.0 * s.inverse
+        at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
+        here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+        sums = require_all_replies(
+            fed.total(reweigh_rows, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here)
+        )
+        mean = len(fed.clients) / float(sums["inverse"])
+        *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
+        penalised = state.deviance + float(sums["log"] + PRIOR_ROWS * (sums["logs"] - len(fed.clients) * np.log(mean)))
+        if abs(best - penalised) < 1e-4:
+            return replace(state, status="converged"), float(sums["log"])
+        best = penalised
+    return replace(state, status="stopped"), float(sums["log"])

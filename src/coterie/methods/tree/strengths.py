@@ -1,4 +1,7 @@
-"""Lyu, Hanzely, Kolar (2022), section 6.2: objective (2.3) (or (2.1)) at every point of a grid of strengths.
+"""Strengths gamma and lambda of Lyu, Hanzely, Kolar (2022), (2.3): learned, or every point of section 6.2's grid.
+
+Learned ones maximise the marginal likelihood. Theorem 5.1's strengths are inverse variances, ``gamma = sigma^2 /
+sigma_j^2``, ``lambda = sigma^2 / sigma-bar^2``, one for all columns in the table's own units, as the paper ties them.
 
 A client's loss to second order, (A, b), does not depend on the strengths: with it the whole tree is solved anew by one
 sum up and one step down. So neighbours on the grid share it, and rows are read again only where the clients have moved
@@ -17,19 +20,35 @@ from coterie.federation import Federation, PerCluster, PerRow
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree import path_at_home
-from coterie.methods.tree.at_home import reveal, ridge
+from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, ridge, solve_expansion
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.variances import Variances
 from coterie.numerics.kernels import Floats, pack
 from coterie.numerics.overflow import decode_loss
 from coterie.relations.clusters import Positions
+from coterie.relations.covariance import Structure
 
+STRONGEST = 1e4
+"""Largest strength: where no variance is found, clients (or clusters) are as good as one, and rounds stay possible."""
 TOLERANCE = 1e-10
 """What a step may gain for each row if it is to be the last. The next would gain its square, about, and the held-out
 loss changes by less than 1e-6 for each row."""
 TRUST = 1e-2
 """What a step may gain for each row at most: where it gains more, the point is solved from the beginning."""
+
+
+def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None]:
+    """Gamma, and lambda where there are clusters, for a tree with one level of them at most."""
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    size = np.exp(np.mean(np.log(setup.unit[setup.z])))  # so that the search starts near 1
+    basis = np.diag(size / setup.unit[setup.z])[None]
+    levels = [Structure("isotropic", basis)]
+    levels += [Structure("isotropic", basis[: int(nodes > 1)]) for nodes in problem.tree.sizes[:-1]]
+    *_, state = Variances(setup, tuple(levels), reml=problem.family.has_dispersion).run(fed)
+    with np.errstate(divide="ignore"):
+        strengths = np.minimum((state.x[: sum(map(len, levels))] * size) ** -2.0, STRONGEST)
+    return float(strengths[0]), float(strengths[1]) if len(strengths) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,7 @@ class Point:
     def held_out(self) -> float:
         """The sum of the held-out rows' losses, in a federation whose objective is ``HeldOut``."""
         origin = self._setup.raw(np.zeros(self._setup.p))
-        sums = require_all_replies(self._fed.total(path_at_home.held_out, unit=self._setup.unit, origin=origin))
+        sums = require_all_replies(self._fed.total(held_out_loss, unit=self._setup.unit, origin=origin))
         return float(decode_loss(sums["loss"]))
 
 
@@ -88,11 +107,11 @@ def path(
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     name, other = ("lam", lams) if lams is not None else ("alpha", alphas)
     line = list(enumerate([None] if other is None else other))
-    walk = _Walk(fed, setup, tolerance * setup.rows)
+    points = _Path(fed, setup, tolerance * setup.rows)
     for i in sorted(range(len(gammas)), key=lambda i: -float(np.mean(gammas[i]))):
         moved = True
         for j, strength in line:
-            here = walk.settle(*factors(fed, setup, gammas[i], **{name: strength}), moved)
+            here = points.solve(*factors(fed, setup, gammas[i], **{name: strength}), moved)
             root, *nodes = (setup.raw(a) for a in reversed(here.at))
             yield Point((i, j), root[0], tuple(reversed(nodes)), fed, setup)
             moved = False
@@ -100,38 +119,38 @@ def path(
 
 
 @dataclass
-class _Walk:
+class _Path:
     fed: Federation
     setup: Setup
     enough: float
     warm: bool = False
 
-    def settle(self, L: list[Floats], stray: PerRow, moved: bool) -> Positions:
+    def solve(self, L: list[Floats], client_scale: PerRow, moved: bool) -> Positions:
         """All at the minimum for these strengths; ``moved``: gamma is another one, so that rows are read."""
         if self.setup.family.is_quadratic:
-            return self.land(L, stray)[0]
+            return self.solve_expansions(L, client_scale)[0]
         most, reads = TRUST * self.setup.rows, 0
         while self.warm:
-            at, gain = self.land(L, stray)
+            at, gain = self.solve_expansions(L, client_scale)
             if gain <= self.enough and (reads or not moved):
                 return at
             if not gain < most:
                 break
-            require_all_replies(self.fed.total(path_at_home.read, unit=self.setup.unit))
+            require_all_replies(self.fed.total(expand_loss, unit=self.setup.unit))
             most, reads = 0.5 * gain, reads + 1
-        solve(self.fed, self.setup, L, stray=stray)
-        self.land(L, stray)
-        require_all_replies(self.fed.total(path_at_home.read, unit=self.setup.unit))
+        solve(self.fed, self.setup, L, client_scale=client_scale)
+        self.solve_expansions(L, client_scale)
+        require_all_replies(self.fed.total(expand_loss, unit=self.setup.unit))
         self.warm = True
-        return self.land(L, stray)[0]
+        return self.solve_expansions(L, client_scale)[0]
 
-    def land(self, L: list[Floats], stray: PerRow) -> tuple[Positions, float]:
+    def solve_expansions(self, L: list[Floats], client_scale: PerRow) -> tuple[Positions, float]:
         """Solve the tree over the clients' quadratics; where its nodes are, and what the clients gain by it."""
         setup, held = self.setup, ridge(self.setup.family, client=False)
-        sent: dict[str, Any] = {"z": setup.z, "L": L[0], "stray": stray}
-        sums = require_all_replies(self.fed.total(path_at_home.send, by="cluster", **sent))
+        sent: dict[str, Any] = {"z": setup.z, "L": L[0], "client_scale": client_scale}
+        sums = require_all_replies(self.fed.total(fold_expansion, by="cluster", **sent))
         swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
         swept.A[-1][0] += held * pack(np.eye(setup.p))
         w, inverse = swept.root()
         at = setup.tree.descend(swept, L[1:], setup.z, w, 0.0 * inverse, held)
-        return at, float(require_all_replies(self.fed.total(path_at_home.land, w=PerCluster(at.at[0]), **sent))["gain"])
+        return at, float(require_all_replies(self.fed.total(solve_expansion, w=PerCluster(at.at[0]), **sent))["gain"])

@@ -1,0 +1,150 @@
+"""What clients do in every sweep of the tree: send their quadratic up, solve for their own parameters.
+
+A client's own deviation is minimised out where its rows are; what leaves is a Schur contribution, which is added up by
+cluster. Along a path of strengths (:mod:`~coterie.methods.tree.strengths`) clients keep their losses to second order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.families import Family
+from coterie.federation import Site, work
+from coterie.methods.tree.setup import Reply
+from coterie.numerics import free_nodes, tree_fold
+from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.overflow import OVERFLOW, encode_loss, overflowed
+from coterie.objectives.constants import expand_glm
+
+
+def ridge(family: Family, client: bool = True) -> float:
+    """Precision that holds a client (or a cluster) that stands alone, in standard units."""
+    return float(family.prior_sd**-2) if client else family.root_precision
+
+
+def client_factors(site: Site, L: Floats, client_scale: Floats | None = None) -> tuple[Floats, Ints]:
+    """Each client's L: one for all, its cluster's, or one for all times ``client_scale`` (clients alone: zero)."""
+    m = len(site.clusters)
+    if client_scale is not None:
+        return L[0] * np.where(np.isfinite(client_scale), client_scale, 0.0)[:, None, None], np.arange(
+            m, dtype=np.int64
+        )
+    return L, np.zeros(m, dtype=np.int64) if len(L) == 1 else site.clusters
+
+
+@work
+def fold_messages(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, client_scale: Floats | None = None) -> Reply:
+    """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
+
+    ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone. A client whose numbers overflow at w
+    sends no quadratic, and ``OVERFLOW`` for its value.
+    """
+    L, which = client_factors(site, L, client_scale)
+    alone = np.isinf(client_scale) if client_scale is not None else np.zeros(len(site), dtype=bool)
+    family = site.objective.family
+    if family.is_quadratic:
+        value = site.state["c"]
+    else:
+        parent = site.clusters
+        if alone.any():  # held around 0, wherever the cluster is
+            L, w, parent = L.copy(), np.concatenate([w, w]), parent + len(w) * alone
+            L[alone], w[len(w) // 2 :, z] = family.prior_sd * np.eye(len(z)), 0.0
+        modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
+        site.state["A"], site.state["b"], value, site.state["u"] = modes
+    A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
+    if alone.any():
+        free = free_nodes.fold(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
+        A1[alone], b1[alone], drop[alone] = free
+    value = value - drop if family.is_quadratic else value
+    if (over := overflowed(A1, b1, value, logdet)).any():
+        A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
+    return {"A": A1, "b": b1, "value": value, "logdet": logdet}
+
+
+@work
+def reveal(site: Site) -> Reply:
+    """Each client's parameters, for an owner of all the data."""
+    return {"theta": site.state["theta"]}
+
+
+@work
+def finish(
+    site: Site,
+    z: Ints,
+    L: Floats,
+    w: Floats,
+    C: Floats,
+    scale: Floats,
+    show: bool,
+    client_scale: Floats | None = None,
+    unit: Floats | None = None,
+    origin: Floats | None = None,
+) -> Reply:
+    """Every client solves for its own parameters, and keeps them.
+
+    Parameters
+    ----------
+    scale : (P,)
+        Takes packed covariances to the units of the table.
+    show : bool
+        For an owner of all the data: reply the parameters (m, p) and their posterior covariances (m, P) too.
+        Otherwise they are kept, as "coefficients" and "cov", in the units of the table.
+    unit, origin : (p,), optional
+        Coefficients are ``origin + unit * theta``; needed where nothing is shown.
+    """
+    L, which = client_factors(site, L, client_scale)
+    A, b, parent = site.state["A"], site.state["b"], site.clusters
+    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
+    if client_scale is not None and np.isinf(client_scale).any():
+        alone = np.isinf(client_scale)
+        here = w[parent[alone]], C[parent[alone]]
+        theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge(site.objective.family), *here)
+    site.state["theta"] = theta
+    S *= scale
+    if show or unit is None or origin is None:
+        return {"theta": theta, "cov": S} if show else {}
+    site.state["coefficients"], site.state["cov"] = origin + unit * theta, S
+    return {}
+
+
+@work
+def fold_expansion(site: Site, z: Ints, L: Floats, client_scale: Floats) -> Reply:
+    """Each client's quadratic in its cluster's parameters."""
+    A, b = site.state["A"], site.state["b"]
+    L, which = client_factors(site, L, client_scale)
+    A1, b1, _, _ = tree_fold.fold(A, b, L, which, z)
+    alone = np.isinf(client_scale)
+    if alone.any():
+        A1[alone], b1[alone], _ = free_nodes.fold(A[alone], b[alone], z, ridge(site.objective.family))
+    return {"A": A1, "b": b1}
+
+
+@work
+def solve_expansion(site: Site, z: Ints, L: Floats, w: Floats, client_scale: Floats) -> Reply:
+    """Each client's parameters under its cluster's, and what they gain on those at which its quadratic was taken."""
+    A, b, parent = site.state["A"], site.state["b"], site.clusters
+    L, which = client_factors(site, L, client_scale)
+    C = np.zeros((len(w), A.shape[1]))
+    theta, _, _ = tree_fold.unfold(A, b, L, which, z, w, C, parent)
+    alone = np.isinf(client_scale)
+    if alone.any():
+        prior = ridge(site.objective.family)
+        theta[alone], _ = free_nodes.unfold(A[alone], b[alone], z, prior, w[parent[alone]], C[parent[alone]])
+    d = theta - site.state.get("expanded at", theta)
+    site.state["theta"] = theta
+    return {"gain": np.einsum("mi,mij,mj->m", d, full(A), d)}
+
+
+@work
+def expand_loss(site: Site, unit: Floats) -> Reply:
+    """Each client's rows, once: its loss to second order where it is now."""
+    theta = site.state["theta"]
+    site.state["A"], site.state["b"] = expand_glm(site.objective, unit, theta)
+    site.state["expanded at"] = theta
+    return {}
+
+
+@work
+def held_out_loss(site: Site, unit: Floats, origin: Floats) -> Reply:
+    """Loss of each client's held-out rows where it is now."""
+    return {"loss": encode_loss(site.objective.held.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}
