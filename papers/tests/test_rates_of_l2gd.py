@@ -22,7 +22,7 @@ def here():
 
 def small():
     """Few rows, so that every f_i has mu = 0: the theorems hold with mu_F."""
-    from tests.methods.rounds import table, ties_of
+    from tests.methods.known_clusters import table, ties_of
 
     return table(seed=3, d=4, rows=(1, 4)), ties_of
 

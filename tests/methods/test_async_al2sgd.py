@@ -13,7 +13,7 @@ from coterie.methods.clustered_l2gd.coordinator import Majority, ring
 from coterie.numerics import keyed
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
-from tests.methods.rounds import gradient, table, theta_of, ties_of
+from tests.methods.known_clusters import gradient, table, theta_of, ties_of
 from tests.reference.al2sgd_loop import async_al2sgd
 
 MOMENTUM = Momentum(a1=0.3, a2=0.4, b1=0.95, pace=0.01, eta=0.002)

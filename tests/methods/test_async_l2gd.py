@@ -11,7 +11,7 @@ from coterie.methods.clustered_l2gd import coins, coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.ties import Ties
-from tests.methods.rounds import gradient, table, theta_of, ties_of
+from tests.methods.known_clusters import gradient, table, theta_of, ties_of
 from tests.reference.l2gd_loop import async_l2gd
 
 

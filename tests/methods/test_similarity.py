@@ -16,7 +16,7 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree
 from coterie.relations.network import Network
-from tests.methods.rounds import table
+from tests.methods.known_clusters import table
 from tests.methods.test_network import blobs
 
 SPACES = [

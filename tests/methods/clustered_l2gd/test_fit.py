@@ -19,7 +19,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Tree
 from coterie.relations.ties import Ties
-from tests.methods.rounds import SIZES, table, theta_of
+from tests.methods.known_clusters import SIZES, table, theta_of
 
 BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sgd"])
 

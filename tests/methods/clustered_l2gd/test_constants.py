@@ -27,7 +27,7 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.ties import Ties
 from tests.methods.dense import table as rows_of
-from tests.methods.rounds import gradient, table
+from tests.methods.known_clusters import gradient, table
 
 FAMILIES = ["gaussian", "binomial", "poisson"]
 
