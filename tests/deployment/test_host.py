@@ -17,11 +17,12 @@ import pytest
 from coterie.data.reading import prepare
 from coterie.deployment import host as host_module
 from coterie.deployment import logs, prepared, tasks, toml
+from coterie.deployment.column_types import Column
 from coterie.deployment.config import Config, Member
 from coterie.deployment.host import LOCK, Host
 from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.preview import Here
-from coterie.deployment.schema import Column, Schema
+from coterie.deployment.schema import Schema
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from coterie.deployment import preflight as checks
+from coterie.deployment.column_types import Column
 from coterie.deployment.preview import Here
-from coterie.deployment.schema import Column, Schema
+from coterie.deployment.schema import Schema
 from coterie.engines import wire
 from tests.deployment.sites import NAMES, build, home, hosts, tables
 

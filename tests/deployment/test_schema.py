@@ -10,7 +10,8 @@ import pytest
 
 from coterie.data.design import Design
 from coterie.data.table import read_table
-from coterie.deployment.schema import Column, Schema, disagreements, propose, unite
+from coterie.deployment.column_types import Column
+from coterie.deployment.schema import Schema, disagreements, propose, unite
 from coterie.errors import CoterieError
 from tests.deployment.sites import FORMULA, table, tables
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,9 +158,9 @@ def schema(
     found.write(out)
     for note in notes:
         say(f"Note: {note}")
-    kinds = [c.type for c in found.columns.values()]
-    counts = ", ".join(f"{kinds.count(k)} {k}{'s' * (kinds.count(k) != 1)}" for k in dict.fromkeys(kinds))
-    say(f"Wrote {len(kinds)} columns ({counts.replace('categorys', 'categories')}) to {out}.")
+    kinds = Counter(column.kind for column in found.columns.values())
+    counts = ", ".join(f"{n} {kind.name if n == 1 else kind.plural}" for kind, n in kinds.items())
+    say(f"Wrote {len(found.columns)} columns ({counts}) to {out}.")
     say("Look through it: write the units and, where you know them, the smallest and largest values allowed.")
 
 
@@ -181,7 +182,7 @@ def proposed(
         notes += [
             f"In '{name}' {text}, which was read as missing: if it is a level, write it into the levels of '{name}'."
             for text in read_as_missing(df, [name])
-            if column.type == "category"
+            if column.kind.needs_levels
         ]
     columns = dict(found.columns)
     for text in units:

@@ -18,6 +18,7 @@ from coterie.data.design import Design
 from coterie.data.expansion import formulaic_terms
 from coterie.data.expressions import BASES, STATEFUL
 from coterie.data.formula import Parsed, parse
+from coterie.deployment.column_types import LARGEST
 from coterie.deployment.disclosure import RULES, Disclosure
 from coterie.deployment.schema import Schema, disagreements, excluded
 from coterie.errors import CoterieError, listed, shortened
@@ -27,8 +28,6 @@ ORDER = 5
 """Most columns of an interaction."""
 DEGREE = 6
 """Most degrees of freedom of a spline, and largest degree of a polynomial: its knots lie evenly over the range."""
-LARGEST = 1e60
-"""Numbers of a larger size are not used: so products of :data:`ORDER` of them are numbers."""
 _OPTIONS = {"poly": "degree"}
 _NUMBERS = {"center": ("center",), "scale": ("center", "scale"), "standardize": ("center", "scale")}
 
@@ -71,7 +70,7 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
                 f"Column '{name}' has {len(theirs.levels):,} levels, too many for a formula: {RULES} allow "
                 f"{rules.max_levels}."
             )
-        if name in extra and (column.type != "number" or column.levels):
+        if name in extra and not column.numeric:
             raise CoterieError(f"Column '{name}' must hold numbers to be an offset or weights.")
         if name == task["weights"] and not (column.low or 0.0) > 0.0:  # who is here would tell of each row
             raise CoterieError(
@@ -146,7 +145,7 @@ def _call(text: str, call: ast.Call, own: Schema, agreed: Schema, rules: Disclos
     if column not in own.columns or column not in agreed.columns:
         return []
     mine, theirs = own.columns[column], agreed.columns[column]
-    if mine.type != "number" or mine.levels or theirs.levels:
+    if not mine.numeric or theirs.levels:
         raise CoterieError(f"'{shortened(text)}' needs a column of numbers.")
     if name not in STATEFUL:
         _need_finite(text, name, mine.low, mine.high)

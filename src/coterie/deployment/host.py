@@ -261,10 +261,9 @@ class Host:
         from coterie.data.table import read_table
         from coterie.deployment.row_validation import validate_rows
 
-        labels = [name for name, column in own.columns.items() if column.type == "label"]
         least = max(self.member.min_group, self.member.rules.min_level) if self.member.guarded else 1
         try:
-            own, problems, rows = validate_rows(read_table(path, labels, own.na_values), own, least)
+            own, problems, rows = validate_rows(read_table(path, own.labels, own.na_values), own, least)
         except CoterieError as problem:
             if not self.member.guarded:
                 raise

@@ -74,7 +74,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
 def _named(task: Mapping[str, Any], own: Schema) -> list[str]:
     """The columns that a task takes for clients and clusters, which the site's owner must have called labels."""
     named = [*([task["client"]] if task["client"] else []), *clusters_of(task)]
-    if loose := [n for n in named if n not in own.columns or own.columns[n].type != "label"]:
+    if loose := [n for n in named if n not in own.labels]:
         raise CoterieError(
             f"Column {loose[0]!r} does not name clients or clusters here: the owner of the site says which do, with "
             f"'coterie federation schema --label'."

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.columns import at_rows, find_levels, need, read_numbers
+from coterie.data.columns import at_rows, find_levels, need
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text
 from coterie.data.spelling import remarks
-from coterie.deployment.formula_grammar import LARGEST
+from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.prepared import PROBLEM
-from coterie.deployment.schema import Column, Schema
+from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed
 from coterie.families import Family, family_named
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Withheld(CoterieError):
@@ -47,8 +44,9 @@ def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) 
                     "add them with 'coterie federation check --unite'.",
                 )
                 raise Withheld(f"Column '{name}' {what} ({other}): {remedy}", f"Column '{name}' {what}: {remedy}")
-        elif (outside := _outside(np.asarray(read_numbers(table[name]), dtype=np.float64), column)).any():
-            raise Withheld(_said(outside, name, column), f"Column '{name}' has values outside the range of the schema.")
+        elif (outside := column.outside(numbers(table[name]))).any():
+            what = f"Column '{name}' has values outside the range of the schema."
+            raise Withheld(column.out_of_range(name, outside), what)
 
 
 def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
@@ -71,39 +69,18 @@ def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema,
     rows : list of str
         For the owner alone.
     """
-    columns, problems, rows, lost, told = dict(own.columns), [], list[str](), list[str](), False
+    columns, problems, rows, placed = dict(own.columns), list[str](), list[str](), False
+    lost = [name for name in own.columns if name not in table.columns]
     for name, column in own.columns.items():
-        if name not in table.columns:
-            lost.append(name)
-        elif column.type == "number":
-            values = np.asarray(read_numbers(table[name]), dtype=np.float64)
-            strange = ~np.isfinite(values) & table[name].notna().to_numpy()
-            outside = _outside(values, column)
-            if strange.any():
-                rows.append(f"Column '{name}' holds no number in {at_rows(strange)}.")
-            if outside.any():
-                rows.append(_said(outside, name, column))
-            if strange.sum() >= least:
-                problems.append(f"'{name}' is not a column of numbers")
-            elif outside.sum() >= least:
-                told = True
-                problems.append(f"'{name}' has values outside the range of the site's schema")
-        elif column.type == "category":
-            coded = encode(table[name])
-            counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.labels))
-            new = {label_text(v): int(n) for v, n in zip(coded.labels, counts, strict=True)}
-            new = {level: n for level, n in new.items() if level not in column.levels}
-            if few := [level for level, n in new.items() if n < least]:
-                rows.append(
-                    f"Column '{name}' has levels that the schema has not, of fewer than {least} rows "
-                    f"({listed(map(repr, few), 10)}): name them with 'coterie federation schema'."
-                )
-            levels = (*column.levels, *(level for level, n in new.items() if n >= least))
-            columns[name] = replace(column, levels=levels)
+        if name not in lost:
+            found = column.kind.check(name, column, table[name], least)
+            columns[name], placed = found.column, placed or found.placed
+            problems += found.problems
+            rows += found.rows
     if lost:
         what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
         problems.append(f"its table has no {what}")
-    if told:
+    if placed:
         problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
     return Schema(columns), problems, rows
 
@@ -159,16 +136,14 @@ def usable_rows(
             without(codes < 0, f"column '{name}' has no level of the schema")
             found[name] = np.array(known, dtype=object)[codes]
             continue
-        values = np.array(read_numbers(table[name]), dtype=np.float64)
+        values = numbers(table[name])
         with np.errstate(invalid="ignore"):
             without(~(np.abs(values) <= LARGEST), f"column '{name}' has no number")
-        if (outside := _outside(values, column)).any():
-            said.append(f"Clipped: {_said(outside, name, column)}")
+        if (outside := column.outside(values)).any():
+            said.append(f"Clipped: {column.out_of_range(name, outside)}")
         found[name] = np.clip(values, column.low, column.high) if outside.any() else values
     for name in others:
-        with np.errstate(invalid="ignore"):
-            number = np.abs(np.array(read_numbers(table[name]), dtype=np.float64)) <= LARGEST
-        has = number if own.columns[name].type == "number" else table[name].notna().to_numpy()
+        has = own.columns[name].kind.has_value(table[name])
         without(~has, f"column '{name}' has no value (complete)")
     for name, bad in _unfit(found, parsed.outcome, family_named(task["family"]), weights):
         without(bad & rows, f"column '{name}' does not fit its role")
@@ -234,19 +209,3 @@ def cells(columns: pd.DataFrame, design: Design) -> npt.NDArray[np.int64]:
             cell *= codes[name][1]
             cell += codes[name][0]
     return np.stack(found, axis=1) if found else np.empty((len(columns), 0), dtype=np.int64)
-
-
-def _outside(values: npt.NDArray[np.float64], column: Column) -> Mask:
-    """Which values lie outside a column's range."""
-    low = -np.inf if column.low is None else column.low
-    high = np.inf if column.high is None else column.high
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.isfinite(values) & ((values < low) | (values > high)))
-
-
-def _said(outside: Mask, name: str, column: Column) -> str:
-    """A sentence about values outside a column's range."""
-    low, high = (f"{end:g}" if end is not None else "" for end in (column.low, column.high))
-    span = f"{low} to {high}" if low and high else f"{low} and more" if low else f"{high} and less"
-    unit = f" {column.unit}" if column.unit else ""
-    return f"Column '{name}' is outside {span}{unit} in {at_rows(outside)}: correct these rows, or its unit."

@@ -23,78 +23,23 @@ Where sites come to an agreement only the names of columns and levels, types and
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
 from coterie.deployment import toml
-from coterie.errors import CoterieError, listed, nearest
+from coterie.deployment.column_types import TYPES, Column
+from coterie.errors import CoterieError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from coterie.data.design import Design
 
-TYPES = ("number", "category", "label")
-_NUMBERS = ("low", "high", "center", "scale")
-_MAX = sys.float_info.max
 _MOMENTS = ("center", "scale", "standardize")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column as the sites agree on it.
-
-    Attributes
-    ----------
-    type : {"number", "category", "label"}
-    unit : str
-        "" where none was named.
-    levels : tuple of str
-        Of a category, in order; the first is the reference.
-    low, high : float or None
-        Smallest and largest value allowed.
-    center, scale : float or None
-        What ``center(x)`` subtracts and ``scale(x)`` divides by.
-    """
-
-    type: str
-    unit: str = ""
-    levels: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    center: float | None = None
-    scale: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.type not in TYPES:
-            raise CoterieError(f"type must be {' or '.join(TYPES)}, not {self.type!r}.")
-        if not isinstance(self.unit, str):
-            raise CoterieError(f"unit must be text, not {self.unit!r}.")
-        if not isinstance(self.levels, list | tuple) or not all(isinstance(v, str) for v in self.levels):
-            raise CoterieError(f"levels must be a list of text, not {self.levels!r}.")
-        object.__setattr__(self, "levels", tuple(self.levels))
-        if len(set(self.levels)) < len(self.levels):
-            raise CoterieError("a level is named twice.")
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if value is not None and not _is_number(value):
-                raise CoterieError(f"{name} must be a number, not {value!r}.")
-            if value is not None:
-                object.__setattr__(self, name, float(value))
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise CoterieError(f"low ({self.low:g}) must be below high ({self.high:g}).")
-        if self.scale is not None and not self.scale > 0:
-            raise CoterieError(f"scale must be above 0, not {self.scale:g}.")
-
-    def plain(self) -> dict[str, Any]:
-        """Its keys and values, without those that say nothing."""
-        found = {k: v for k, v in asdict(self).items() if v not in (None, "", ())}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
 
 
 @dataclass(frozen=True)
@@ -110,6 +55,11 @@ class Schema:
 
         levels = {level for column in self.columns.values() for level in column.levels}
         return None if levels.isdisjoint(NA_VALUES) else [text for text in NA_VALUES if text not in levels]
+
+    @property
+    def labels(self) -> list[str]:
+        """The columns that formulas may not use: they name clients and clusters."""
+        return [name for name, column in self.columns.items() if not column.kind.in_formulas]
 
     @classmethod
     def of(cls, tables: Mapping[str, Any], where: str = "The schema") -> Schema:
@@ -183,14 +133,13 @@ class Schema:
         from coterie.data.design import Design
         from coterie.data.formula import parse
 
-        labels = [name for name, column in self.columns.items() if column.type == "label"]
-        out = tuple(dict.fromkeys([*exclude, *labels]))
+        out = tuple(dict.fromkeys([*exclude, *self.labels]))
         parsed = parse(formula, self.columns, out)
         for name in (*parsed.outcome_columns, *parsed.columns):
             column = self.columns[name]
-            if column.type == "label":
+            if not column.kind.in_formulas:
                 raise CoterieError(f"Column '{name}' holds labels: a formula cannot use it.")
-            if (column.type == "category" or name in parsed.categories) and not column.levels:
+            if (column.kind.needs_levels or name in parsed.categories) and not column.levels:
                 raise CoterieError(f"The schema has no levels of '{name}': write those of all sites into it.")
         limit_columns(parsed, {n: self.columns[n].levels for n in parsed.columns if self.columns[n].levels})
         numbers = {term: self._numbers(term) for term in parsed.stateful}
@@ -245,11 +194,6 @@ class Schema:
         return pd.DataFrame(data)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number that is finite as a float; truth values are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_MAX <= value <= _MAX
-
-
 def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
     """What a term remembers, with the agreed numbers for what it learned; what it does without stays None."""
     import numpy as np
@@ -267,8 +211,7 @@ def excluded(schema: Schema, task: Mapping[str, Any]) -> tuple[str, ...]:
     clusters = task.get("cluster") or ()
     roles = [task.get(role) for role in ("client", "offset", "weights")]
     roles += [clusters] if isinstance(clusters, str) else list(clusters)
-    labels = [name for name, column in schema.columns.items() if column.type == "label"]
-    return tuple(dict.fromkeys([*filter(None, roles), *labels]))
+    return tuple(dict.fromkeys([*filter(None, roles), *schema.labels]))
 
 
 def propose(
@@ -295,7 +238,6 @@ def propose(
         Columns left out, and levels with few rows.
     """
     from coterie.data.columns import kind_of
-    from coterie.data.labels import encode, label_text
     from coterie.data.table import to_pandas
 
     table = to_pandas(df)
@@ -303,47 +245,17 @@ def propose(
     labels, categories = set(labels), set(categories)
     columns, notes = dict(before), []
     for name in table.columns:
-        old = before.get(name)
-        if name in labels or (old is not None and old.type == "label"):
-            columns[name] = replace(old or Column("label"), type="label", levels=())
-            continue
+        old, chosen = before.get(name), "label" if name in labels else "category" if name in categories else None
+        if old is not None and chosen != "label":
+            chosen = old.type
         try:
-            kind = old.type if old is not None else "category" if name in categories else kind_of(table[name], name)
+            kind = TYPES[chosen or kind_of(table[name], name)]
         except CoterieError as problem:
             notes.append(f"Column '{name}' was left out: {problem}")
             continue
-        if kind == "number":
-            columns[name] = old or _moments(table[name], min_group)
-            continue
-        coded = encode(table[name])
-        counts = dict(zip(map(label_text, coded.labels), _counts(coded.codes, len(coded.labels)), strict=True))
-        few = [f"{level!r} ({n:,})" for level, n in counts.items() if n < min_group]
-        if few:
-            notes.append(f"Levels of '{name}' with fewer than {min_group} rows, whose names travel: {listed(few)}.")
-        levels = tuple(dict.fromkeys([*(() if old is None else old.levels), *counts]))
-        columns[name] = replace(old or Column("category"), levels=levels)
+        columns[name], said = kind.propose(name, table[name], old, min_group)
+        notes += said
     return Schema(columns), notes
-
-
-def _counts(codes: Any, k: int) -> list[int]:
-    import numpy as np
-
-    return [int(n) for n in np.bincount(codes[codes >= 0], minlength=k)]
-
-
-def _moments(series: pd.Series[Any], min_group: int) -> Column:
-    """A number, with center and scale to two digits where enough rows stand behind them."""
-    import numpy as np
-
-    from coterie.data.columns import read_numbers
-
-    values = np.asarray(read_numbers(series), dtype=np.float64)
-    values = values[np.isfinite(values)]
-    spread = float(values.std()) if len(values) >= max(min_group, 2) else 0.0
-    if not spread > 0.0:
-        return Column("number")
-    scale = float(f"{spread:.2g}")
-    return Column("number", center=float(f"{round(float(values.mean()) / scale, 1) * scale:.6g}"), scale=scale)
 
 
 def disagreements(agreed: Schema, own: Schema, used: Iterable[str] | None = None) -> list[str]:
@@ -390,7 +302,6 @@ def unite(proposals: Mapping[str, Schema], known: Schema | None = None) -> tuple
     for site in names:
         problems += [f"at site '{site}' {text}" for text in disagreements(base, proposals[site])]
         for name, column in proposals[site].columns.items():
-            if name in columns and columns[name].type == column.type == "category":
-                levels = tuple(dict.fromkeys([*columns[name].levels, *column.levels]))
-                columns[name] = replace(columns[name], levels=levels)
+            if name in columns and columns[name].type == column.type:
+                columns[name] = column.kind.unite(columns[name], column)
     return Schema(columns), problems

@@ -1,0 +1,275 @@
+"""Columns as the sites of a federation agree on them, and what depends on a column's type: a row of :data:`TYPES`.
+
+A further type is a further row: how rows hold a value, what a site proposes and what its check may say of them, how
+proposals are united, whether formulas may use it, its words.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import CoterieError, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Mask = npt.NDArray[np.bool_]
+LARGEST = 1e60
+"""Numbers of a larger size are not used: so products of several of them are numbers."""
+_NUMBERS = ("low", "high", "center", "scale")
+_MAX = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column as the sites agree on it.
+
+    Attributes
+    ----------
+    type : {"number", "category", "label"}
+    unit : str
+        "" where none was named.
+    levels : tuple of str
+        Of a category, in order; the first is the reference.
+    low, high : float or None
+        Smallest and largest value allowed.
+    center, scale : float or None
+        What ``center(x)`` subtracts and ``scale(x)`` divides by.
+    """
+
+    type: str
+    unit: str = ""
+    levels: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    center: float | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in TYPES:
+            raise CoterieError(f"type must be {' or '.join(TYPES)}, not {self.type!r}.")
+        if not isinstance(self.unit, str):
+            raise CoterieError(f"unit must be text, not {self.unit!r}.")
+        if not isinstance(self.levels, list | tuple) or not all(isinstance(v, str) for v in self.levels):
+            raise CoterieError(f"levels must be a list of text, not {self.levels!r}.")
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if len(set(self.levels)) < len(self.levels):
+            raise CoterieError("a level is named twice.")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and not _is_number(value):
+                raise CoterieError(f"{name} must be a number, not {value!r}.")
+            if value is not None:
+                object.__setattr__(self, name, float(value))
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise CoterieError(f"low ({self.low:g}) must be below high ({self.high:g}).")
+        if self.scale is not None and not self.scale > 0:
+            raise CoterieError(f"scale must be above 0, not {self.scale:g}.")
+
+    @property
+    def kind(self) -> ColumnType:
+        """What depends on its type."""
+        return TYPES[self.type]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether a formula takes it for numbers: one of numbers that has levels is categories."""
+        return self.kind.numeric and not self.levels
+
+    def plain(self) -> dict[str, Any]:
+        """Its keys and values, without those that say nothing."""
+        found = {k: v for k, v in asdict(self).items() if v not in (None, "", ())}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+
+    def outside(self, values: npt.NDArray[np.float64]) -> Mask:
+        """Which values lie outside its range."""
+        low = -np.inf if self.low is None else self.low
+        high = np.inf if self.high is None else self.high
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.isfinite(values) & ((values < low) | (values > high)))
+
+    def out_of_range(self, name: str, outside: Mask) -> str:
+        """A sentence, for the owner of rows, about those whose value lies outside its range."""
+        from coterie.data.columns import at_rows
+
+        low, high = (f"{end:g}" if end is not None else "" for end in (self.low, self.high))
+        span = f"{low} to {high}" if low and high else f"{low} and more" if low else f"{high} and less"
+        unit = f" {self.unit}" if self.unit else ""
+        return f"Column '{name}' is outside {span}{unit} in {at_rows(outside)}: correct these rows, or its unit."
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a check of a column's rows found.
+
+    Attributes
+    ----------
+    column : Column
+        With the levels that enough rows have.
+    problems : list of str
+        Without a value, a level or the place of a row.
+    rows : list of str
+        For the owner alone.
+    placed : bool
+        Whether ``rows`` says in which rows a problem is.
+    """
+
+    column: Column
+    problems: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    placed: bool = False
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A type of column.
+
+    Attributes
+    ----------
+    name, plural : str
+    propose : callable
+        ``propose(name, series, before, min_group) -> (Column, notes)``: what a site's rows make of it, where ``before``
+        (a Column or None) was agreed before. Notes name levels with few rows.
+    check : callable
+        ``check(name, column, series, least) -> Findings``; what fewer than ``least`` rows have is for the owner alone.
+    has_value : callable
+        ``has_value(series) -> (n,) bool``: which rows hold a value.
+    unite : callable
+        ``unite(a, b) -> Column`` of what two sites propose.
+    numeric : bool
+        Whether its values are numbers.
+    needs_levels : bool
+        Whether a formula cannot use it without levels.
+    in_formulas : bool
+        Whether formulas may use it.
+    """
+
+    name: str
+    plural: str
+    propose: Callable[[str, pd.Series[Any], Column | None, int], tuple[Column, list[str]]]
+    check: Callable[[str, Column, pd.Series[Any], int], Findings]
+    has_value: Callable[[pd.Series[Any]], Mask]
+    unite: Callable[[Column, Column], Column] = lambda a, b: a
+    numeric: bool = False
+    needs_levels: bool = False
+    in_formulas: bool = True
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that is finite as a float; truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MAX <= value <= _MAX
+
+
+def numbers(series: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    """The values of a column of numbers; NaN where there is none."""
+    from coterie.data.columns import read_numbers
+
+    return np.array(read_numbers(series), dtype=np.float64)
+
+
+def _is_there(series: pd.Series[Any]) -> Mask:
+    return np.asarray(series.notna().to_numpy(), dtype=np.bool_)
+
+
+def _is_usable_number(series: pd.Series[Any]) -> Mask:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(numbers(series)) <= LARGEST)
+
+
+def _propose_number(
+    name: str, series: pd.Series[Any], before: Column | None, min_group: int
+) -> tuple[Column, list[str]]:
+    """A number, with center and scale to two digits where enough rows stand behind them."""
+    if before is not None:
+        return before, []
+    values = numbers(series)
+    values = values[np.isfinite(values)]
+    spread = float(values.std()) if len(values) >= max(min_group, 2) else 0.0
+    if not spread > 0.0:
+        return Column("number"), []
+    scale = float(f"{spread:.2g}")
+    center = float(f"{round(float(values.mean()) / scale, 1) * scale:.6g}")
+    return Column("number", center=center, scale=scale), []
+
+
+def _check_number(name: str, column: Column, series: pd.Series[Any], least: int) -> Findings:
+    from coterie.data.columns import at_rows
+
+    values, found = numbers(series), Findings(column)
+    strange, outside = ~np.isfinite(values) & _is_there(series), column.outside(values)
+    if strange.any():
+        found.rows.append(f"Column '{name}' holds no number in {at_rows(strange)}.")
+    if outside.any():
+        found.rows.append(column.out_of_range(name, outside))
+    if strange.sum() >= least:
+        found.problems.append(f"'{name}' is not a column of numbers")
+    elif outside.sum() >= least:
+        found.problems.append(f"'{name}' has values outside the range of the site's schema")
+        return replace(found, placed=True)
+    return found
+
+
+def _level_counts(series: pd.Series[Any]) -> dict[str, int]:
+    from coterie.data.labels import encode, label_text
+
+    coded = encode(series)
+    counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.labels))
+    return {label_text(v): int(n) for v, n in zip(coded.labels, counts, strict=True)}
+
+
+def _propose_category(
+    name: str, series: pd.Series[Any], before: Column | None, min_group: int
+) -> tuple[Column, list[str]]:
+    counts = _level_counts(series)
+    few = [f"{level!r} ({n:,})" for level, n in counts.items() if n < min_group]
+    said = f"Levels of '{name}' with fewer than {min_group} rows, whose names travel: {listed(few)}."
+    before = before or Column("category")
+    return _with_levels(before, counts), [said] if few else []
+
+
+def _check_category(name: str, column: Column, series: pd.Series[Any], least: int) -> Findings:
+    new = {level: n for level, n in _level_counts(series).items() if level not in column.levels}
+    few = [repr(level) for level, n in new.items() if n < least]
+    said = (
+        f"Column '{name}' has levels that the schema has not, of fewer than {least} rows ({listed(few, 10)}): "
+        "name them with 'coterie federation schema'."
+    )
+    known = _with_levels(column, {level: n for level, n in new.items() if n >= least})
+    return Findings(known, rows=[said] if few else [])
+
+
+def _with_levels(column: Column, levels: Mapping[str, Any] | tuple[str, ...]) -> Column:
+    """A column with further levels, after its own."""
+    return replace(column, levels=tuple(dict.fromkeys([*column.levels, *levels])))
+
+
+TYPES = {
+    row.name: row
+    for row in (
+        ColumnType("number", "numbers", _propose_number, _check_number, _is_usable_number, numeric=True),
+        ColumnType(
+            "category",
+            "categories",
+            _propose_category,
+            _check_category,
+            _is_there,
+            unite=lambda a, b: _with_levels(a, b.levels),
+            needs_levels=True,
+        ),
+        ColumnType(
+            "label",
+            "labels",
+            lambda name, series, before, least: (replace(before or Column("label"), type="label", levels=()), []),
+            lambda name, column, series, least: Findings(column),
+            _is_there,
+            in_formulas=False,
+        ),
+    )
+}
+"""The types of columns by the name that ``schema.toml`` has for them."""
