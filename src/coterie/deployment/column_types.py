@@ -52,7 +52,7 @@ class Column:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        if self.type not in TYPES:
+        if self.type not in tuple(TYPES):  # it may be unhashable
             raise CoterieError(f"type must be {' or '.join(TYPES)}, not {self.type!r}.")
         if not isinstance(self.unit, str):
             raise CoterieError(f"unit must be text, not {self.unit!r}.")

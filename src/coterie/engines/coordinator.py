@@ -15,8 +15,8 @@ import numpy as np
 
 from coterie.engines import replies, wire
 from coterie.engines.journal import Journal
-from coterie.engines.ledger import Ledger
-from coterie.engines.message_layout import compact, measure, unequal
+from coterie.engines.ledger import Ledger, measure
+from coterie.engines.message_layout import compact, unequal
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.reduction import Adder, Gather
@@ -27,7 +27,7 @@ from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work,
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Secure
-    from coterie.engines.secure_sum.relay import Hidden
+    from coterie.engines.secure_sum.relay import SecureExchange
 
 
 class Coordinator(ABC):
@@ -212,7 +212,7 @@ class Coordinator(ABC):
         address: Address,
         message: Mapping[str, Any],
         grouping: Grouping | None = None,
-        hidden: Hidden | None = None,
+        hidden: SecureExchange | None = None,
         check: Check | None = None,
     ) -> tuple[list[tuple[Part, dict[str, Any]]], Exchanged]:
         """One exchange: the values of every site that is counted, in the order of the sites; and what to tell of it."""
@@ -266,7 +266,7 @@ class Coordinator(ABC):
                 self._journal.cut(length)  # an interrupt may come when the entry is on disk already
             raise
 
-    def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> Hidden | None:
+    def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> SecureExchange | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
         if self._relay is None:
             return None

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
-from coterie.engines.ledger import Ledger
-from coterie.engines.message_layout import addressed, grouped, measure, nbytes, roster, shares, unequal
+from coterie.engines.ledger import Ledger, measure, nbytes
+from coterie.engines.message_layout import addressed, grouped, roster, shares, unequal
 from coterie.engines.reduction import Adder, Gather, counts
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name

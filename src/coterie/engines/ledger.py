@@ -1,4 +1,4 @@
-"""What a run cost: kept by the engine, never guessed by a method."""
+"""What a run cost, and the bytes of messages: kept by the engine, never guessed by a method."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from coterie.engines.wire import lengths
+from coterie.errors import CoterieError
+from coterie.federation import Array, PerCluster, PerRow, Ragged
+
+_PLAIN = (bool, int, float, str, bytes, np.generic)
 
 
 @dataclass
@@ -49,3 +58,41 @@ class Ledger:
         """Set all entries, as :meth:`as_dict` gave them."""
         for name in asdict(self):
             setattr(self, name, type(getattr(self, name))(entries[name]))
+
+
+def measure(value: Any, n: int, k: int) -> tuple[float, float]:
+    """Check one message value; (bytes sent to every client, bytes sent once because every client has its own).
+
+    Raises
+    ------
+    CoterieError
+        For a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
+    """
+    if value is None or isinstance(value, _PLAIN):
+        return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0
+    if isinstance(value, PerRow | PerCluster):
+        length, what = (n, "request") if isinstance(value, PerRow) else (k, "cluster")
+        size = 0.0
+        for array in value.value.values() if isinstance(value.value, dict) else [value.value]:
+            if getattr(array, "ndim", 1) == 0 or len(array) != length:
+                raise CoterieError(f"{type(value).__name__} needs one row for each {what} ({length}).")
+            size += sum(nbytes(a) for a in array) if isinstance(array, list) else nbytes(array)
+        return (0.0, size) if isinstance(value, PerRow) else (size / max(k, 1), 0.0)
+    if isinstance(value, np.ndarray | Ragged):
+        return float(nbytes(value)), 0.0
+    if isinstance(value, Mapping):
+        parts = [measure(v, n, k) for v in value.values()]
+    elif isinstance(value, list | tuple):
+        parts = [measure(v, n, k) for v in value]
+    else:
+        raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
+    return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+
+def nbytes(value: Array | Ragged) -> int:
+    """Bytes of the numbers in an array or a Ragged (its lengths included)."""
+    if isinstance(value, Ragged):
+        return value.values.nbytes + lengths(value).nbytes
+    if value.dtype.hasobject:
+        raise CoterieError("Arrays of Python objects cannot travel: send numbers or text.")
+    return value.nbytes

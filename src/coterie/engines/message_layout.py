@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.engines.wire import lengths
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
-
-_PLAIN = (bool, int, float, str, bytes, np.generic)
 
 
 def roster(m: int, clusters: Any = None, ids: Any = None) -> Roster:
@@ -122,44 +119,6 @@ def compact(rows: Ints) -> Rows:
     if n and rows[-1] - rows[0] == n - 1 and (n < 3 or bool(np.all(rows[1:] - rows[:-1] == 1))):
         return slice(int(rows[0]), int(rows[0]) + n)
     return rows
-
-
-def measure(value: Any, n: int, k: int) -> tuple[float, float]:
-    """Check one message value; (bytes sent to every client, bytes sent once because every client has its own).
-
-    Raises
-    ------
-    CoterieError
-        For a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
-    """
-    if value is None or isinstance(value, _PLAIN):
-        return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0
-    if isinstance(value, PerRow | PerCluster):
-        length, what = (n, "request") if isinstance(value, PerRow) else (k, "cluster")
-        size = 0.0
-        for array in value.value.values() if isinstance(value.value, dict) else [value.value]:
-            if getattr(array, "ndim", 1) == 0 or len(array) != length:
-                raise CoterieError(f"{type(value).__name__} needs one row for each {what} ({length}).")
-            size += sum(nbytes(a) for a in array) if isinstance(array, list) else nbytes(array)
-        return (0.0, size) if isinstance(value, PerRow) else (size / max(k, 1), 0.0)
-    if isinstance(value, np.ndarray | Ragged):
-        return float(nbytes(value)), 0.0
-    if isinstance(value, Mapping):
-        parts = [measure(v, n, k) for v in value.values()]
-    elif isinstance(value, list | tuple):
-        parts = [measure(v, n, k) for v in value]
-    else:
-        raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")
-    return sum(p[0] for p in parts), sum(p[1] for p in parts)
-
-
-def nbytes(value: Array | Ragged) -> int:
-    """Bytes of the numbers in an array or a Ragged (its lengths included)."""
-    if isinstance(value, Ragged):
-        return value.values.nbytes + lengths(value).nbytes
-    if value.dtype.hasobject:
-        raise CoterieError("Arrays of Python objects cannot travel: send numbers or text.")
-    return value.nbytes
 
 
 def localise(value: Any, rows: Rows, present: Rows) -> Any:

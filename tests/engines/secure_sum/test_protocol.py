@@ -12,7 +12,7 @@ pytest.importorskip("cryptography")
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.secure_sum import Collector, Identity, Party, Secure, crypto
-from coterie.engines.secure_sum.fixed_point import add, decode, encode, subtract
+from coterie.engines.secure_sum.packing import add, decode, encode, subtract
 from coterie.engines.secure_sum.round import Round
 from coterie.engines.secure_sum.settings import signed
 from coterie.errors import CoterieError

@@ -22,7 +22,7 @@ from coterie.engines.message_layout import roster, shares
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
 from coterie.engines.ray.cluster import ActorSlots, Parts
-from coterie.engines.ray.loading import load
+from coterie.engines.ray.shard_schema import load
 from coterie.engines.ray.shards import Asked
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster

@@ -10,10 +10,9 @@ import numpy as np
 
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.replies import most
-from coterie.engines.secure_sum import crypto, fixed_point
+from coterie.engines.secure_sum import crypto, packing
 from coterie.engines.secure_sum.crypto import seed_check
-from coterie.engines.secure_sum.fixed_point import Words
-from coterie.engines.secure_sum.layout import Layout, unpack, where
+from coterie.engines.secure_sum.packing import Layout, Words, unpack, words_of
 from coterie.engines.secure_sum.round import Bools, Key, Round, read_lives, smallest_group
 from coterie.engines.secure_sum.settings import Secure
 from coterie.errors import CoterieError
@@ -267,8 +266,8 @@ class Tally:
         widths = np.array(layout.widths(), np.int64)
         total = np.zeros((int(widths.sum()), 2), np.uint64)
         for name, (words, _) in self._came.items():
-            at = where(np.isin(rows, self._round.rows(name)), widths)
-            total[at] = fixed_point.add(total[at], self._stripped(name, words))
+            at = words_of(np.isin(rows, self._round.rows(name)), widths)
+            total[at] = packing.add(total[at], self._stripped(name, words))
         return self.present[rows], unpack(total, layout, self._collector.secure.fraction)
 
     def _layout(self) -> Layout:
@@ -288,14 +287,14 @@ class Tally:
         """A site's words without its own mask and without those it shares with sites whose words are not here."""
         layout, purpose = self._came[name][1], self._round.purpose()
         widths = np.array(layout.widths(), np.int64)
-        words = fixed_point.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
+        words = packing.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
         for other in self._round.names:
             common = self._round.common(name, other)
             if other in self._came or not common.any():
                 continue
             key = crypto.agree(self._secret(other), self._round.keys[name].public, purpose)
-            combine = fixed_point.subtract if name < other else fixed_point.add
-            at = where(common, widths)
+            combine = packing.subtract if name < other else packing.add
+            at = words_of(common, widths)
             words[at] = combine(words[at], crypto.stream(key, int(widths[common].sum())))
         return words
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.engines.secure_sum.fixed_point import Words
+from coterie.engines.secure_sum.packing import Words
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from coterie.engines.requests import Refusal
-from coterie.engines.secure_sum import crypto, fixed_point
-from coterie.engines.secure_sum.layout import pack, where
+from coterie.engines.secure_sum import crypto, packing
+from coterie.engines.secure_sum.packing import pack, words_of
 from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, smallest_group
 from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
 from coterie.errors import CoterieError
@@ -128,14 +128,14 @@ class Party:
         if layout.names and layout.rows != len(mine):
             raise Refusal(f"{self.name} has sums of {layout.rows} groups and was asked for {len(mine)}.")
         widths, purpose = np.array(layout.widths(), np.int64), round_.purpose()
-        words = fixed_point.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
+        words = packing.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
         for peer, key in round_.keys.items():
             common = round_.common(self.name, peer)
             if peer == self.name or not layout.names or not common.any():
                 continue
             secret = crypto.agree(self.state["secret"], key.public, purpose)
-            combine = fixed_point.add if self.name < peer else fixed_point.subtract
-            at = where(common, widths)
+            combine = packing.add if self.name < peer else packing.subtract
+            at = words_of(common, widths)
             words[at] = combine(words[at], crypto.stream(secret, int(widths[common].sum())))
         sent = self._identity.sign(round_.sent(self.name, self._context(round_.lives)))
         reply = {"round": round_.digest, "layout": layout.as_dict(), "words": words, "sent": sent}

@@ -34,7 +34,7 @@ class Relay:
     def __init__(self, secure: Secure, retry: Retry) -> None:
         self._retry, self._collector = retry, Collector(secure)
 
-    def total(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> Hidden:
+    def total(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> SecureExchange:
         """A sum that is about to be asked for.
 
         Parameters
@@ -47,10 +47,10 @@ class Relay:
             What every request says beside.
         """
         named = {self._retry.names[s]: g for s, g in groups.items()}
-        return Hidden(self._retry, self._collector, named, unequal, beside)
+        return SecureExchange(self._retry, self._collector, named, unequal, beside)
 
 
-class Hidden:
+class SecureExchange:
     """One secure sum around its exchange: :meth:`requests` begins it, :meth:`take` and :meth:`open` end it.
 
     Attributes
