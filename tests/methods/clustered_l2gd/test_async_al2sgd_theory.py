@@ -4,13 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.methods.test_l2gd_theory import EDGES, affine, divergence, federation, smoothnesses, ties
 
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd import async_al2sgd_theory as theory
 from coterie.methods.clustered_l2gd.async_al2sgd_theory import Katyusha, sharp, theorem
 from coterie.methods.clustered_l2gd.async_l2gd_theory import batch_smoothness, common_probabilities, smoothness
 from coterie.relations.ties import Ties
+from tests.methods.clustered_l2gd.test_async_l2gd_theory import (
+    EDGES,
+    affine,
+    divergence,
+    federation,
+    smoothnesses,
+    ties,
+)
 from tests.reference.l2gd_oracles import Federation, random_federation
 
 STEPS = {"theorem": theorem, "sharp": sharp}

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from coterie.methods.hierarchical import snap
 from tests.methods.dense import table
-from tests.methods.test_gradients import dense_deviance, searched
+from tests.methods.tree.test_marginal_likelihood import dense_deviance, searched
 
 ONE, TWO = ([0, 0, 0, 1, 1, 2, 2, 2],), ([0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1])
 EIGHT = (5, 9, 4, 12, 7, 3, 8, 6)
