@@ -136,8 +136,8 @@ class AsyncAL2SGD(Stepwise):
             last, more = self.iterate(heads, t, p, xi0, xi, moves)
             counts = {name: count + more[name] for name, count in counts.items()}
         outcome = observe(fed, self.monitor, last, heads.u, heads.average)
-        means = {"average": heads.average, "network": heads.network, "fresh": heads.fresh}
-        return state | {"t": state["t"] + n} | means | counts | outcome
+        anchor = {"average": heads.average, "network": heads.network, "fresh": heads.fresh}
+        return state | {"t": state["t"] + n} | anchor | counts | outcome
 
     def iterate(
         self, heads: AnchorHeads, t: int, p: Floats, xi0: Bools, xi: Bools, moves: Bools
@@ -178,4 +178,4 @@ class AsyncAL2SGD(Stepwise):
         for steps, first in zip(s.steps, s.start, strict=True):
             mean, _ = heads.exchange(steps >= 0, np.maximum(steps, 0), first)
             heads.pull(steps >= 0, c, c[:, None] * (mean - heads.average))
-        return np.sum(s.steps >= 0, axis=0)
+        return np.asarray(np.sum(s.steps >= 0, axis=0))

@@ -176,16 +176,17 @@ class AsyncL2GD(Stepwise):
         heads = ClusterHeads(self.ties, state["mean"], state["weight"])
         fed.mark(SNAPSHOT)
         p, vote = np.where(heads.tied, self.p, 0.0), self.vote or Coordinated(self.p0)
-        compiled = state["compiled"] and self.compiled and self.network is central and hasattr(fed, "together")
+        compiled = state["compiled"] and self.compiled and self.network is central
+        together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
         before = previous(self.seed, t, vote, p)
         for first, xi0, xi in draw(self.seed, t, n, vote, p):
             counts = communications(xi0, xi, heads.equal, before)
             between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
-            if compiled:
+            if together is not None:
                 each = {"p": p, "alpha": self.ties.alpha, "tau": self.tau, "xi": xi.T}
                 message: Any = {name: PerCluster(value) for name, value in each.items()}
-                fed.together(iterate_all, eta=eta, p0=self.p0, xi0=xi0, first=first, batch=self.batch, **message)
+                together(iterate_all, eta=eta, p0=self.p0, xi0=xi0, first=first, batch=self.batch, **message)
             else:
                 parameters = eta, self.p0, p, self.ties.alpha, self.tau
                 last = heads.iterate(fed, first, parameters, (xi0, xi), self.network, self.batch)
