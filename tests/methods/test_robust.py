@@ -95,7 +95,7 @@ def test_the_methods_are_the_loop(rule):
     start, who = np.full((1, D), 2.0), Collaborators.of_one(0, N + 1)
     exchange = {"pairs": who, "metric": Metric.plain(D), "aggregator": Aggregator(combine=rule)}
     for beta in (None, 0.1):
-        given = {"exchange": exchange, "alpha": 0.6, "eta": 0.05}
+        given = {**exchange, "alpha": 0.6, "eta": 0.05}
         method = WeightedAveraging(**given) if beta is None else BiasCorrection(**given, beta=beta)
         fed = InProcess(objective, np.zeros(N + 1, dtype=np.int64))
         (state,) = method.run(fed, [40], method.init(fed, start))

@@ -101,12 +101,13 @@ class Options:
             raise CoterieError("collaborators says how many are chosen, and tau names them: leave one of the two out.")
         if given.get("within") == "cluster" and not isinstance(given.get("tau", "auto"), str):
             raise CoterieError("within says where collaborators are looked for, and tau names them: leave one out.")
-        if corrected and given.get("rule") == "adaptive":
+        asked = cls(**given)
+        if corrected and asked.rule == "adaptive":
             raise CoterieError(
                 "Bias correction averages past biases, which weights that change would make wrong: take rule 'trust', "
                 "or the method 'weighted-averaging'."
             )
-        return cls(**given)
+        return asked
 
     def under(self, metric: Metric) -> Metric:
         """The metric with the prior that is asked for."""
