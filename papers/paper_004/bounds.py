@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration import bc_theory, wga_theory
-from coterie.methods.collaboration.bc_theory import Correction, sharp_bound, theorem_bound
-from coterie.methods.collaboration.wga_theory import Descent
+from coterie.methods.collaboration import theory
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
+from papers.paper_004 import bc_bounds, wga_theory
+from papers.paper_004.bc_bounds import Correction, sharp_bound, theorem_bound
 from papers.paper_004.curves import A0, SIGMA, ZETA, Measured, chosen, measure, quadratic
 from papers.paper_004.noisy_quadratic import Curve
 from papers.paper_004.recursion import recursion_bound
+from papers.paper_004.wga_theory import Descent
 from papers.pictures import BLUE, GREY, ORANGE, PURPLE, RED, panels
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Promise:
 def run(settings: Settings) -> Outcome:
     """All curves with the same noise in every run."""
     S, own, average = SIGMA**2 * (1.0 + 1.0 / N), SIGMA**2, SIGMA**2 / N
-    beta = float(bc_theory.best_beta(ETA, FAR, ALPHA, own, average, T=np.inf))
-    oracle = float(bc_theory.best_alpha(own, average, SIGMA**2 / N))
+    beta = float(theory.best_beta(ETA, FAR, ALPHA, own, average, T=np.inf))
+    oracle = float(theory.best_alpha(own, average, SIGMA**2 / N))
     curves = (
         quadratic("WGA, alpha = 0.1", ETA, 0.1, 0.0, N, a1=A0 + FAR, start=START),
         quadratic("WGA, alpha = 10/11", ETA, ALPHA, 0.0, N, a1=A0 + FAR, start=START),
@@ -79,7 +80,7 @@ def run(settings: Settings) -> Outcome:
     found = measure(curves, STEPS, settings)
     alone = Descent(1.0, 1.0, own)
     promises = [_averaged(m) for m in found[:2]]
-    by = bc_theory.oracle_descent(1.0, 1.0, oracle, own, average, SIGMA**2 / N)
+    by = bc_bounds.oracle_descent(1.0, 1.0, oracle, own, average, SIGMA**2 / N)
     promises.append(
         Promise(
             found[2].curve.name, found[2], {"Theorem 5.1": by.bound(found[2].t.astype(float), ETA, found[2].exact[0])}
@@ -107,7 +108,7 @@ def _corrected(m: Measured) -> Promise:
     """Theorem 5.2: its closed form (13), its inequalities repeated, and the sharper potential."""
     by = correction(m.curve)
     gap = float(np.sum((m.curve.A1 @ (m.curve.start - m.curve.x1) - m.curve.A0 @ (m.curve.start - m.curve.x0)) ** 2))
-    at = m.t.astype(float), float(m.exact[0]), float(bc_theory.first_error("zero", gap, SIGMA**2, SIGMA**2 / N))
+    at = m.t.astype(float), float(m.exact[0]), float(bc_bounds.first_error("zero", gap, SIGMA**2, SIGMA**2 / N))
     bounds = {"Theorem 5.2": theorem_bound(by, *at), "(8) to (10), repeated": recursion_bound(by, *at)}
     return Promise(m.curve.name, m, {**bounds, "sharper": sharp_bound(by, *at)})
 

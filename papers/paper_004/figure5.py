@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.methods.collaboration.wga_theory import best_alpha
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
+from papers.paper_004.wga_theory import best_alpha
 from papers.pictures import panels
 
 if TYPE_CHECKING:

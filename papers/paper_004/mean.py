@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.methods.collaboration.wga_theory import Descent, best_weights, descent
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
-from papers.paper_004.mean_estimation import (
-    Setting,
-    averaging,
-    decreasing,
-    errors,
-    estimates,
-    measured,
-)
+from papers.paper_004.mean_estimation import Setting, averaging, decreasing, errors, estimates, measured
+from papers.paper_004.wga_theory import Descent, best_weights, descent
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, panels
 
 if TYPE_CHECKING:

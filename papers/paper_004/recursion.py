@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coterie.methods.collaboration.bc_theory import SLACK, Correction
-from coterie.methods.collaboration.wga_theory import Value
+from coterie.methods.collaboration.theory import Value
 from coterie.numerics.kernels import Floats
+from papers.paper_004.bc_bounds import SLACK, Correction
 
 
 def recursion_bound(by: Correction, T: npt.ArrayLike, F0: float, E0: float) -> Floats:

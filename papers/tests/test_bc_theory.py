@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bc_theory as theory
-from coterie.methods.collaboration.bc_theory import Correction
-from coterie.methods.collaboration.wga_theory import variance
-from papers.paper_004 import recursion
+from coterie.methods.collaboration import theory
+from coterie.methods.collaboration.theory import variance
+from papers.paper_004 import bc_bounds, recursion
+from papers.paper_004.bc_bounds import Correction
 from papers.paper_004.exact import noises, transition
 from papers.paper_004.noisy_quadratic import Curve
 from papers.tests.random_quadratic import T, random_quadratic
@@ -32,13 +32,13 @@ def test_exact_losses_lie_under_every_bound() -> None:
     for _ in range(250):
         f = random_quadratic(rng)
         by = Correction(f.smooth, f.mu, f.delta, **(at := chosen(rng, f)), noise0=f.noise[0], average=f.noise[1])
-        exact, E0 = f.losses(**at), theory.first_error("zero", f.gap, *f.noise)
-        for i, bound in enumerate((theory.theorem_bound, theory.sharp_bound, recursion.recursion_bound)):
+        exact, E0 = f.losses(**at), bc_bounds.first_error("zero", f.gap, *f.noise)
+        for i, bound in enumerate((bc_bounds.theorem_bound, bc_bounds.sharp_bound, recursion.recursion_bound)):
             most = bound(by, T, exact[0], float(E0))
             assert np.all(exact <= most * (1 + 1e-9))
             finite[i] += bool(np.isfinite(most).all())
         exact, (F1, e1) = f.losses(**at, c0=1), recursion.after_own_step(by, exact[0])
-        for bound in (theory.sharp_bound, recursion.recursion_bound):
+        for bound in (bc_bounds.sharp_bound, recursion.recursion_bound):
             assert np.all(exact[1:] <= bound(by, T[1:] - 1, float(F1), float(e1)) * (1 + 1e-9))
     assert np.all(finite > 100)
 
@@ -50,7 +50,7 @@ def test_exact_losses_lie_under_theorem_51() -> None:
         f = random_quadratic(rng)
         own, average = f.noise
         alpha = float(theory.best_alpha(own, average, average))  # an oracle as noisy as the average
-        by = theory.oracle_descent(f.smooth, f.mu, alpha, own, average, average)
+        by = bc_bounds.oracle_descent(f.smooth, f.mu, alpha, own, average, average)
         eta = float(by.most) * 10.0 ** rng.uniform(-2, 0)
         exact = f.losses(A1=f.curve.A0, x1=f.curve.x0, N=f.curve.N / 2, alpha=alpha, beta=0.0, eta=eta)
         assert np.all(exact <= by.bound(T, eta, exact[0]) * (1 + 1e-9))
@@ -74,7 +74,7 @@ def test_mean_squared_gradients_lie_under_the_non_convex_bounds() -> None:
         f = random_quadratic(rng)
         by = Correction(f.smooth, 0.0, f.delta, **(at := chosen(rng, f)), noise0=f.noise[0], average=f.noise[1])
         seen, F0 = np.cumsum(squares(f, at, steps)) / t, f.losses([0])[0]
-        for bound in (theory.theorem_nonconvex_bound, theory.sharp_nonconvex_bound):
+        for bound in (bc_bounds.theorem_nonconvex_bound, bc_bounds.sharp_nonconvex_bound):
             assert np.all(seen <= bound(by, t, F0, f.gap) * (1 + 1e-9))
 
 
@@ -135,7 +135,7 @@ def test_below_the_largest_step_some_beta_is_promised_something() -> None:
         best = float(theory.best_beta(eta, delta, alpha, 1.0, 0.1))
         for beta in (max(least, 1e-9), best, 1.0):
             by = Correction(L, 0.1 * L, delta, alpha, eta, min(beta, 1.0), 1.0, 0.1)
-            assert np.isfinite(theory.sharp_bound(by, 100, 1.0, 1.0))
+            assert np.isfinite(bc_bounds.sharp_bound(by, 100, 1.0, 1.0))
 
 
 def test_beta_minimises_its_part_of_the_bound() -> None:
@@ -181,12 +181,12 @@ def test_alpha_and_tau_are_dictated_by_the_variance() -> None:
 
 
 def test_where_it_begins() -> None:
-    assert theory.first_error("zero", 3.0, 1.0, 0.5) == 3.0
-    assert theory.first_error("sample", 3.0, 1.0, 0.5) == 1.5
-    assert theory.first_error(4, 3.0, 1.0, 0.5) == 0.375
+    assert bc_bounds.first_error("zero", 3.0, 1.0, 0.5) == 3.0
+    assert bc_bounds.first_error("sample", 3.0, 1.0, 0.5) == 1.5
+    assert bc_bounds.first_error(4, 3.0, 1.0, 0.5) == 0.375
     for wrong in ("one", 0, True, 1.5):
         with pytest.raises(CoterieError, match="number of samples"):
-            theory.first_error(wrong, 3.0, 1.0, 0.5)
+            bc_bounds.first_error(wrong, 3.0, 1.0, 0.5)
     rng = np.random.default_rng(7)
     for _ in range(100):  # with c_0 = 0, the first move without its noise
         m, zeta2, alpha, g = rng.exponential(), rng.exponential(), rng.uniform(), rng.normal(size=3)
@@ -199,13 +199,13 @@ def test_without_collaborators_or_beyond_their_conditions_bounds_say_so() -> Non
     alone = Correction(2.0, 0.1, 3.0, 0.0, 0.2, 1e-3, 1.0, 0.1)
     t = np.arange(50)
     np.testing.assert_allclose(
-        theory.sharp_bound(alone, t, 5.0, 9.0),
-        theory.oracle_descent(2.0, 0.1, 0.0, 1.0, 0.0).bound(t, 0.2, 5.0),
+        bc_bounds.sharp_bound(alone, t, 5.0, 9.0),
+        bc_bounds.oracle_descent(2.0, 0.1, 0.0, 1.0, 0.0).bound(t, 0.2, 5.0),
         rtol=1e-12,
     )
     far = Correction(2.0, 0.1, 3.0, 1.0, 0.2, 1e-3, 1.0, 0.1)
-    assert np.isinf(theory.sharp_bound(far, 5, 1.0, 1.0))
-    assert np.isinf(theory.theorem_bound(far, 5, 1.0, 1.0))
+    assert np.isinf(bc_bounds.sharp_bound(far, 5, 1.0, 1.0))
+    assert np.isinf(bc_bounds.theorem_bound(far, 5, 1.0, 1.0))
     assert recursion.recursion_bound(far, [0, 5], 1.0, 1.0)[0] == 1.0
     assert np.isinf(recursion.recursion_bound(far, 100_000, 1.0, 1.0)[0])
     steep = Correction(2.0, 0.1, 0.0, 1.0, 0.6, 1.0, 1.0, 0.1)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from coterie import CoterieError
-from coterie.methods.collaboration.wga_theory import best_alpha, bound
 from papers import outcome
 from papers.paper_004 import exact, figure1, figure2, figure3, figure4, figure5, figure6
 from papers.paper_004.noisy_quadratic import Curve, average, simulate
+from papers.paper_004.wga_theory import best_alpha, bound
 
 SIGMA, ETA, BETA, N = 10.0, 5e-4, 1e-4, 10
 WEIGHTS = {

@@ -10,19 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration.wga_theory import best_alpha, best_weights
 from coterie.numerics import keyed
 from papers import outcome
 from papers.paper_004 import mean
-from papers.paper_004.mean_estimation import (
-    MU0,
-    Setting,
-    averaging,
-    decreasing,
-    errors,
-    estimates,
-    measured,
-)
+from papers.paper_004.mean_estimation import MU0, Setting, averaging, decreasing, errors, estimates, measured
+from papers.paper_004.wga_theory import best_alpha, best_weights
 
 TIMES = [1, 2, 3, 10, 30, 100]
 GAPS = (0.0, 0.1, 0.3, 1.0)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration import bc_theory, tuning, wga_theory
-from coterie.methods.collaboration.bc_theory import (
-    Correction,
-    sharp_bound,
-    theorem_bound,
-)
+from coterie.methods.collaboration import theory
 from papers.outcome import Settings
-from papers.paper_004 import bounds, exact
+from papers.paper_004 import bc_bounds, bounds, exact, tuning, wga_theory
+from papers.paper_004.bc_bounds import Correction, sharp_bound, theorem_bound
 from papers.paper_004.noisy_quadratic import Curve, average, simulate
 from papers.paper_004.recursion import after_own_step, recursion_bound
 
@@ -55,7 +51,7 @@ def test_an_oracle_lies_under_theorem_51() -> None:
     """Its noise makes the corrected average one of fewer collaborators without bias."""
     for noise, eta in ((0.0, 0.02), (4.0, 0.02), (0.0, 0.5), (40.0, 0.5)):
         N, total = 20, SIGMA**2 / 20 + noise / 20
-        alpha = float(bc_theory.best_alpha(SIGMA**2, SIGMA**2 / N, noise / N))
+        alpha = float(theory.best_alpha(SIGMA**2, SIGMA**2 / N, noise / N))
         assert alpha == pytest.approx(N / (N + 1 + noise / SIGMA**2))
         rng = np.random.default_rng(1)
         x, losses = np.full(RUNS, START), []
@@ -64,7 +60,7 @@ def test_an_oracle_lies_under_theorem_51() -> None:
             own, other = x + SIGMA * rng.normal(size=RUNS), x + np.sqrt(total) * rng.normal(size=RUNS)
             x = x - eta * ((1.0 - alpha) * own + alpha * other)
         mean, error = np.mean(losses, axis=1), np.std(losses, axis=1, ddof=1) / RUNS**0.5
-        by = bc_theory.oracle_descent(1.0, 1.0, alpha, SIGMA**2, SIGMA**2 / N, noise / N)
+        by = bc_bounds.oracle_descent(1.0, 1.0, alpha, SIGMA**2, SIGMA**2 / N, noise / N)
         most = by.bound(np.arange(400), eta, mean[0])
         assert np.all(mean - 3.0 * error <= most * (1 + 1e-12))
         assert most[-1] < 4.0 * mean[-1]
@@ -85,7 +81,7 @@ def test_correction_lies_under_theorem_52_and_the_sharper_bounds() -> None:
     for (_, delta, alpha, eta, beta, c0), made, mean, low in zip(settings, curves, means, lows, strict=True):
         by = Correction(1.0, 1.0, delta, alpha, eta, beta, SIGMA**2, SIGMA**2 / 20)
         gap = float((made.A1 @ (made.start - made.x1) - made.start)[0] ** 2)
-        F, E, at = mean[0], float(bc_theory.first_error("zero", gap, SIGMA**2, SIGMA**2 / 20)), T
+        F, E, at = mean[0], float(bc_bounds.first_error("zero", gap, SIGMA**2, SIGMA**2 / 20)), T
         if c0:  # b_0 shares the first step's noise
             (F, E), at = (float(v) for v in after_own_step(by, F)), T[1:] - 1
         for i, bound in enumerate((theorem_bound, sharp_bound, recursion_bound)):
@@ -125,7 +121,7 @@ def test_the_floor_with_theorem_52s_beta_falls_as_eta_to_two_thirds() -> None:
     """The bound's does, where delta outweighs the noise; the loss itself is below, and falls at least as fast."""
     etas, alpha = np.geomspace(1e-9, 1e-6, 5), 20 / 21
     average = SIGMA**2 / 20
-    betas = np.array([float(bc_theory.best_beta(e, 0.5, alpha, SIGMA**2, average, T=np.inf)) for e in etas])
+    betas = np.array([float(theory.best_beta(e, 0.5, alpha, SIGMA**2, average, T=np.inf)) for e in etas])
     assert slope(etas, betas) == pytest.approx(2 / 3, abs=1e-6)
     by = Correction(1.0, 1.0, 0.5, alpha, etas, betas, SIGMA**2, average)
     floors = theorem_bound(by, np.inf, 0.0, 0.0)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.methods.collaboration import tuning as theory
-from coterie.methods.collaboration.tuning import Setting
 from papers.paper_004 import exact
+from papers.paper_004 import tuning as theory
 from papers.paper_004.noisy_quadratic import Curve
+from papers.paper_004.tuning import Setting
 
 N = 100
 BY = Setting(L=1.0, mu=0.0, noise0=1.0, average=1.0 / N, F0=1.0, E0=0.0)

@@ -7,8 +7,10 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import wga_theory as theory
-from coterie.methods.collaboration.wga_theory import Descent, over, repeated
+from coterie.methods.collaboration import theory
+from coterie.methods.collaboration.theory import over
+from papers.paper_004 import wga_theory
+from papers.paper_004.wga_theory import Descent, repeated
 from papers.tests.random_quadratic import T, random_quadratic
 
 
@@ -16,15 +18,15 @@ def test_the_closed_alpha_is_where_the_derivative_vanishes() -> None:
     """For m = 0, by differentiating; and it is the paper's for equal collaborators."""
     rng = np.random.default_rng(0)
     s0, a, z = rng.exponential(size=(3, 500)) * 10.0 ** rng.uniform(-3, 3, (3, 500))
-    alpha = theory.best_alpha(s0, a, z)
+    alpha = wga_theory.best_alpha(s0, a, z)
     slope = -2.0 * (1.0 - alpha) * s0 + 2.0 * alpha * (a + z)
     assert np.all(np.abs(slope) <= 1e-14 * s0)
     L, mu, N, T_, zeta2, sigma2 = 3.0, 0.2, 7, 900.0, 0.04, 5.0
     scale = L / (mu * T_)
     paper = 1.0 / (1.0 + 1.0 / N + mu * zeta2 * T_ / (L * sigma2))
-    assert theory.best_alpha(scale * sigma2, scale * sigma2 / N, zeta2) == pytest.approx(paper, rel=1e-14)
-    assert theory.best_alpha(1.0, 1.0 / N, 0.0) == pytest.approx(N / (N + 1), rel=1e-14)
-    assert theory.best_alpha(0.0, 0.0, 0.0) == 0.0
+    assert wga_theory.best_alpha(scale * sigma2, scale * sigma2 / N, zeta2) == pytest.approx(paper, rel=1e-14)
+    assert wga_theory.best_alpha(1.0, 1.0 / N, 0.0) == pytest.approx(N / (N + 1), rel=1e-14)
+    assert wga_theory.best_alpha(0.0, 0.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("m", [1e-6, 0.3, 1.0, 2.0, 40.0, 1e8, 1e20])
@@ -33,14 +35,14 @@ def test_the_numerical_alpha_is_the_minimum_however_small_the_interval(m: float)
     high = min(1.0, m**-0.5)
     for _ in range(60):
         s0, a, z = rng.exponential(size=3) * 10.0 ** rng.uniform(-3, 3, 3)
-        alpha = float(theory.best_alpha(s0, a, z, m))
+        alpha = float(wga_theory.best_alpha(s0, a, z, m))
         assert 0.0 < alpha < high
         grid = high * np.linspace(0.0, 1.0, 4_001)[:-1]
-        values = theory.bound(grid, s0, a, z, m)
-        assert theory.bound(alpha, s0, a, z, m) <= values.min() * (1 + 1e-12)
+        values = wga_theory.bound(grid, s0, a, z, m)
+        assert wga_theory.bound(alpha, s0, a, z, m) <= values.min() * (1 + 1e-12)
         falls = np.diff(values) < -1e-12 * values[1:]
         assert not np.any(falls[1:] & ~falls[:-1] & (np.diff(values)[:-1] > 1e-12 * values[1:-1]))  # one valley
-    assert theory.best_alpha(1.0, 0.0, 0.0, m) <= high
+    assert wga_theory.best_alpha(1.0, 0.0, 0.0, m) <= high
 
 
 def test_alpha_and_tau_together_are_as_good_as_a_grid() -> None:
@@ -48,12 +50,12 @@ def test_alpha_and_tau_together_are_as_good_as_a_grid() -> None:
     for _ in range(80):
         n, m, scale = int(rng.integers(1, 8)), 10.0 ** rng.uniform(-2, 3), 10.0 ** rng.uniform(-2, 1)
         noise, bias = rng.exponential(size=(2, n)) * 10.0 ** rng.uniform(-3, 1.5, (2, n))
-        chosen = theory.best_weights(1.0, noise, bias, [0, n], scale, m)
+        chosen = wga_theory.best_weights(1.0, noise, bias, [0, n], scale, m)
         grid = min(1.0, m**-0.5) * np.linspace(0.0, 1.0, 1_001)[:-1]
         starts = np.arange(len(grid) + 1) * n
-        tau = theory.best_tau(np.tile(noise, 1_000), np.tile(bias, 1_000), starts, scale, 1.0 - grid**2 * m)
+        tau = wga_theory.best_tau(np.tile(noise, 1_000), np.tile(bias, 1_000), starts, scale, 1.0 - grid**2 * m)
         tau = tau.reshape(-1, n)
-        values = theory.bound(grid, scale, scale * (tau**2 @ noise), tau @ bias, m)
+        values = wga_theory.bound(grid, scale, scale * (tau**2 @ noise), tau @ bias, m)
         assert scale / chosen.speedup[0] <= values.min() * (1 + 1e-9)
         assert chosen.speedup[0] >= 1.0
 
@@ -65,17 +67,17 @@ def test_many_main_clients_at_once_are_as_one_by_one() -> None:
     noise, bias = rng.exponential(size=(2, 9))
     noise0, scale = rng.exponential(size=4), rng.exponential(size=4)
     for m in (np.zeros(4), np.array([0.0, 0.5, 3.0, 90.0])):
-        found = theory.best_weights(noise0, noise, bias, starts, scale, m)
+        found = wga_theory.best_weights(noise0, noise, bias, starts, scale, m)
         assert found.alpha[1] == 0.0
         assert found.speedup[1] == 1.0
         for i in (0, 2, 3):
             on = slice(starts[i], starts[i + 1])
-            one = theory.best_weights(noise0[i], noise[on], bias[on], [0, counts[i]], scale[i], m[i])
+            one = wga_theory.best_weights(noise0[i], noise[on], bias[on], [0, counts[i]], scale[i], m[i])
             np.testing.assert_allclose(found.tau[on], one.tau, rtol=1e-12)
             np.testing.assert_allclose(found.alpha[i], one.alpha[0], rtol=1e-12)
-    free = theory.best_weights(noise0, noise, bias, starts, scale)
+    free = wga_theory.best_weights(noise0, noise, bias, starts, scale)
     np.testing.assert_allclose(free.speedup, 1.0 / (1.0 - free.alpha), rtol=1e-12)
-    endless = theory.best_tau(noise, bias, starts, 0.0)
+    endless = wga_theory.best_tau(noise, bias, starts, 0.0)
     assert set(endless) <= {0.0, 1.0}
 
 
@@ -87,7 +89,7 @@ def test_exact_losses_lie_under_theorem_41() -> None:
         alpha, (m, zeta2) = rng.uniform(0, 1), f.similarity(10.0 ** rng.uniform(-1, 1))
         if alpha**2 * m >= 0.95:
             continue
-        by = theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m)
+        by = wga_theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m)
         F0, eta = f.losses([0])[0], float(by.most) * 10.0 ** rng.uniform(-2, 0)
         exact = f.losses(alpha=alpha, beta=0.0, eta=eta)
         assert np.all(exact <= by.bound(T, eta, F0) * (1 + 1e-9))
@@ -121,7 +123,7 @@ def test_the_decreasing_step_a_schedule_and_growing_noise_lie_under_their_bounds
         alpha, (m, zeta2), M0 = rng.uniform(0, 1), f.similarity(1.0), (0.0, 3.0)[i % 2]
         if alpha**2 * m >= 0.9:
             continue
-        by = theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m, theory.growth(alpha, M0, 0.0, m))
+        by = wga_theory.descent(f.smooth, f.mu, alpha, *f.noise, zeta2, m, wga_theory.growth(alpha, M0, 0.0, m))
         etas = by.decreasing_step(t)
         assert np.all(etas <= by.most)
         exact, squares = moments(f, alpha, etas, M0)
@@ -183,14 +185,14 @@ def test_appendix_b_bounds_the_noise() -> None:
         off *= (np.sqrt(m * G0 @ G0 + zeta2[1:]) / np.linalg.norm(off, axis=1))[:, None]
         noise = M[1:] * np.sum((G0 + off) ** 2, axis=1) + sigma2[1:]
         seen = (1 - alpha) ** 2 * (M[0] * G0 @ G0 + sigma2[0]) + alpha**2 * np.sum(tau**2 * noise)
-        quiet = theory.collaborator_noise(sigma2[1:], M[1:], zeta2[1:])
-        average, growth = (theory.sums(tau**2 * v, [0, N])[0] for v in (quiet, M[1:]))
-        grows = theory.growth(alpha, M[0], growth, m)
+        quiet = wga_theory.collaborator_noise(sigma2[1:], M[1:], zeta2[1:])
+        average, growth = (wga_theory.sums(tau**2 * v, [0, N])[0] for v in (quiet, M[1:]))
+        grows = wga_theory.growth(alpha, M[0], growth, m)
         assert seen <= (grows * G0 @ G0 + theory.variance(alpha, sigma2[0], average)) * (1 + 1e-12)
-        assert grows <= theory.growth_at_most(M[0], growth, m)
-    by = theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3, m=1.0, M=5.0)
+        assert grows <= wga_theory.growth_at_most(M[0], growth, m)
+    by = wga_theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3, m=1.0, M=5.0)
     assert by.most == pytest.approx(0.75 / 20.0)
-    assert (by.c, theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3).c) == (4.0, 2.0)
+    assert (by.c, wga_theory.descent(2.0, 0.1, 0.5, 1.0, 0.1, 0.3).c) == (4.0, 2.0)
 
 
 def test_recursions_in_closed_form() -> None:
@@ -210,7 +212,7 @@ def test_where_nothing_is_promised_bounds_are_infinite() -> None:
     )
     assert np.isinf(by.level(1.5)) and np.isinf(by.nonconvex_bound(3, 1.5, 1.0)) and np.isfinite(by.level(1.0))
     for growth in (0.0, 1.0):
-        none = theory.descent(1.0, 0.1, 0.5, 1.0, 1.0, 1.0, m=4.0, M=growth)  # alpha is 1 / sqrt(m)
+        none = wga_theory.descent(1.0, 0.1, 0.5, 1.0, 1.0, 1.0, m=4.0, M=growth)  # alpha is 1 / sqrt(m)
         for found in (none.bound(3, 0.1, 1.0), none.level(0.1), none.nonconvex_bound(3, 0.1, 1.0)):
             assert np.isposinf(found)
 
@@ -218,7 +220,7 @@ def test_where_nothing_is_promised_bounds_are_infinite() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: theory.descent(1.0, 0.1, 1.5, 1.0, 1.0, 1.0), "between 0 and 1"),
+        (lambda: wga_theory.descent(1.0, 0.1, 1.5, 1.0, 1.0, 1.0), "between 0 and 1"),
         (lambda: Descent(1.0, 0.1, 1.0).bound(3, 0.0, 1.0), "above 0"),
         (lambda: Descent(1.0, 0.0, 1.0).decreasing_step(3), "mu > 0"),
     ],

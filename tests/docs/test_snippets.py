@@ -1,4 +1,4 @@
-"""Every example in README.md and docs/ runs as it stands.
+"""Every example in README.md, docs/ and what estimates a paper's constants runs as it stands.
 
 Python blocks of a page run in order in one namespace, `$ coterie ...` lines of its console blocks between them, all in
 one fresh folder that holds students.csv (24 schools in 2 sectors; columns school, sector, cses, mAch),
@@ -22,11 +22,11 @@ import pytest
 from coterie.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "papers/paper_004/constants.md"]
 LINKED = [
     *PAGES,
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "papers").rglob("*.md")),
+    *sorted({*(ROOT / "papers").rglob("*.md")} - {*PAGES}),
 ]
 
 page_id = {"ids": lambda page: page.relative_to(ROOT).as_posix()}

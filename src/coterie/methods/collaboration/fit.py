@@ -11,14 +11,14 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.aggregation.robust import AGGREGATORS
-from coterie.methods.collaboration import bc_theory
+from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.collaborators import Collaborators, require_rows
 from coterie.methods.collaboration.metric import Metric, around_pooled
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
-from coterie.methods.collaboration.smoothness import curvature
+from coterie.methods.collaboration.theory import curvature
 from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
@@ -79,14 +79,14 @@ def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) 
         pairs = asked
     elif corrected:
         pairs = Collaborators(
-            main, pairs.pair_main, pairs.pair_client, bc_theory.best_tau(choice.noise[pairs.pair_client], pairs.starts)
+            main, pairs.pair_main, pairs.pair_client, theory.best_tau(choice.noise[pairs.pair_client], pairs.starts)
         )
     average = np.bincount(pairs.pair_main, pairs.tau**2 * choice.noise[pairs.pair_client], minlength=len(main)).astype(
         np.float64
     )
     noise, helped = choice.noise[main], np.diff(pairs.starts) > 0
     if corrected:
-        alpha = bc_theory.best_alpha(noise, average)
+        alpha = theory.best_alpha(noise, average)
     if not isinstance(options.alpha, str):
         alpha, speedup = np.full(len(main), float(options.alpha)), np.full(len(main), np.nan)
     return Weights(pairs, np.where(helped, alpha, 0.0), noise, average, speedup)
@@ -123,7 +123,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     pairs, alpha = chosen.pairs, chosen.alpha
     bent = curvature(fed, pairs, metric)
     L, delta = bent.smoothness(alpha), bent.delta_at_most
-    most = bc_theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
+    most = theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
     eta = most / options.local if isinstance(options.eta, str) else np.full(len(alpha), float(options.eta))
     common: dict[str, Any] = {"pairs": pairs, "metric": metric, "alpha": alpha, "eta": eta}
     common |= {name: getattr(options, name) for name in ("batch", "local", "participation", "seed")}
@@ -153,7 +153,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
         return Plan(WeightedAveraging(**common), alpha, about)
     beta: Any = options.beta
     if isinstance(beta, str):
-        beta = bc_theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
+        beta = theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
     keep = float(options.keep)
     method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
     if np.any(beta > 1.0):

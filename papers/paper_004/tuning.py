@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import bc_theory, wga_theory
-from coterie.methods.collaboration.bc_theory import Correction, sharp_bound, sharp_nonconvex_bound
+from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import Constants
-from coterie.methods.collaboration.wga_theory import sums
 from coterie.numerics.kernels import Bools, Floats, Ints
+from papers.paper_004 import bc_bounds, wga_theory
+from papers.paper_004.bc_bounds import Correction, sharp_bound, sharp_nonconvex_bound
+from papers.paper_004.constants import Constants
+from papers.paper_004.wga_theory import sums
 
 TURNS = 100
 """How often tau and alpha are chosen, given the other, at most."""
@@ -74,12 +75,12 @@ def correction(found: Constants, pairs: Collaborators, T: float) -> Settings:
     """
     L, mu = _bent(found, T)
     noise0, noise = found.sigma2.value, found.others_sigma2.value
-    tau = bc_theory.best_tau(noise, pairs.starts)
+    tau = theory.best_tau(noise, pairs.starts)
     average, delta = sums(tau**2 * noise, pairs.starts), sums(tau * found.delta_at_most, pairs.starts)
-    alpha = np.where(np.diff(pairs.starts) > 0, bc_theory.best_alpha(noise0, average), 0.0)
-    known = bc_theory.oracle_descent(L, mu, alpha, noise0, average).step(T, found.loss())
-    eta = np.minimum(known, bc_theory.largest_step(L, alpha, delta))
-    beta = bc_theory.best_beta(eta, delta, alpha, noise0, average, T)
+    alpha = np.where(np.diff(pairs.starts) > 0, theory.best_alpha(noise0, average), 0.0)
+    known = bc_bounds.oracle_descent(L, mu, alpha, noise0, average).step(T, found.loss())
+    eta = np.minimum(known, theory.largest_step(L, alpha, delta))
+    beta = theory.best_beta(eta, delta, alpha, noise0, average, T)
     return Settings(Collaborators(pairs.main, pairs.pair_main, pairs.pair_client, tau), alpha, eta, beta)
 
 
@@ -108,7 +109,7 @@ def select(found: Constants, pairs: Collaborators, T: float, sure: float = 1.0) 
         mine = np.arange(start, stop if found.sigma2.value[i] > 0.0 else start)
         for _ in range(2 if len(mine) else 0):
             noise = found.others_sigma2.value[mine]
-            average = float(np.sum(bc_theory.best_tau(noise, np.array([0.0, len(mine)])) ** 2 * noise))
+            average = float(np.sum(theory.best_tau(noise, np.array([0.0, len(mine)])) ** 2 * noise))
             noise0 = float(found.sigma2.value[i])
             by = Setting(float(L[i]), float(mu[i]), noise0, average, float(F0[i]), noise0 + average)
             kept = mine[delta[mine] <= largest_delta(by, T)]
@@ -143,7 +144,7 @@ def _weights(found: Constants, noise: Floats, starts: Ints, scale: Floats) -> tu
         if not np.any(now < best * (1.0 - 1e-9)):
             break
         best = np.where(better, now, best)
-        paid = 2.0 * wga_theory.variance(alpha, s0, a) / room**2 + alpha**2 * z / room
+        paid = 2.0 * theory.variance(alpha, s0, a) / room**2 + alpha**2 * z / room
     return kept
 
 
@@ -178,7 +179,7 @@ class Setting:
     F0 : float
         ``f_0(x_0) - f_0*``.
     E0 : float
-        Squared error of c_0, of ``bc_theory.first_error``.
+        Squared error of c_0, of ``bc_bounds.first_error``.
     """
 
     L: float
@@ -209,9 +210,9 @@ def tuned(by: Setting, T: float, delta: float, alpha: float | None = None) -> Tu
     delta : float
         Of A3.
     alpha : float, optional
-        By default ``bc_theory.best_alpha``, which minimises ``sigma^2(alpha)``; 0 is working alone.
+        By default ``theory.best_alpha``, which minimises ``sigma^2(alpha)``; 0 is working alone.
     """
-    alpha = float(bc_theory.best_alpha(by.noise0, by.average)) if alpha is None else alpha
+    alpha = float(theory.best_alpha(by.noise0, by.average)) if alpha is None else alpha
     low = min(1e-3, 0.1 / T)
     eta = np.geomspace(low, 1.0, GRID)[:, None] / by.L
     beta = np.geomspace(low, 1.0, GRID) if alpha > 0.0 else np.ones(1)

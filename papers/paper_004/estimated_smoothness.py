@@ -1,4 +1,4 @@
-"""How gradients change between points, A1 to A3: L, mu and delta, from sampled gradients or from Hessians.
+"""How gradients change between points, A1 to A3: L, mu and delta, from sampled gradients.
 
 From samples, delta and L are lower bounds of what holds everywhere, and mu is an upper one: they come nearer with more
 directions. :func:`dissimilarity_at_most` bounds delta from above. The largest of many noisy numbers is too large.
@@ -10,26 +10,22 @@ left with what was found crosswise: 0, give or take its standard error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, need_same_points
-from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, full
-from coterie.objectives.constants import hessians
-from coterie.objectives.mean_loss import sizes
+from coterie.numerics.kernels import Floats
+from papers.paper_004.sampled_gradients import Estimate, Sampled, need_same_points
 
 Ends = Callable[[Floats], tuple[Floats, Floats]]
 """From a fitted map (..., d, d): directions left and right (..., d, 1)."""
+
+
 DOUBT = 0.05
 """How often an upper confidence bound may be too low."""
+
+
 CLEAR = 4.0
 """Standard errors from 0 at which a delta is surely there."""
 
@@ -110,21 +106,6 @@ def smoothness(x: npt.ArrayLike, of: Sampled) -> tuple[Estimate, Estimate]:
     return L, mu
 
 
-def delta_of(own: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
-    """delta_k (N,) from Hessians, own (d, d) and others (N, d, d): exact where they are those of the losses."""
-    return np.asarray(np.abs(np.linalg.eigvalsh(np.asarray(others) - np.asarray(own))).max(axis=-1))
-
-
-def delta_at_most(own: Floats, others: Floats, own_most: Floats, others_most: Floats) -> Floats:
-    """What delta_k (N,) is at most where Hessians go up to ``own_most`` and ``others_most``, and are not below 0.
-
-    That is delta itself where Hessians do not change, as those of quadratics.
-    """
-    exact = np.all(np.isclose(own, own_most) & np.isclose(others, others_most), axis=(-2, -1))
-    largest = np.maximum(np.linalg.eigvalsh(own_most)[..., -1], np.linalg.eigvalsh(others_most)[..., -1])
-    return np.asarray(np.where(exact, delta_of(own, others), largest))
-
-
 def _inverse(x: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """What takes changes of gradients to the map they fit, (..., d, P)."""
     x = np.asarray(x, dtype=np.float64)
@@ -155,59 +136,3 @@ def _end(
 def _between(A: Floats, left: Floats, right: Floats) -> Floats:
     """``l' A r`` (...,)."""
     return np.asarray((np.swapaxes(left, -1, -2) @ A @ right)[..., 0, 0])
-
-
-@work
-def bend(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
-    """Packed Hessian of the mean loss at one point, and what it is at most in the region of ``Constants``, times w."""
-    weight = sizes(site.objective)
-    theta, share = np.tile(at, (len(site), 1)), (w / np.where(weight > 0.0, weight, 1.0))[:, None]
-    return {"A": share * hessians(site.objective, theta), "most": share * hessians(site.objective, theta, most=True)}
-
-
-@dataclass(frozen=True)
-class Curvature:
-    """In the units of a metric, at its origin.
-
-    Attributes
-    ----------
-    own, average : (M, d, d)
-        Hessians of ``f_0`` and of ``sum_k tau_k f_k``.
-    own_most, average_most : (M, d, d)
-        What they are at most.
-    """
-
-    own: Floats
-    average: Floats
-    own_most: Floats
-    average_most: Floats
-
-    def smoothness(self, alpha: Floats) -> Floats:
-        """L (M,) of ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, and of ``f_0`` where that is larger."""
-        alpha = alpha[:, None, None]
-        mixed = np.linalg.eigvalsh((1.0 - alpha) * self.own_most + alpha * self.average_most)[:, -1]
-        return np.asarray(np.maximum(mixed, np.linalg.eigvalsh(self.own_most)[:, -1]))
-
-    @property
-    def mu(self) -> Floats:
-        """Smallest curvature (M,) of ``f_0``."""
-        return np.asarray(np.maximum(np.linalg.eigvalsh(self.own)[:, 0], 0.0))
-
-    @property
-    def delta(self) -> Floats:
-        """``|H_average - H_0|`` (M,) at the origin: what BC has to do with, which corrects the average's bias."""
-        return delta_of(self.own, self.average)
-
-    @property
-    def delta_at_most(self) -> Floats:
-        """What delta is at most (M,): losses that are not quadratic curve otherwise elsewhere."""
-        return delta_at_most(self.own, self.average, self.own_most, self.average_most)
-
-
-def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvature:
-    """Ask for it: one exchange of sums."""
-    M, here = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
-    by = np.concatenate([np.arange(M), M + pairs.pair_main])
-    s = require_all_replies(fed.total(bend, to=pairs.request_client, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
-    own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
-    return Curvature(own[:M], own[M:], most[:M], most[M:])

@@ -9,12 +9,10 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.collaboration import sampled_gradients, smoothness
+from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, sampled
-from coterie.methods.collaboration.smoothness import bend
-from coterie.methods.collaboration.wga_theory import over
+from coterie.methods.collaboration.theory import bend, over
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full
@@ -22,6 +20,8 @@ from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, full_gradient
 from coterie.objectives.mean_loss import gradient
+from papers.paper_004 import estimated_smoothness, sampled_gradients
+from papers.paper_004.sampled_gradients import Estimate, Sampled, sampled
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,11 @@ def estimate_constants(
     found["sigma2"], found["growth"] = sampled_gradients.noise(own)
     found["others_sigma2"], found["others_growth"] = sampled_gradients.noise(others)
     found["zeta2"], found["m"] = sampled_gradients.similarity(mine, others)
-    found["L"], found["mu"] = smoothness.smoothness(u, own)
+    found["L"], found["mu"] = estimated_smoothness.smoothness(u, own)
     found["square"] = Estimate(own.square.value[:, 0], own.square.se[:, 0])
     there = u[pairs.pair_main]
-    most = smoothness.dissimilarity_at_most(there, mine, others, across.shape[1])
-    return Constants(**found, delta=smoothness.dissimilarity(there, mine, others), delta_at_most=most)
+    most = estimated_smoothness.dissimilarity_at_most(there, mine, others, across.shape[1])
+    return Constants(**found, delta=estimated_smoothness.dissimilarity(there, mine, others), delta_at_most=most)
 
 
 def with_hessians(found: Constants, fed: Federation, metric: Metric, pairs: Collaborators) -> Constants:
@@ -147,10 +147,10 @@ def with_hessians(found: Constants, fed: Federation, metric: Metric, pairs: Coll
     )
     H, most = (metric.R.T @ full(told[name]) @ metric.R for name in ("A", "most"))
     M = len(pairs.main)
-    high = smoothness.delta_at_most(H[:M][pairs.pair_main], H[M:], most[:M][pairs.pair_main], most[M:])
+    high = theory.delta_at_most(H[:M][pairs.pair_main], H[M:], most[:M][pairs.pair_main], most[M:])
     values = np.linalg.eigvalsh(H[:M])
     exact = {
-        "delta": smoothness.delta_of(H[:M][pairs.pair_main], H[M:]),
+        "delta": theory.delta_of(H[:M][pairs.pair_main], H[M:]),
         "L": values[:, -1],
         "mu": np.maximum(values[:, 0], 0.0),
     }

@@ -7,13 +7,14 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration import sampled_gradients, smoothness, tuning, wga_theory
+from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.constants import estimate_constants, with_hessians
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.sampled_gradients import Estimate, Sampled, sampled
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic
+from papers.paper_004 import estimated_smoothness, sampled_gradients, tuning, wga_theory
+from papers.paper_004.constants import estimate_constants, with_hessians
+from papers.paper_004.sampled_gradients import Estimate, Sampled, sampled
 
 D = 3
 X = np.vstack([np.zeros(D), np.eye(D), -1.5 * np.eye(D), 3.0 * np.ones(D)])
@@ -40,18 +41,18 @@ def test_without_noise_everything_is_exact():
     np.testing.assert_allclose(zeta2.value, [25.0, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(m.value, [0.0, 0.25, 0.0], atol=1e-12)
     other = A0 + np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
-    delta = smoothness.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
+    delta = estimated_smoothness.dissimilarity(X, own, exact(np.stack([gradients(other, 7.0), gradients(A0, 1.0)])))
     np.testing.assert_allclose(delta.value, [2.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(smoothness.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
-    L, mu = smoothness.smoothness(X, own)
+    np.testing.assert_allclose(theory.delta_of(A0, np.stack([other, A0])), [2.0, 0.0], atol=1e-12)
+    L, mu = estimated_smoothness.smoothness(X, own)
     assert (L.value, mu.value) == pytest.approx((4.0, 1.0))
 
 
 def test_fewer_directions_see_less():
     line = X[:, :1] * [1.0, 0.0, 0.0]
-    L, mu = smoothness.smoothness(line, exact(line @ A0.T))
+    L, mu = estimated_smoothness.smoothness(line, exact(line @ A0.T))
     assert (L.value, mu.value) == pytest.approx((1.0, 1.0))
-    delta = smoothness.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
+    delta = estimated_smoothness.dissimilarity(line, exact(line @ A0.T), exact((line @ np.diag([1.0, 9.0, 9.0]))[None]))
     np.testing.assert_allclose(delta.value, 0.0, atol=1e-12)
 
 
@@ -68,8 +69,8 @@ def runs(d, S, sigma, root, count, seed=0):
         all_ = sampled(clean[..., None, :] + sigma * rng.normal(size=(*clean.shape[:-1], S, d)) * root)
         own, others = all_[0], all_[1:]
         zeta2, m = sampled_gradients.similarity(own, others)
-        L, mu = smoothness.smoothness(x, own)
-        delta = smoothness.dissimilarity(x, own, others)
+        L, mu = estimated_smoothness.smoothness(x, own)
+        delta = estimated_smoothness.dissimilarity(x, own, others)
         got = {"zeta2": zeta2, "m": m, "delta": delta, "L": L, "mu": mu, "sigma2": sampled_gradients.noise(own)[0]}
         for name, e in got.items():
             found[name].append([np.ravel(part)[: len(true[name])] for part in e])
@@ -107,7 +108,7 @@ def test_copies_in_many_dimensions_have_no_delta():
     rng, d = np.random.default_rng(8), 20
     x = np.vstack([np.zeros(d), np.eye(d)])
     own, copies = noisy(x.copy(), 1.0, 4, rng), noisy(np.stack([x + 1.0] * 50), 1.0, 4, rng)
-    delta = smoothness.dissimilarity(x, own, copies)
+    delta = estimated_smoothness.dissimilarity(x, own, copies)
     plain = np.linalg.norm(copies.g[:, 1:] - copies.g[:, :1] - own.g[1:] + own.g[:1], 2, axis=(1, 2))
     assert np.mean(plain / delta.se) > 3.0
     assert np.mean(delta.value < 2.0 * delta.se) > 0.9
@@ -126,22 +127,22 @@ def test_the_upper_bound_of_delta_covers_where_the_estimate_is_low(d, k, S, delt
         more *= delta / np.linalg.norm(more, 2, axis=(1, 2))[:, None, None]
         A = np.diag(np.linspace(1.0, 4.0, d))
         own, others = noisy(x @ A, 1.0, S, rng), noisy(x @ (A + more), 1.0, S, rng)
-        low.append(smoothness.dissimilarity(x, own, others).value)
-        high.append(smoothness.dissimilarity_at_most(x, own, others, k))
+        low.append(estimated_smoothness.dissimilarity(x, own, others).value)
+        high.append(estimated_smoothness.dissimilarity_at_most(x, own, others, k))
     assert np.mean(low) < 0.9 * delta
     assert np.mean(np.array(high) >= delta) >= 0.95
     many = noisy(x @ A, 1e-4, S, rng), noisy(x @ (A + more), 1e-4, S, rng)
     if k == d:  # without noise it is the norm
-        np.testing.assert_allclose(smoothness.dissimilarity_at_most(x, *many, k), delta, rtol=0.01)
+        np.testing.assert_allclose(estimated_smoothness.dissimilarity_at_most(x, *many, k), delta, rtol=0.01)
     else:
-        found = smoothness.dissimilarity_at_most(x, *many, k)
+        found = estimated_smoothness.dissimilarity_at_most(x, *many, k)
         assert np.all(found >= delta) and np.all(found < 10.0 * delta)
 
 
 def test_hessians_that_change_bound_delta_by_what_they_are_at_most():
     own, other = np.diag([1.0, 2.0]), np.diag([3.0, 2.0])
-    np.testing.assert_allclose(smoothness.delta_at_most(own, other[None], own, other[None]), [2.0])
-    np.testing.assert_allclose(smoothness.delta_at_most(own, other[None], 1.5 * own, 2.0 * other[None]), [6.0])
+    np.testing.assert_allclose(theory.delta_at_most(own, other[None], own, other[None]), [2.0])
+    np.testing.assert_allclose(theory.delta_at_most(own, other[None], 1.5 * own, 2.0 * other[None]), [6.0])
 
 
 def test_the_least_line_that_dominates():
@@ -194,7 +195,7 @@ def test_one_point_says_nothing_of_m():
     zeta2, m = sampled_gradients.similarity(one, exact(np.array([[[1.0, 2.0, 0.0]]])))
     assert (zeta2.value[0], m.value[0]) == (4.0, 0.0)
     with pytest.raises(CoterieError, match="two different points"):
-        smoothness.smoothness(np.zeros((1, 3)), one)
+        estimated_smoothness.smoothness(np.zeros((1, 3)), one)
     with pytest.raises(CoterieError, match="two sampled gradients"):
         sampled(np.zeros((1, 1, 3)))
 
@@ -221,7 +222,7 @@ def test_points_that_do_not_fit():
         sampled_gradients.similarity(own, own)
     for x in (np.ones((3, 2)), np.full((4, 2), np.nan)):
         with pytest.raises(CoterieError, match="Points must be finite"):
-            smoothness.smoothness(x, own)
+            estimated_smoothness.smoothness(x, own)
 
 
 def test_a_federation_that_cannot_be_asked():

@@ -1,6 +1,6 @@
 """Theorem 4.1, C.2 and appendix B of the 2022 paper: recursion, steps, weights and bounds of weighted averaging.
 
-Working alone, averaging (Theorem 4.1) and the oracle (Theorem 5.1, of ``bc_theory``) are one recursion, ``Descent``.
+Working alone, averaging (Theorem 4.1) and the oracle (Theorem 5.1, of ``bc_bounds``) are one recursion, ``Descent``.
 Numbers are one for each main client, (M,) or scalars, and broadcast with T; ``noise`` and ``bias`` of collaborators are
 (P,), main client i's from ``starts[i]`` to ``starts[i + 1]``. Variances are those of the gradients that a step uses.
 
@@ -16,14 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.methods.collaboration.theory import Value, over, variance
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
-
-
-def variance(alpha: Value, noise0: Value, average: Value) -> Floats:
-    """``sigma~^2(alpha) = (1 - alpha)^2 sigma_0^2 + alpha^2 sum tau_k^2 sigma_k^2``; ``average`` is that sum."""
-    alpha = np.asarray(alpha, dtype=np.float64)
-    return np.asarray((1.0 - alpha) ** 2 * noise0 + alpha**2 * average)
 
 
 def descent(
@@ -175,17 +170,6 @@ def sums(values: npt.ArrayLike, starts: npt.ArrayLike) -> Floats:
     counts = np.diff(np.asarray(starts, dtype=np.int64)).astype(np.int64)
     found = np.bincount(np.repeat(np.arange(len(counts)), counts), np.asarray(values), minlength=len(counts))
     return np.asarray(found, dtype=np.float64)
-
-
-Value = float | Floats
-"""A number, or one for each main client."""
-
-
-def over(a: Value, b: Value) -> Floats:
-    """``a / b`` of numbers that are not negative; 0 where a is 0, infinite where only b is."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return np.asarray(np.where(a > 0.0, a / b, 0.0))
 
 
 def geometric(rate: Value, T: Value) -> Floats:
