@@ -12,7 +12,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.theory import bend, over
+from coterie.methods.collaboration.theory import over, packed_hessians
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, full
@@ -143,7 +143,7 @@ def with_hessians(found: Constants, fed: Federation, metric: Metric, pairs: Coll
     One exchange, in which ``d (d + 1)`` numbers leave every client asked; a CoterieError for losses without Hessians.
     """
     told = require_all_replies(
-        fed.ask(bend, to=pairs.request_client, at=metric.at, w=PerRow(np.ones(len(pairs.request_client))))
+        fed.ask(packed_hessians, to=pairs.request_client, at=metric.at, w=PerRow(np.ones(len(pairs.request_client))))
     )
     H, most = (metric.R.T @ full(told[name]) @ metric.R for name in ("A", "most"))
     M = len(pairs.main)

@@ -6,13 +6,13 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.choose import choose, nearest_of, nearest_pairs
-from coterie.methods.collaboration.client_similarity import between, likeness, posterior
+from coterie.methods.collaboration.choose import choose, nearest_clients, nearest_pairs
+from coterie.methods.collaboration.client_similarity import between, client_similarity, posterior
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.estimates import GroupedProblem
-from coterie.numerics.simplex_qp import mix, simplex_qp
+from coterie.numerics.simplex_qp import mixture_weights, simplex_qp
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Tree
@@ -43,7 +43,7 @@ def test_programs_are_those_that_an_active_set_solves():
     of = np.repeat(np.arange(M), sizes)
     own, own_noise = rng.normal(size=(M, d)), rng.random(M)
     others, noise = rng.normal(size=(of.size, d)), rng.random(of.size)
-    weight, tau = mix(own, own_noise, others, noise, of)
+    weight, tau = mixture_weights(own, own_noise, others, noise, of)
     for i in range(M):
         here = of == i
         A, v = np.vstack([own[i], others[here]]), np.append(own_noise[i], noise[here])
@@ -57,7 +57,7 @@ def test_given_tau_leaves_alpha_to_be_chosen():
     of, tau = np.array([0, 0, 1]), np.array([0.3, 0.7, 1.0])
     own, others = rng.normal(size=(3, 2)), rng.normal(size=(3, 2))
     own_noise, noise = rng.random(3), rng.random(3)
-    weight, same = mix(own, own_noise, others, noise, of, tau)
+    weight, same = mixture_weights(own, own_noise, others, noise, of, tau)
     np.testing.assert_array_equal(same, tau)
     assert weight[2] == 1.0
     grid = np.linspace(0, 1, 100_001)[:, None]
@@ -71,7 +71,7 @@ def test_candidates_are_the_nearest_by_distance_and_noise():
     rng = np.random.default_rng(3)
     n, places = 40, np.repeat([0, 1, 2], [25, 14, 1])
     g, around, noise, main = rng.normal(size=(n, 2)), rng.normal(size=(n, 2)), rng.random(n), np.array([3, 30, 39, 0])
-    of, who = nearest_of(g, noise, around, main, places, 5)
+    of, who = nearest_clients(g, noise, around, main, places, 5)
     for i, client in enumerate(main):
         others = [k for k in range(n) if k != client and places[k] == places[client]]
         score = {k: np.sum((g[k] - around[client]) ** 2) + noise[k] for k in others}
@@ -168,28 +168,11 @@ def test_counts_of_moderately_different_sizes_help_each_other():
     assert together < alone
 
 
-def test_speedup_and_alpha_of_the_theorem():
-    rng = np.random.default_rng(7)
-    fed, metric = federation(rng.normal(size=(30, 2)) * 0.3, rng.integers(10, 60, 30), seed=1)
-    choice = choose(fed, metric, bias="theorem")
-    helped = choice.alpha > 0.0
-    assert helped.any()
-    np.testing.assert_allclose(choice.speedup[helped], 1.0 / (1.0 - choice.alpha[helped]))
-    like = likeness(fed, metric)
-    i = int(np.flatnonzero(helped)[0])
-    who, tau = (
-        a[choice.pairs.starts[i] : choice.pairs.starts[i + 1]] for a in (choice.pairs.pair_client, choice.pairs.tau)
-    )
-    zeta2 = np.sum((like.posterior[who] - like.posterior[i]) ** 2, axis=1) + like.unsure[who] + like.unsure[i]
-    R = np.sum(tau**2 * like.noise[who] + tau * like.bend[i] ** 2 * zeta2)
-    assert choice.alpha[i] == pytest.approx(like.noise[i] / (like.noise[i] + R), rel=1e-2)
-
-
 def test_the_gain_is_that_of_the_mean_loss():
     """f_0 falls by half of the squared error in u, where its Hessian is the identity."""
     fed, metric = federation(np.tile([0.0, 1.0], (100, 1)), np.full(100, 25), seed=8)
     choice = choose(fed, metric)
-    bend = likeness(fed, metric).bend
+    bend = client_similarity(fed, metric).bend
     np.testing.assert_allclose(2.0 * bend * choice.gain, choice.noise * (1.0 - 1.0 / choice.speedup))
     truth = metric.u(np.array([[0.0, 1.0]]))
     theta = optimum(fed, choice.pairs, choice.alpha, metric).theta

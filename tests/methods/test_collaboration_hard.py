@@ -13,7 +13,7 @@ from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.fit import spread
+from coterie.methods.collaboration.fit import coefficient_covariance
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
@@ -566,7 +566,7 @@ def test_spread_is_that_of_refits_where_nobody_is_biased(alpha):
         y = mean + 1.7 * rng.normal(size=n) / np.sqrt(np.where(w > 0.0, w, 1.0))
         fed = InProcess(GLM(o.X, y, o.offset, w, o.starts, o.stops, "gaussian"))
         theta.append(optimum(fed, who, alpha, metric).theta)
-        found = spread(fed, who, alpha, metric, theta[-1], True)
+        found = coefficient_covariance(fed, who, alpha, metric, theta[-1], True)
         sigma2.append(found.sigma2)
     assert abs(np.mean(sigma2) - 1.7**2) < 4.0 * np.std(sigma2) / np.sqrt(runs)
     expected, theta = full(found.covariance) / found.sigma2 * 1.7**2, np.array(theta)

@@ -192,7 +192,7 @@ ENOUGH = 1e-10
 
 
 @kernel
-def _mix(
+def _mixture_weights(
     own: Floats,
     own_noise: Floats,
     others: Floats,
@@ -235,7 +235,7 @@ def _mix(
             weight[lo + k] = x[k + 1]
 
 
-def mix(
+def mixture_weights(
     own: Floats, own_noise: Floats, others: Floats, noise: Floats, of: Ints, tau: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Minimise ``|sum omega_k a_k|^2 + sum omega_k^2 v_k`` over the simplex, for every main client.
@@ -266,10 +266,10 @@ def mix(
         helped = np.flatnonzero(np.bincount(of, minlength=M) > 0)
         others = np.stack([np.bincount(of, tau * a, minlength=M)[helped] for a in others.T], axis=1)
         noise = np.asarray(np.bincount(of, tau**2 * noise, minlength=M)[helped], dtype=np.float64)
-        return mix(own, own_noise, others, noise, helped)[0], tau
+        return mixture_weights(own, own_noise, others, noise, helped)[0], tau
     starts = np.searchsorted(of, np.arange(M + 1)).astype(np.int64)
     own_weight, weight = np.zeros(M), np.zeros(len(of))
     own, others = np.ascontiguousarray(own), np.ascontiguousarray(others)
-    _mix(own, own_noise, others, noise, starts, own_weight, weight)
+    _mixture_weights(own, own_noise, others, noise, starts, own_weight, weight)
     sums = np.bincount(of, weight, minlength=M)[of]
     return own_weight, np.divide(weight, sums, out=np.zeros(len(of)), where=sums > 0.0)

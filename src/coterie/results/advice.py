@@ -188,7 +188,7 @@ class Together:
         fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block)
         everyone, metric = around_pooled(fed, self.problem)
         choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
-        held = self.options.under(metric)
+        held = self.options.with_prior(metric)
         theta = optimum(fed, choice.pairs, choice.alpha, held).theta
         return choice, replace(everyone, client=theta), held.prior
 

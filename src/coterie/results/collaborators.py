@@ -82,7 +82,7 @@ def held_out(clients: Clients, problem: GroupedProblem, options: Options, correc
         theta = everyone.client.copy()
         start = None
         for i, share in enumerate(GRID):
-            start = optimum(fed, chosen.pairs, share * chosen.alpha, asked.under(metric), start).theta
+            start = optimum(fed, chosen.pairs, share * chosen.alpha, asked.with_prior(metric), start).theta
             theta[chosen.pairs.main] = start
             loss[i] += client_losses(held, problem.family, theta)[chosen.pairs.main].sum()
         rows += float(held.weights.sum())

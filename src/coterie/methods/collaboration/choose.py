@@ -19,14 +19,14 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.collaboration.client_similarity import Likeness, gradient, likeness
+from coterie.methods.collaboration.client_similarity import ClientSimilarity, client_gradient, client_similarity
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.overflow import encode_loss
-from coterie.numerics.simplex_qp import diagonal_simplex_qp, mix
+from coterie.numerics.simplex_qp import mixture_weights
 
 LEAST = 1e-3
 """Weights omega below this are left out: they cost a message, and change nothing."""
@@ -44,7 +44,7 @@ class Choice:
         Weight of the collaborators; 0 for those who stay alone.
     speedup : (M,)
         By how much the expected squared error of the gradient falls: of as many times its rows, a client alone would
-        learn as much. Where weights are chosen by theory (``bias="theorem"``), ``1 / (1 - alpha)``.
+        learn as much.
     gain : (M,)
         Expected fall of the main client's own mean loss, against staying alone.
     noise : (n,)
@@ -68,7 +68,6 @@ def choose(
     candidates: Collaborators | None = None,
     count: int = 10,
     *,
-    bias: str = "exact",
     same_cluster: bool = False,
     keep: bool = False,
 ) -> Choice:
@@ -89,10 +88,6 @@ def choose(
         Who may be chosen, for the same main clients; by default everybody.
     count : int, default 10
         Collaborators of a main client at most.
-    bias : {"exact", "theorem"}, default "exact"
-        Whether the bias of a combination is that of the combination, or Theorem 4.1's upper bound
-        ``sum_k tau_k zeta_k^2`` with ``alpha = s_0 / (s_0 + R)``. The bound takes no account of rows being used twice,
-        to choose and to fit, and promises too much where clients are small.
     same_cluster : bool, default False
         Look for collaborators in the main client's own cluster only.
     keep : bool, default False
@@ -104,14 +99,11 @@ def choose(
     """
     n = len(fed.clients)
     main = np.arange(n) if main is None else np.asarray(main, dtype=np.int64)
-    if bias not in ("exact", "theorem"):
-        raise CoterieError(f"bias must be exact or theorem, not {bias!r}.")
     if n < 2:
         raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
     groups = fed.clients.clusters if fed.clients.k > 1 else None
-    like = likeness(fed, metric, groups)
-    theorem = bias == "theorem"
-    near = (like.posterior, like.loose + like.unsure) if theorem else (like.p, like.loose)
+    like = client_similarity(fed, metric, groups)
+    near = like.estimate, like.variance
     if candidates is not None:
         of, who = candidates.pair_main, candidates.pair_client
         if not keep:
@@ -119,20 +111,27 @@ def choose(
             of, who = of[at], who[at]
     else:
         places = fed.clients.clusters if same_cluster else np.zeros(n, dtype=np.int64)
-        of, who = nearest_of(*near, like.posterior, main, places, count)
+        of, who = nearest_clients(*near, like.posterior, main, places, count)
     tau = candidates.tau if candidates is not None and keep else None
-    solved = by_theorem(like, main, of, who, tau) if theorem else exactly(fed, metric, like, main, of, who, tau)
-    about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise)), "bias": bias}
+    solved = weights_by_qp(fed, metric, like, main, of, who, tau)
+    about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise))}
     choice = _tidy(like, main, of, who, *solved, about)
     if metric.prior > 0.0 and choice.alpha.any():
         own, tau, error = solved
-        doubted = contradicted(fed, metric, choice.pairs, choice.alpha)
+        doubted = rejected_by_likelihood_ratio(fed, metric, choice.pairs, choice.alpha)
         choice = _tidy(like, main, of, who, np.where(doubted, 1.0, own), tau, error, about)
     return choice
 
 
 def _tidy(
-    like: Likeness, main: Ints, of: Ints, who: Ints, own: Floats, tau: Floats, error: Floats, about: dict[str, Any]
+    like: ClientSimilarity,
+    main: Ints,
+    of: Ints,
+    who: Ints,
+    own: Floats,
+    tau: Floats,
+    error: Floats,
+    about: dict[str, Any],
 ) -> Choice:
     """Without weights that are nearly zero, and without main clients that others would harm."""
     alone = like.noise[main]
@@ -144,10 +143,12 @@ def _tidy(
     error = np.where(alpha > 0.0, np.minimum(error, alone), alone)
     speedup = alone / np.maximum(error, np.finfo(np.float64).tiny)
     collaborators = Collaborators(main, of[kept], who[kept], tau[kept] / sums[of[kept]])
-    return Choice(collaborators, alpha, speedup, 0.5 * (alone - error) / like.bend[main], like.noise, about)
+    return Choice(collaborators, alpha, speedup, 0.5 * (alone - error) / like.curvature[main], like.noise, about)
 
 
-def nearest_of(g: Floats, noise: Floats, around: Floats, main: Ints, places: Ints, count: int) -> tuple[Ints, Ints]:
+def nearest_clients(
+    g: Floats, noise: Floats, around: Floats, main: Ints, places: Ints, count: int
+) -> tuple[Ints, Ints]:
     """The ``count`` clients with the least ``|g_k - around_i|^2 + noise_k``, for every main client, in its own place.
 
     That is a distance, once the noise is made a coordinate: a k-d tree finds them.
@@ -198,8 +199,8 @@ FAR = 9.0
 """Squared length of a gradient, in variances of it, that is not by chance: three standard deviations."""
 
 
-def exactly(
-    fed: Federation, metric: Metric, like: Likeness, main: Ints, of: Ints, who: Ints, tau: Floats | None
+def weights_by_qp(
+    fed: Federation, metric: Metric, like: ClientSimilarity, main: Ints, of: Ints, who: Ints, tau: Floats | None
 ) -> Solved:
     """The program over a main client and its candidates.
 
@@ -209,15 +210,17 @@ def exactly(
     differs between directions: it is added to the noise. Where the main client's own gradient is larger than noise can
     be, what is expected of it is wrong, and it stays alone.
     """
-    M, h0, h = len(main), like.bend[main], like.bend[who]
+    M, h0, h = len(main), like.curvature[main], like.curvature[who]
     theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), of])]
-    heard = require_all_replies(fed.ask(gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R))["g"]
+    heard = require_all_replies(
+        fed.ask(client_gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R)
+    )["g"]
     own, others = heard[:M] / h0[:, None], heard[M:] / h[:, None]
     square = np.sum(own**2, axis=1)
-    own_blur, blur = like.other[main] * square, like.other[who] * np.sum(others**2, axis=1)
+    own_blur, blur = like.curvature_spread[main] * square, like.curvature_spread[who] * np.sum(others**2, axis=1)
     held = None if tau is None else tau * h / np.bincount(of, tau * h, minlength=M)[of]
-    own_weight, held = mix(own, like.loose[main] + own_blur, others, like.loose[who] + blur, of, held)
-    own_weight = np.where(square > FAR * like.loose[main], 1.0, own_weight)
+    own_weight, held = mixture_weights(own, like.variance[main] + own_blur, others, like.variance[who] + blur, of, held)
+    own_weight = np.where(square > FAR * like.variance[main], 1.0, own_weight)
     share = (1.0 - own_weight)[of] * held
     off = own_weight[:, None] * own
     off += np.stack([np.bincount(of, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
@@ -225,20 +228,7 @@ def exactly(
     total = np.bincount(of, share / h, minlength=M)
     own_weight = own_weight / h0 / (own_weight / h0 + total)
     tau = np.divide(share / h, total[of], out=np.zeros(len(of)), where=total[of] > 0.0) if tau is None else tau
-    return own_weight, tau, h0**2 * (error + like.unsure[main])
-
-
-def by_theorem(like: Likeness, main: Ints, of: Ints, who: Ints, tau: Floats | None) -> Solved:
-    """The same by Theorem 4.1 and C.2: zeta_k^2 as expected, and noise as if it were drawn anew."""
-    M = len(main)
-    apart = np.sum((like.posterior[who] - like.posterior[main][of]) ** 2, axis=1)
-    zeta2 = like.bend[main][of] ** 2 * (apart + like.unsure[who] + like.unsure[main][of])
-    if tau is None:
-        tau = diagonal_simplex_qp(like.noise[who], zeta2, np.searchsorted(of, np.arange(M + 1)))
-    R = np.bincount(of, tau**2 * like.noise[who] + tau * zeta2, minlength=M)
-    helped, s0 = np.bincount(of, minlength=M) > 0, like.noise[main]
-    own_weight = np.where(helped, R / np.maximum(s0 + R, np.finfo(np.float64).tiny), 1.0)
-    return own_weight, tau, own_weight * s0
+    return own_weight, tau, h0**2 * (error + like.posterior_variance[main])
 
 
 SURE = 6.0
@@ -246,12 +236,12 @@ SURE = 6.0
 
 
 @work
-def misfit(site: Site, theta: Floats) -> dict[str, Any]:
+def negative_log_likelihood(site: Site, theta: Floats) -> dict[str, Any]:
     """Negative log-likelihoods of a client's rows, less a constant."""
     return {"loss": encode_loss(site.objective.losses(np.ones(theta.shape[1]), theta))}
 
 
-def contradicted(fed: Federation, metric: Metric, pairs: Collaborators, alpha: Floats) -> Bools:
+def rejected_by_likelihood_ratio(fed: Federation, metric: Metric, pairs: Collaborators, alpha: Floats) -> Bools:
     """Where twice the own log-likelihood falls by more than ``d + SURE sqrt(2 d)`` against being alone, (M,).
 
     For outcomes whose rows have a likelihood without a scale, binomial and Poisson.
@@ -260,5 +250,5 @@ def contradicted(fed: Federation, metric: Metric, pairs: Collaborators, alpha: F
     alone = optimum(fed, pairs, np.zeros(M), metric).theta
     together = optimum(fed, pairs, alpha, metric).theta
     both = np.concatenate([alone, together])
-    loss = require_all_replies(fed.ask(misfit, to=np.tile(pairs.main, 2), theta=PerRow(both)))["loss"]
+    loss = require_all_replies(fed.ask(negative_log_likelihood, to=np.tile(pairs.main, 2), theta=PerRow(both)))["loss"]
     return np.asarray(2.0 * (loss[M:] - loss[:M]) > d + SURE * np.sqrt(2.0 * d))

@@ -35,10 +35,11 @@ NOBODY = 1e6
 
 
 @work
-def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
+def gradient_moments(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
     """In the metric: gradient; variance of a row's gradient and its degrees of freedom; rows (effective); curvature.
 
-    ``bend`` is the mean eigenvalue h of a client's Hessian, ``other`` the mean square of ``eigenvalue / h - 1``.
+    ``curvature`` is the mean eigenvalue h of a client's Hessian, ``curvature_spread`` the mean square of ``eigenvalue /
+    h - 1``.
     """
     if not isinstance(site.objective, GLM):
         raise CoterieError("Collaborators are chosen by the gradients of rows: name them where a loss has none.")
@@ -47,26 +48,26 @@ def scatter(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
     spare, nothing = np.maximum(rows - 1, 0), np.zeros(len(site))
     per = np.divide(rows, spare * w2, out=nothing.copy(), where=(spare > 0) & (w2 > 0.0))
     H = R.T @ full(hessians(site.objective, theta) / np.where(w > 0.0, w, 1.0)[:, None]) @ R
-    bend, square = np.einsum("mii->m", H) / len(R), np.einsum("mij,mij->m", H, H) / len(R)
+    curvature, square = np.einsum("mii->m", H) / len(R), np.einsum("mij,mij->m", H, H) / len(R)
     return {
         "g": g @ R,
         "s": np.einsum("mij,ij->m", full(A), R @ R.T) * per,
         "dof": spare,
         "rows": np.divide(w * w, w2, out=nothing, where=w2 > 0.0),
-        "bend": np.where(bend > 0.0, bend, 1.0),
-        "other": np.divide(square, bend**2, out=np.ones(len(site)), where=bend > 0.0) - 1.0,
+        "curvature": np.where(curvature > 0.0, curvature, 1.0),
+        "curvature_spread": np.divide(square, curvature**2, out=np.ones(len(site)), where=curvature > 0.0) - 1.0,
     }
 
 
 @work
-def together(site: Site, theta: Floats) -> dict[str, Any]:
+def summed_scatter(site: Site, theta: Floats) -> dict[str, Any]:
     """Covariances of rows' gradients, to be added up over clients."""
     _, A, rows, _, w2 = gradient_scatter(site.objective, theta)
     return {"A": A * np.divide(rows, w2, out=np.zeros(len(site)), where=w2 > 0.0)[:, None]}
 
 
 @work
-def gradient(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
+def client_gradient(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
     """A client's gradient in the metric."""
     site.count(len(site))
     weight = sizes(site.objective)
@@ -74,40 +75,40 @@ def gradient(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class ClientSimilarity:
     """What all clients say, in the metric.
 
     Attributes
     ----------
-    p : (n, d)
+    estimate : (n, d)
         What every client says of its optimum by itself: minus where it is.
     posterior : (n, d)
         What is expected of it, given what all say.
-    unsure : (n,)
+    posterior_variance : (n,)
         Variance of the true one around that, all coordinates together.
     noise : (n,)
         Variance ``s_k / n_k`` of a client's gradient at its optimum.
-    bend, other : (n,)
+    curvature, curvature_spread : (n,)
         Mean eigenvalue h of its Hessian there, and the mean square of ``eigenvalue / h - 1``.
     between : (d, d)
         S.
     """
 
-    p: Floats
+    estimate: Floats
     posterior: Floats
-    unsure: Floats
+    posterior_variance: Floats
     noise: Floats
-    bend: Floats
-    other: Floats
+    curvature: Floats
+    curvature_spread: Floats
     between: Floats
 
     @property
-    def loose(self) -> Floats:
-        """Variance (n,) of p around the true one."""
-        return self.noise / self.bend**2
+    def variance(self) -> Floats:
+        """Variance (n,) of the estimate around the true one."""
+        return self.noise / self.curvature**2
 
 
-def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Likeness:
+def client_similarity(fed: Federation, metric: Metric, groups: Ints | None = None) -> ClientSimilarity:
     """Ask every client at the pooled model, and then at what is expected of its optimum.
 
     There noise counts (A5), and little is left of what its own curvature does on the long way. d + 5 numbers leave a
@@ -123,24 +124,24 @@ def likeness(fed: Federation, metric: Metric, groups: Ints | None = None) -> Lik
     b = np.zeros((n, d))
     for _ in range(PASSES):
         last, theta = b, metric.theta(-b)
-        told = require_all_replies(fed.ask(scatter, theta=PerRow(theta), R=metric.R))
-        C = metric.R.T @ full(require_all_replies(fed.total(together, theta=PerRow(theta)))["A"]) @ metric.R
-        s, dof, rows = (told[name] for name in ("s", "dof", "rows"))
-        held = metric.prior / np.maximum(rows, 1.0)
-        bend = told["bend"] + held
+        replies = require_all_replies(fed.ask(gradient_moments, theta=PerRow(theta), R=metric.R))
+        C = metric.R.T @ full(require_all_replies(fed.total(summed_scatter, theta=PerRow(theta)))["A"]) @ metric.R
+        s, dof, rows = (replies[name] for name in ("s", "dof", "rows"))
+        prior_curvature = metric.prior / np.maximum(rows, 1.0)
+        curvature = replies["curvature"] + prior_curvature
         C = C / np.trace(C) if np.trace(C) > 0.0 else np.eye(d) / d
         C = (C + 1e-3 * np.eye(d) / d) / 1.001
-        row = bend * rows_variance(s / bend, dof) if dof.any() else np.full(n, np.mean(told["g"] ** 2) * d)
+        row = curvature * rows_variance(s / curvature, dof) if dof.any() else np.full(n, np.mean(replies["g"] ** 2) * d)
         noise = np.where(rows > 0.0, row / np.where(rows > 0.0, rows, 1.0), NOBODY * (row.max() or 1.0))
-        step = (told["g"] - held[:, None] * b) / bend[:, None]
+        step = (replies["g"] - prior_curvature[:, None] * b) / curvature[:, None]
         if metric.prior > 0.0:
             step *= np.minimum(1.0, FAR * d**0.5 / np.maximum(np.linalg.norm(step, axis=1), 1e-300))[:, None]
         p = b + step
-        mean, S = between(p, noise / bend**2, C, groups)
-        b, unsure = posterior(p, noise / bend**2, C, mean[groups], S)
+        mean, S = between(p, noise / curvature**2, C, groups)
+        b, posterior_variance = posterior(p, noise / curvature**2, C, mean[groups], S)
         if np.sum((b - last) ** 2) <= SETTLED * float(np.sum(noise[rows > 0.0])):
             break
-    return Likeness(p, b, unsure, noise, bend, np.asarray(told["other"]), S)
+    return ClientSimilarity(p, b, posterior_variance, noise, curvature, np.asarray(replies["curvature_spread"]), S)
 
 
 LIKE = 10.0

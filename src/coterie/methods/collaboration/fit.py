@@ -129,7 +129,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     common |= {name: getattr(options, name) for name in ("batch", "local", "participation", "seed")}
     common |= {"optimiser": OPTIMISERS[options.optimiser](), "aggregator": AGGREGATORS[options.rule](corrected)}
     about: dict[str, Any] = {
-        "steps": options.taken,
+        "steps": options.n_steps,
         "alpha": summarise(alpha),
         "eta": summarise(eta),
         "L": summarise(L),
@@ -153,7 +153,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
         return Plan(WeightedAveraging(**common), alpha, about)
     beta: Any = options.beta
     if isinstance(beta, str):
-        beta = theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.taken)
+        beta = theory.best_beta(eta, delta, alpha, chosen.noise, chosen.average, options.n_steps)
     keep = float(options.keep)
     method = BiasCorrection(**common, beta=beta, first=options.first, keep=keep)
     if np.any(beta > 1.0):
@@ -169,7 +169,7 @@ CUT = 1e-10
 
 
 @work
-def meat(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
+def sandwich_terms(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
     """Curvature times w; times w squared over the weight of rows, as variances are; and what its own rows say."""
     value, _, A = expand(site.objective, theta)
     value, A = (np.where(np.isfinite(each), each, np.nan) for each in (value, A))  # of models that diverged
@@ -187,16 +187,16 @@ def meat(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class CoefficientCovariance:
     """Packed covariances (M, P) of main clients' coefficients, and the residual variance of a Gaussian outcome."""
 
     covariance: Floats
     sigma2: float | None
 
 
-def spread(
+def coefficient_covariance(
     fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool
-) -> Spread:
+) -> CoefficientCovariance:
     """``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance.
 
     That is the main clients' own: their squared residuals at theta over what these expect per unit of it where nobody
@@ -209,7 +209,9 @@ def spread(
         np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))]),
     )
     message: dict[str, Any] = {"theta": PerRow(theta[pairs.request_main]), "w": PerRow(w), "own": PerRow(own)}
-    s = require_all_replies(fed.total(meat, to=pairs.request_client, by=pairs.request_main, groups=M, **message))
+    s = require_all_replies(
+        fed.total(sandwich_terms, to=pairs.request_client, by=pairs.request_main, groups=M, **message)
+    )
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
     wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models
@@ -221,7 +223,7 @@ def spread(
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
     cov = np.where(wild[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
-    return Spread(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
+    return CoefficientCovariance(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
 
 
 def fit(
@@ -250,9 +252,9 @@ def fit(
     everyone, metric = around_pooled(fed, problem)
     chosen = plan(fed, metric, options, corrected)
     pairs, effective_alpha = chosen.method.pairs, chosen.effective_alpha
-    with_prior = options.under(metric)
+    with_prior = options.with_prior(metric)
     goal = optimum(fed, pairs, effective_alpha, with_prior)
-    if options.exact and not corrected:
+    if options.solved_directly and not corrected:
         theta, trace, quarantined, diverged = goal.theta, [(goal.exchanges, 0.0)], [], []
         status = "exact" if goal.reached.all() else "not reached"
     else:
@@ -262,13 +264,13 @@ def fit(
             method = replace(method, eta=eta)
             chosen.about["eta"] = summarise(eta)
         trace, state = [], {}
-        for state in method.run(fed, trace_steps(options.taken)):
+        for state in method.run(fed, trace_steps(options.n_steps)):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
         theta, quarantined = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]
         diverged = pairs.main[state.get("diverged", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
-    found = spread(fed, pairs, effective_alpha, metric, theta, problem.family.has_dispersion)
+    found = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, problem.family.has_dispersion)
     client[pairs.main], cov[pairs.main] = theta, found.covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
     about |= {"prior": with_prior.prior}
@@ -286,7 +288,7 @@ def alone(
     everyone, metric = around_pooled(fed, problem)
     nobody = np.empty(0, dtype=np.int64)
     pairs = Collaborators(np.arange(len(everyone.client)), nobody, nobody, np.empty(0))
-    with_prior = Options.of(rounds or {}, corrected).under(metric)
+    with_prior = Options.of(rounds or {}, corrected).with_prior(metric)
     return replace(everyone, client=optimum(fed, pairs, np.zeros(len(pairs.main)), with_prior).theta)
 
 

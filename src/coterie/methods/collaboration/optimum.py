@@ -28,7 +28,7 @@ LEAST = 1e-8
 
 
 @work
-def curve(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
+def weighted_expansion(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
     """Value, gradient and curvature of a client's mean loss, times w; and w squared over the weight of its rows."""
     value, g, A = expand(site.objective, theta)
     if (over := overflowed(value, g, A)).any():
@@ -113,7 +113,7 @@ def _ask(
     fed: Federation, to: Any, at: Any, w: Floats, M: int, theta: Floats, metric: Metric
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units; what of it holds models (M,)."""
-    s = require_all_replies(fed.total(curve, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
+    s = require_all_replies(fed.total(weighted_expansion, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
     u = metric.u(theta)
     held = np.maximum(metric.prior * s["spread"], LEAST)
     H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + held[:, None, None] * np.eye(theta.shape[1])

@@ -109,7 +109,7 @@ class Options:
             )
         return asked
 
-    def under(self, metric: Metric) -> Metric:
+    def with_prior(self, metric: Metric) -> Metric:
         """The metric with the prior that is asked for."""
         if self.prior == "auto":
             return metric
@@ -151,8 +151,8 @@ class Options:
             if not -sys.float_info.max < value < sys.float_info.max:
                 value = np.nan
             require_range(name, float(value), low, high, open_below=name in ("beta", "eta", "participation"))
-        if self.taken * self.local > LARGEST:
-            raise CoterieError(f"That is {self.taken * self.local:,} steps: take fewer.")
+        if self.n_steps * self.local > LARGEST:
+            raise CoterieError(f"That is {self.n_steps * self.local:,} steps: take fewer.")
 
     def _check_weights(self) -> None:
         if self.tau is None or (isinstance(self.tau, str) and self.tau not in ("auto", "equal")):
@@ -163,12 +163,12 @@ class Options:
             raise CoterieError("normalise is for weights that are given: give tau as well, or leave normalise out.")
 
     @property
-    def taken(self) -> int:
+    def n_steps(self) -> int:
         """Steps of a run."""
         return USUAL if self.steps is None else self.steps
 
     @property
-    def exact(self) -> bool:
+    def solved_directly(self) -> bool:
         """Whether nothing is asked for that only a run of steps has."""
         run = ("steps", "eta", "batch", "local", "optimiser", "participation", "rule", "first", "beta")
         return all(getattr(self, f.name) == f.default for f in fields(self) if f.name in run)

@@ -128,7 +128,7 @@ def delta_at_most(own: Floats, others: Floats, own_most: Floats, others_most: Fl
 
 
 @work
-def bend(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
+def packed_hessians(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
     """Packed Hessian of the mean loss at one point, and what it is at most in the region of ``Constants``, times w."""
     weight = sizes(site.objective)
     theta, share = np.tile(at, (len(site), 1)), (w / np.where(weight > 0.0, weight, 1.0))[:, None]
@@ -178,6 +178,8 @@ def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvatur
     """Ask for it: one exchange of sums."""
     M, here = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
     by = np.concatenate([np.arange(M), M + pairs.pair_main])
-    s = require_all_replies(fed.total(bend, to=pairs.request_client, by=by, groups=2 * M, at=metric.at, w=PerRow(here)))
+    s = require_all_replies(
+        fed.total(packed_hessians, to=pairs.request_client, by=by, groups=2 * M, at=metric.at, w=PerRow(here))
+    )
     own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
     return Curvature(own[:M], own[M:], most[:M], most[M:])
