@@ -23,9 +23,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from coterie.methods.collaboration.bc_theory import Value, variance
 
 from coterie.errors import CoterieError
+from coterie.methods.collaboration.theory import Value, variance
 from coterie.numerics.kernels import Floats
 from papers.paper_004.wga_theory import (
     Descent,
