@@ -13,7 +13,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
-from tests.methods.collaboration_loop import Noisy, run
+from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 N, D = 8, 4
 BAD = (6, 7, 8)

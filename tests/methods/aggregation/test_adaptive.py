@@ -9,7 +9,7 @@ from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator, Received
 from coterie.methods.aggregation.trust import Adaptive
 from coterie.methods.collaboration.collaborators import Collaborators
-from tests.methods.collaboration_loop import Noisy, run
+from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 D = 3
 

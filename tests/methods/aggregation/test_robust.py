@@ -16,7 +16,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
-from tests.methods.collaboration_loop import Noisy, run
+from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 D, N = 3, 8
 CHOICES = [Trimmed(0.25), Clipped(), Clipped(2.0, 3)]
