@@ -19,8 +19,8 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.kernels import Floats
-from coterie.numerics.simplex_qp import simplex_qp
 from coterie.objectives.quadratic import NoisyQuadratic
+from papers.paper_004.simplex_qp import simplex_qp
 
 MU0 = 1.0
 """The mean that is looked for; everybody starts at 0, which the first step of size 1 forgets."""
