@@ -11,7 +11,9 @@ from coterie.engines import InProcess, Loopback
 from coterie.engines.checkpoint import load, save
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
+from coterie.federation import PerRow, work
 from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.guarded import Guarded, one_by_one
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.fit import coefficient_covariance
 from coterie.methods.collaboration.metric import Metric
@@ -111,6 +113,26 @@ def always(value):
 
 
 # Who is to blame
+
+
+@work
+def sent(site, theta, weight=None):
+    """``theta - k`` of client k, and a column too many of client 2."""
+    g = np.ones((len(site), D + 1)) if 2 in site.ids else theta - site.ids[:, None].astype(float)
+    return {"g": one_by_one(g)} if weight is None else {"g": weight[:, None] * g, "weight": weight}
+
+
+@pytest.mark.parametrize("remember", [False, True])
+@pytest.mark.parametrize("sites", [[[0, 1], [2], [3, 4]], [[0], [1], [2], [3], [4]]])
+def test_a_site_that_sends_other_columns_is_left_out_of_any_method_s_sums(sites, remember):
+    A, b = quadratics()
+    guarded = Guarded(
+        Loopback(Quadratic(A, b), sites=sites), {"t": 6}, np.zeros(M, int), {"theta": np.zeros(D)}, remember=remember
+    )
+    sums = guarded.total(sent, np.arange(M), theta=PerRow(np.zeros((M, D))), weight=PerRow(np.full(M, 0.5)))
+    assert guarded.state["quarantined"].tolist() == [0, 0, 7, 0, 0]
+    g = sums["g"] / sums["weight"][:, None]
+    np.testing.assert_allclose(g, np.array([[0.0], [-(1 + 3 + 4) / 3]]) * np.ones(D), atol=1e-15)
 
 
 @pytest.mark.parametrize("listening", LISTENING)

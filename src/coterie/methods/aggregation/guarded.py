@@ -96,6 +96,8 @@ class Guarded:
             sums = self.fed.total(work, to=to[rows], by=by[rows], groups=groups, **_subset(message, rows))
             if not sums:
                 return {"g": np.zeros((groups, self.d)), "weight": np.zeros(groups)}
+            if sums["g"].shape != (groups, self.d):
+                raise CoterieError(f"Gradients must have {self.d} columns, as the model, not {sums['g'].shape[1:]}.")
             invalid = ~(np.abs(sums["g"]) < LARGEST).all(axis=1)
             doubtful = rows[np.isin(self.main[rows], self.main[rows[invalid[by[rows]]]])]
         except CoterieError as e:  # sums of unequal shapes, or a site that refuses
@@ -128,8 +130,8 @@ class Guarded:
         self.state |= {"g": memory, "known": known, "age": age}
         if diverged.any():
             return self._diverged(answered[diverged])
-        heard = Received(self.main[M:], memory, known, age, own, t)
-        average, helped, self.state = self.aggregator(heard, weights, self.state)
+        gradients = Received(self.main[M:], memory, known, age, own, t)
+        average, helped, self.state = self.aggregator(gradients, weights, self.state)
         return {"g": np.concatenate([own, average]), "weight": np.concatenate([received, helped]).astype(np.float64)}
 
     def _diverged(self, main: Ints) -> Mapping[str, Floats]:
