@@ -75,7 +75,7 @@ class Guarded:
         self.one_by_one = remember or aggregator is not None or participation < 1.0
         self.aggregator = aggregator or Aggregator()
         self.units, self.participation, self.seed = units, participation, seed
-        self.state = {"quarantined": np.zeros(len(fed.clients), dtype=np.int64)} | state
+        self.state: State = {"quarantined": np.zeros(len(fed.clients), dtype=np.int64)} | state
 
     def total(self, work: Work, /, to: Ints, **message: Any) -> Mapping[str, Floats]:
         """Sums ``g`` (2 M, d) and ``weight`` (2 M,): of the main requests, and of the others of each.
@@ -165,7 +165,8 @@ class Guarded:
         replies, d = self.fed.ask(work, to=to[rows], **message), self.d
         if not replies:
             return np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty(0, dtype=bool)
-        sent, lengths = replies["g"], np.diff(replies["g"].offsets)
+        sent: Any = replies["g"]
+        lengths = np.diff(sent.offsets)
         g = np.full((len(lengths), d), np.nan)
         g[lengths == d] = sent.take(np.flatnonzero(lengths == d)).values.reshape(-1, d)
         return rows[replies.rows], g, (np.abs(g) < LARGEST).all(axis=1)
