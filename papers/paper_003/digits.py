@@ -11,8 +11,8 @@ from coterie.data.clients import Clients
 from coterie.data.partition import rotated_digits
 from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.agreement import agreement
 from coterie.relations.network import Network
+from coterie.relations.partitions import adjusted_rand_index
 from papers.outcome import Outcome, Settings
 from papers.paper_003.ours import STEP, Ours, local_models, over_steps, remembered
 from papers.paper_003.rivals import alone, by_rounds, grid, ifca, in_groups, one_model
@@ -81,7 +81,7 @@ def alone_says(name: str, seed: int) -> dict[str, float]:
     loose = network(name, data, models, connected=False)
     return {
         "inside": network(name, data, models).against(known)["inside"],
-        "components": agreement(loose.components, known),
+        "components": adjusted_rand_index(loose.components, known),
         "spectral": network(name, data, models).against(known)["spectral"],
     }
 

@@ -16,9 +16,9 @@ from coterie.methods.network.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.partitions import adjusted_rand_index
 from papers.paper_003.rivals import problem
 from papers.paper_003.study import Chosen, Data, Gridded, Setting
 
@@ -136,8 +136,8 @@ class Ours:
         about["merged"] = whole.groups[at]
         if self.known is not None:
             known = self.known
-            about["rand"] = [agreement(g, known) for g in whole.groups]
-            about["range"] = whole.path.range(lambda g: agreement(g, known) >= 0.95)
+            about["rand"] = [adjusted_rand_index(g, known) for g in whole.groups]
+            about["range"] = whole.path.range(lambda g: adjusted_rand_index(g, known) >= 0.95)
         share = {"lam / largest": float(whole.lam[at] / whole.lam[0]), "groups": groups[at]}
         return Chosen(share | settings[how], theta, about)
 

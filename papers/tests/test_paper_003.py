@@ -14,9 +14,9 @@ from coterie.methods.network.first_order_path import approximate_lambda_max, fir
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.partitions import adjusted_rand_index
 from papers.paper_003 import schools, spambase
 from papers.paper_003.ours import Ours, local_models, on_table, over_steps, remembered
 from papers.paper_003.rivals import alone, by_rounds, exactly_in_groups, grid, ifca, in_groups, one_model
@@ -143,7 +143,7 @@ def test_climbing_by_steps_comes_to_the_exact_minimisers() -> None:
         prior = Prior(np.zeros(12), 0.0)
         best = optimum(fed, network, float(lam), layout=layout, prior=prior, kkt=1e-9)
         np.testing.assert_allclose(here.theta, best.theta, atol=1e-3)
-        assert agreement(here.groups, best.groups) == 1.0
+        assert adjusted_rand_index(here.groups, best.groups) == 1.0
 
 
 def test_a_climb_that_diverges_says_at_which_lambda() -> None:
@@ -169,7 +169,7 @@ def test_rotated_digits_merge_into_their_hidden_groups() -> None:
     assert graph.against(known)["spectral"] == 1.0
     ours = Ours(over_steps(near), known=known).choose(train, 1, 0)
     assert ours.about["range"] >= 2.0
-    assert agreement(ours.about["merged"], known) == pytest.approx(0.891, abs=1e-3)  # a client is left alone
+    assert adjusted_rand_index(ours.about["merged"], known) == pytest.approx(0.891, abs=1e-3)  # a client is left alone
     chance = Ours(over_steps(lambda data, models: Network.random(12, 2, 5)), known=known).choose(train, 1, 0)
     assert max(chance.about["rand"]) < 0.5
     assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
@@ -183,7 +183,7 @@ def test_mislabelled_mail_merges_into_its_hidden_groups() -> None:
     except CoterieError as e:
         pytest.skip(str(e))
     found = on_table({"space": "model"}, 8)(train, None)
-    assert found.path.range(lambda g: agreement(g, known) >= 0.95) >= 10.0
+    assert found.path.range(lambda g: adjusted_rand_index(g, known) >= 0.95) >= 10.0
     losses = [test.loss(theta) for theta in found.theta]
     assert min(losses) == pytest.approx(0.472, abs=0.01)
     told = exactly_in_groups(known)

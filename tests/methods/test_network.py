@@ -13,9 +13,9 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import CoterieError
 from coterie.relations import neighbours
-from coterie.relations.agreement import agreement, by_first, leading, spectral
-from coterie.relations.drawing import positions
+from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
+from coterie.relations.partitions import adjusted_rand_index, by_first, leading_eigenvectors, spectral_clustering
 
 
 def blobs(n=60, clusters=3, apart=12.0, q=3, seed=0):
@@ -298,8 +298,8 @@ def test_networks_and_clusters_with_nothing_to_compare():
 
 
 def test_agreement_is_the_adjusted_rand_index():
-    assert agreement([0, 0, 1, 1], ["b", "b", "a", "a"]) == 1.0
-    assert agreement([0, 0, 1, 2], [0, 0, 1, 1]) == pytest.approx(0.571428571)  # scikit-learn's documentation
+    assert adjusted_rand_index([0, 0, 1, 1], ["b", "b", "a", "a"]) == 1.0
+    assert adjusted_rand_index([0, 0, 1, 2], [0, 0, 1, 1]) == pytest.approx(0.571428571)  # scikit-learn's documentation
     assert by_first(np.array([7, 7, 2, 9, 2])).tolist() == [0, 0, 1, 2, 1]
 
 
@@ -307,13 +307,13 @@ def test_agreement_is_the_adjusted_rand_index():
 def test_spectral_clusters_of_separate_components_are_the_components(n):
     P, known = blobs(n, 4, apart=40.0)
     network = Network.nearest(P, 5)
-    assert agreement(spectral(network.adjacency, 4), known) == 1.0
+    assert adjusted_rand_index(spectral_clustering(network.adjacency, 4), known) == 1.0
 
 
 def test_eigenvectors_of_a_long_thin_network():
     n = 1200
     path = Network.of(n, [(i, i + 1) for i in range(n - 1)])
-    vectors = leading(path.adjacency, 3)
+    vectors = leading_eigenvectors(path.adjacency, 3)
     d = path.degree.astype(float)
     normal = path.adjacency.toarray() / np.sqrt(np.outer(d, d))
     values = np.linalg.eigvalsh(normal)[::-1][:3]
@@ -326,10 +326,10 @@ def test_eigenvectors_of_a_long_thin_network():
 @pytest.mark.parametrize("n", [1, 2, 3, 60, 600])
 def test_places_are_finite_repeatable_and_apart(n):
     network = Network.random(n, min(4, n - 1)) if n > 1 else Network.of(1, [])
-    place = positions(network)
+    place = spring_layout(network)
     assert place.shape == (n, 2)
     assert np.isfinite(place).all()
-    np.testing.assert_array_equal(place, positions(network))
+    np.testing.assert_array_equal(place, spring_layout(network))
     if n > 1:
         assert np.linalg.norm(place, axis=1).max() == pytest.approx(1.0)
         D = cdist(place, place)
@@ -339,7 +339,7 @@ def test_places_are_finite_repeatable_and_apart(n):
 
 def test_places_keep_clusters_together():
     P, known = blobs(80, 4, apart=10.0)
-    place = positions(Network.nearest(P, 5, connected=True))
+    place = spring_layout(Network.nearest(P, 5, connected=True))
     D, same = cdist(place, place), known[:, None] == known
     assert D[same].mean() < 0.4 * D[~same].mean()
-    assert np.isfinite(positions(Network.of(5, []))).all()
+    assert np.isfinite(spring_layout(Network.of(5, []))).all()

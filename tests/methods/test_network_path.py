@@ -11,10 +11,9 @@ from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.path import path
 from coterie.methods.network.path_ends import flow, lambda_max
-from coterie.relations.agreement import agreement
 from coterie.relations.layout import Layout
-from coterie.relations.merging import merge_tree, merged
 from coterie.relations.network import Network
+from coterie.relations.partitions import adjusted_rand_index, merge_tree
 from tests.methods.network_table import near, table
 
 PERSONAL = Layout.columns(3, np.arange(3))
@@ -35,7 +34,7 @@ def test_groups_are_found_over_a_range_of_lambda(grouped, p):
     assert all(o.kkt <= 1e-6 for o in found.at)
     assert found.lam[0] == np.inf and np.all(np.diff(found.lam) < 0.0)
     assert found.groups[0] == found.groups[1] == 1 and found.groups[-1] > 3
-    assert found.range(lambda g: agreement(g, known) >= 0.95) >= 2.0
+    assert found.range(lambda g: adjusted_rand_index(g, known) >= 0.95) >= 2.0
     assert found.range(lambda g: False) == 0.0
     late = optimum(InProcess(glm), network, found.lam[12], p, layout=PERSONAL)
     np.testing.assert_allclose(late.value, found.at[12].value, rtol=1e-6)
@@ -80,7 +79,7 @@ def test_held_out_loss_chooses_lambda_and_patience_ends_the_path(grouped):
     found = path(InProcess(glm), network, layout=PERSONAL, steps=20, span=1e-3, loss=loss)
     assert seen == [(30, 3)] * 21
     assert 0 < found.best < 20 and found.loss[found.best] == found.loss.min()
-    assert agreement(found.at[found.best].groups, np.arange(30) % 3) > 0.5
+    assert adjusted_rand_index(found.at[found.best].groups, np.arange(30) % 3) > 0.5
     short = path(InProcess(glm), network, layout=PERSONAL, steps=20, span=1e-3, loss=loss, patience=2)
     assert len(short.at) == len(short.lam) == short.best + 3 <= 21
     with pytest.raises(CoterieError, match="held-out loss"):
@@ -104,10 +103,10 @@ def test_a_path_of_given_lambdas_and_bad_ones(grouped):
 def test_merged_clients_are_those_joined_by_edges_with_equal_z():
     network = Network.of(6, [(0, 1), (1, 2), (3, 4)])
     Z = np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 2.0], [1.0, 2.0], [1.0 + 1e-5, 2.0], [1.0, 2.0]])
-    np.testing.assert_array_equal(merged(network, Z), [0, 0, 1, 2, 2, 3])
-    np.testing.assert_array_equal(merged(network, Z, 1e-8), [0, 0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(merged(network, np.zeros((6, 2))), [0, 0, 0, 1, 1, 2])
-    np.testing.assert_array_equal(merged(Network.of(2, []), np.zeros((2, 0))), [0, 1])
+    np.testing.assert_array_equal(network.merged(Z), [0, 0, 1, 2, 2, 3])
+    np.testing.assert_array_equal(network.merged(Z, 1e-8), [0, 0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(network.merged(np.zeros((6, 2))), [0, 0, 0, 1, 1, 2])
+    np.testing.assert_array_equal(Network.of(2, []).merged(np.zeros((2, 0))), [0, 1])
 
 
 def test_the_tree_keeps_together_what_parts_again():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.relations.drawing import positions
-from coterie.relations.merging import merge_tree
+from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
+from coterie.relations.partitions import merge_tree
 from coterie.report.network import EDGES, LEAVES, merge_figure, network_figure
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -31,7 +31,9 @@ def six():
 
 def test_every_client_and_tie_is_drawn_in_its_groups_colour():
     network = six()
-    figure = network_figure(network, positions(network), ["b", "b", "b", "a", "a", "a"], list("ABCDEF"), group="school")
+    figure = network_figure(
+        network, spring_layout(network), ["b", "b", "b", "a", "a", "a"], list("ABCDEF"), group="school"
+    )
     root = parsed(figure)
     nodes = [e for e in root.iter(NS + "circle") if e.find(NS + "title") is not None]
     assert [e.get("class") for e in nodes] == ["node g1"] * 3 + ["node g0"] * 3
@@ -46,26 +48,28 @@ def test_every_client_and_tie_is_drawn_in_its_groups_colour():
 
 def test_stronger_ties_are_wider():
     network = Network.of(4, [(0, 1), (1, 2), (2, 3)], [0.1, 1.0, 5.0])
-    widths = [float(w) for w in re.findall(r'stroke-width="([\d.]+)"', network_figure(network, positions(network)).svg)]
+    widths = [
+        float(w) for w in re.findall(r'stroke-width="([\d.]+)"', network_figure(network, spring_layout(network)).svg)
+    ]
     assert len(set(widths)) == 3
 
 
 def test_no_groups_need_no_legend():
-    figure = network_figure(six(), positions(six()))
+    figure = network_figure(six(), spring_layout(six()))
     assert list(parsed(figure).iter(NS + "text")) == []
     assert figure.caption == "6 clients, 5 ties."
 
 
 def test_names_are_escaped():
     names = ["<script>", "a & b", '"', "'", "</svg>", "é"]
-    figure = network_figure(six(), positions(six()), names, names, title='<b>"x"')
+    figure = network_figure(six(), spring_layout(six()), names, names, title='<b>"x"')
     assert "<script>" not in figure.svg
     assert {e.text.split(":")[0] for e in parsed(figure).iter(NS + "title")} == set(names)
 
 
 def test_more_groups_than_colours_are_put_together():
     network = Network.random(120, 3)
-    figure = network_figure(network, positions(network), np.minimum(np.arange(120) % 23, 11))
+    figure = network_figure(network, spring_layout(network), np.minimum(np.arange(120) % 23, 11))
     texts = [e.text for e in parsed(figure).iter(NS + "text")]
     assert texts[0] == "11 (60)"
     assert texts[-1].startswith("4 more (")
@@ -86,7 +90,7 @@ def test_many_clients_and_ties_are_a_bounded_picture():
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_small_and_empty_networks(n):
     network = Network.of(n, [])
-    figure = network_figure(network, positions(network))
+    figure = network_figure(network, spring_layout(network))
     assert classes(figure, "circle") == ["node g0"] * n
     assert "nan" not in figure.svg
     assert figure.caption.startswith("1 client, 0 ties" if n == 1 else f"{n} clients, 0 ties, in {n} pieces")
@@ -94,7 +98,7 @@ def test_small_and_empty_networks(n):
 
 def test_all_lies_within_the_picture():
     network = Network.random(80, 4)
-    root = parsed(network_figure(network, 100.0 * positions(network) + 7.0, np.arange(80) % 8))
+    root = parsed(network_figure(network, 100.0 * spring_layout(network) + 7.0, np.arange(80) % 8))
     _, _, width, height = (float(v) for v in root.get("viewBox").split())
     for e in root.iter(NS + "circle"):
         assert 5.0 < float(e.get("cx")) < width - 5.0
@@ -185,7 +189,7 @@ def test_trees_without_merges_and_of_clients_that_are_equal_from_the_start():
 @pytest.mark.parametrize("n", [6, 200])
 def test_styles_are_in_the_picture_by_day_and_by_night(n):
     network = Network.random(n, 3)
-    for figure in (network_figure(network, positions(network)), merge_figure([], n)):
+    for figure in (network_figure(network, spring_layout(network)), merge_figure([], n)):
         assert "prefers-color-scheme:dark" in figure.svg
         assert parsed(figure).get("aria-label").startswith(figure.title)
         assert 'role="img"' in figure.svg

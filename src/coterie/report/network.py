@@ -67,7 +67,7 @@ def network_figure(
     ----------
     network : Network
     place : (n, 2)
-        From :func:`coterie.relations.drawing.positions`.
+        From :func:`coterie.relations.graph_layout.spring_layout`.
     groups : (n,), optional
         A label for every client, which colours it: a known cluster, or the group it merged into.
     names : sequence of n labels, optional
@@ -128,8 +128,8 @@ def merge_figure(
     Parameters
     ----------
     merges : sequence of (lambda, clients, size)
-        Where groups merge, rising, as in :class:`coterie.relations.merging.MergeTree`: a client of each group, and how
-        many clients the new one has.
+        Where groups merge, rising, as in :class:`coterie.relations.partitions.MergeTree`: a client of each group, and
+        how many clients the new one has.
     n : int
         Clients.
     groups : (n,), optional

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.relations.drawing import positions
+from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.figures import Axes, Figure
@@ -124,7 +124,7 @@ def figures(result: FitResult) -> list[Figure]:
         ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
         network = Network(len(groups), ends, np.asarray(i["weight"], dtype=np.float64))
         names = [str(label) for label in m.labels]
-        out.append(network_figure(network, positions(network), groups + 1, names, client=one))
+        out.append(network_figure(network, spring_layout(network), groups + 1, names, client=one))
         if i.get("merges"):
             chosen = i["lam"] if 0.0 < i["lam"] < np.inf else None
             out.append(merge_figure(i["merges"], network.n, groups + 1, names, chosen=chosen, client=one))

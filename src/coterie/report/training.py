@@ -183,7 +183,7 @@ def unscored(run: Trained) -> list[str]:
 
 def confusion_table(result: Comparison, name: str) -> Table:
     """Found groups of a method against the known ones, of the first seed; and how well they agree in every seed."""
-    from coterie.relations.agreement import agreement
+    from coterie.relations.partitions import adjusted_rand_index
 
     pairs = [(r.group, k) for r, k in zip(result.runs[name], result.groups, strict=True)]
     found, known = pairs[0]
@@ -196,7 +196,7 @@ def confusion_table(result: Comparison, name: str) -> Table:
     np.add.at(table, (found, known), 1)
     some = np.flatnonzero(table.sum(axis=1))
     counted = tuple((f"group {g + 1}", *(f"{v:,}" for v in table[g])) for g in some)
-    rand = ", ".join(f"{agreement(f, k):.2f}" for f, k in pairs if k is not None)
+    rand = ", ".join(f"{adjusted_rand_index(f, k):.2f}" for f, k in pairs if k is not None)
     columns = ("found", *(f"known {k + 1}" for k in range(table.shape[1])))
     note = f"Clients, of the first seed. Adjusted Rand index of every seed: {rand}; 1 is all right, 0 is chance."
     return Table(f"Groups that {name} found, and known ones", columns, counted, note=note)

@@ -15,7 +15,7 @@ from coterie.methods.local_training.personal_layers import Transport, merge
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.mean_loss import sizes, value
-from coterie.relations.agreement import by_first
+from coterie.relations.partitions import by_first
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from coterie.numerics.kernels import Floats
 from coterie.numerics.network.edges import DUAL
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
-from coterie.relations.merging import merged
 
 EQUAL = 1e-3
 """Coordinates that differ by less, relative to the root mean square of Z, are equal: steps end before the optimum."""
@@ -106,7 +105,7 @@ def first_order_path(
         if state["status"] != "running":
             raise CoterieError(f"At lambda {value:.3g} the run {state['status']}: take smaller steps.")
         theta = method.layout.theta(x, Z)
-        nearly = Optimum(x, Z, theta, dual, np.nan, np.nan, steps, merged(method.network, Z, EQUAL))
+        nearly = Optimum(x, Z, theta, dual, np.nan, np.nan, steps, method.network.merged(Z, EQUAL))
         found.append(nearly)
         losses.append(np.nan if loss is None else loss(method.unit * theta))
     return Path(rising[::-1], found[::-1], np.array(losses[::-1]))

@@ -195,7 +195,7 @@ class Prior:
         Parameters
         ----------
         alone : bool, default False
-            Prior every client as if it had no neighbours: what `local` minimises at lambda = 0.
+            Treat every client as if it had no neighbours: what `local` minimises at lambda = 0.
         """
         size = np.bincount(network.components)[network.components]
         root = family.root_precision

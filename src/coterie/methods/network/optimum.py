@@ -18,7 +18,6 @@ from coterie.methods.network.path_ends import still_one
 from coterie.methods.network.solvers import admm, descend
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
-from coterie.relations.merging import merged
 from coterie.relations.network import Network
 
 
@@ -118,7 +117,7 @@ def optimum(
     end = admm(at, x, Z, kkt) if solver == "admm" else descend(at, x, Z, U, kkt)
     here, R = end.here, end.here.weight
     theta = layout.theta(here.x, here.Z)
-    groups = merged(network, here.Z)
+    groups = network.merged(here.Z)
     return Optimum(here.x, here.Z, theta, end.U / R, here.value / R, end.kkt, end.exchanges + asked, groups)
 
 

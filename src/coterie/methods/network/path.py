@@ -23,8 +23,8 @@ from coterie.methods.network.optimum import Optimum, optimum
 from coterie.methods.network.path_ends import lambda_max
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.relations.layout import Layout
-from coterie.relations.merging import MergeTree, merge_tree
 from coterie.relations.network import Network
+from coterie.relations.partitions import MergeTree, merge_tree
 
 STEPS = 40
 SPAN = 1e-4
@@ -76,7 +76,7 @@ class Path:
         Parameters
         ----------
         fits : callable
-            Of labels (n,), such as ``lambda g: agreement(g, known) >= 0.95``.
+            Of labels (n,), such as ``lambda g: adjusted_rand_index(g, known) >= 0.95``.
         """
         good: Bools = np.array([fits(o.groups) for o in self.at]) & np.isfinite(self.lam)
         best, start = 0.0, -1

@@ -6,15 +6,15 @@ import numpy as np
 
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.relations.agreement import leading
 from coterie.relations.network import Network
+from coterie.relations.partitions import leading_eigenvectors
 
 STEPS = 300
 EXACT = 300
 """Clients up to whose number all push each other one by one."""
 
 
-def positions(network: Network, seed: int = 0) -> Floats:
+def spring_layout(network: Network, seed: int = 0) -> Floats:
     """Places (n, 2) to draw the clients of a network at, the same for the same seed.
 
     They start at two eigenvectors of the network. Then ties pull by the square of their length times their weight over
@@ -34,7 +34,7 @@ def positions(network: Network, seed: int = 0) -> Floats:
     n = network.n
     if n <= 2:
         return np.array([[-1.0, 0.0], [1.0, 0.0]])[:n] * (n > 1)
-    start = leading(network.adjacency, 3, seed)[:, 1:]
+    start = leading_eigenvectors(network.adjacency, 3, seed)[:, 1:]
     start = start * np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0)
     start = start / np.maximum(np.sqrt(np.mean(start**2, axis=0)), 1e-12)
     jitter = keyed.uniform(seed, "positions", np.arange(n, dtype=np.uint64), 0, 2) - 0.5
@@ -42,7 +42,7 @@ def positions(network: Network, seed: int = 0) -> Floats:
     pull = network.weight
     if len(network):
         pull = np.minimum(pull / pull.mean(), 4.0) * min(1.0, 4.0 / float(network.degree.mean()))
-    settle(place, network.edges, pull, 1 if n <= EXACT else int(2.0 * n**0.25), STEPS if n <= 1000 else STEPS // 2)
+    relax(place, network.edges, pull, 1 if n <= EXACT else int(2.0 * n**0.25), STEPS if n <= 1000 else STEPS // 2)
     place -= place.mean(axis=0)
     axes = np.linalg.svd(place, full_matrices=False)[2]
     place = place @ (axes * np.where(axes[[0, 1], np.abs(axes).argmax(axis=1)] < 0.0, -1.0, 1.0)[:, None]).T
@@ -50,13 +50,13 @@ def positions(network: Network, seed: int = 0) -> Floats:
 
 
 @kernel
-def settle(place: Floats, edges: Ints, pull: Floats, side: int, steps: int) -> None:
-    """Move all places (n, 2) by forces, ever less far: see :func:`positions`."""
+def relax(place: Floats, edges: Ints, pull: Floats, side: int, steps: int) -> None:
+    """Move all places (n, 2) by forces, ever less far: see :func:`spring_layout`."""
     n = place.shape[0]
     force = np.empty((n, 2))
     for step in range(steps):
         most = 0.1 * np.sqrt(n) * (1.0 - step / steps) ** 2 + 0.02
-        push(place, side, force)
+        repel(place, side, force)
         for i in range(n):
             for c in range(2):
                 force[i, c] -= 0.3 * place[i, c]
@@ -76,7 +76,7 @@ def settle(place: Floats, edges: Ints, pull: Floats, side: int, steps: int) -> N
 
 
 @kernel
-def push(place: Floats, side: int, force: Floats) -> None:
+def repel(place: Floats, side: int, force: Floats) -> None:
     """Write how all push each other apart (n, 2): from neighbouring cells of a grid of side x side one by one."""
     n = place.shape[0]
     cells = side * side

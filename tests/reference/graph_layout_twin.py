@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def push(place, side):
+def repel(place, side):
     """Each client's push: from clients of cells next to its own one by one, from others' cells at their centre."""
     n = len(place)
     low = place.min(axis=0)
@@ -28,11 +28,11 @@ def push(place, side):
     return force
 
 
-def settle(place, edges, pull, side, steps):
+def relax(place, edges, pull, side, steps):
     place = place.copy()
     for step in range(steps):
         most = 0.1 * np.sqrt(len(place)) * (1 - step / steps) ** 2 + 0.02
-        force = push(place, side) - 0.3 * place
+        force = repel(place, side) - 0.3 * place
         for (i, j), w in zip(edges, pull, strict=True):
             d = place[i] - place[j]
             force[i] -= w * np.linalg.norm(d) * d

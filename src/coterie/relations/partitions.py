@@ -1,7 +1,9 @@
-"""How well one partition of clients agrees with another."""
+"""Partitions of clients: how well two agree, spectral clustering, and the tree in which groups merge (clusterpath)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ SMALL = 500
 """Clients up to whose number eigenvectors are those of a dense matrix."""
 
 
-def agreement(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
+def adjusted_rand_index(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
     """The adjusted Rand index of two partitions: 1 where they are the same, 0 in the mean where they are unrelated.
 
     Parameters
@@ -51,24 +53,24 @@ def by_first(labels: Ints) -> Ints:
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
 
 
-def spectral(adjacency: Any, k: int, seed: int = 0) -> Ints:
+def spectral_clustering(adjacency: Any, k: int, seed: int = 0) -> Ints:
     """Normalised spectral clustering of a graph (n, n) into k clusters, (n,).
 
-    k-means of :func:`leading` eigenvectors, each client's row scaled to length 1 (Ng, Jordan, Weiss 2001). Components
-    need no special care.
+    k-means of the :func:`leading_eigenvectors`, each client's row scaled to length 1 (Ng, Jordan, Weiss 2001).
+    Components need no special care.
     """
     from sklearn.cluster import KMeans
 
     n = adjacency.shape[0]
     if k >= n or k == 1:
         return np.arange(n) if k > 1 else np.zeros(n, dtype=np.int64)
-    vectors = leading(adjacency, k, seed)
+    vectors = leading_eigenvectors(adjacency, k, seed)
     size = np.linalg.norm(vectors, axis=1, keepdims=True)
     found = KMeans(k, n_init=10, random_state=seed).fit_predict(vectors / np.where(size > 0.0, size, 1.0))
     return np.asarray(found, dtype=np.int64)
 
 
-def leading(adjacency: Any, k: int, seed: int = 0) -> Floats:
+def leading_eigenvectors(adjacency: Any, k: int, seed: int = 0) -> Floats:
     """Eigenvectors (n, k) of the k largest eigenvalues of a graph's normalised adjacency matrix, largest first.
 
     Lanczos' method needs products only, and is fast where clients are well mixed; graphs that are long and thin are
@@ -89,3 +91,63 @@ def leading(adjacency: Any, k: int, seed: int = 0) -> Floats:
     except ArpackNoConvergence:
         values, vectors = eigsh(normal.tocsc(), k, sigma=2.01, which="LM", v0=start)
     return np.asarray(vectors[:, np.argsort(-values, kind="stable")])
+
+
+def joined(n: int, edges: Ints) -> Ints:
+    """Components (n,) of some edges (K, 2), counted in the order of their first clients."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return by_first(connected_components(graph, directed=False)[1].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class MergeTree:
+    """Which groups merge at which lambda.
+
+    Attributes
+    ----------
+    lam : (K,) float64
+        Rising.
+    labels : (K, n) int64
+        Groups at each: once merged, clients stay so, also where the solutions themselves part again (which they may,
+        on most graphs).
+    merges : tuple of (float, tuple of int, int)
+        In rising order of lambda: where groups merged, the first clients of those that did, and how many clients the
+        new one has.
+    """
+
+    lam: Floats
+    labels: Ints
+    merges: tuple[tuple[float, tuple[int, ...], int], ...]
+
+
+def merge_tree(lam: Floats, labels: Sequence[Ints]) -> MergeTree:
+    """The tree of groups ``labels`` (K of (n,)) found at penalties lam (K,), in any order.
+
+    The groups at a lambda are the components of those found there and at all that are smaller.
+    """
+    order = np.argsort(lam, kind="stable")
+    n = len(labels[0])
+    now: Ints = np.arange(n, dtype=np.int64)
+    rows, merges = [], []
+    for k in order:
+        found = np.asarray(labels[k], dtype=np.int64)
+        new = joined(n, np.concatenate([_chains(now), _chains(found)]))
+        first = np.unique(now, return_index=True)[1]
+        by = np.argsort(new[first], kind="stable")
+        cuts = np.flatnonzero(np.diff(new[first][by])) + 1
+        for parts in np.split(first[by], cuts):
+            if len(parts) > 1:
+                merges.append((float(lam[k]), tuple(int(i) for i in parts), int(np.sum(new == new[parts[0]]))))
+        rows.append(new)
+        now = new
+    return MergeTree(np.asarray(lam, dtype=np.float64)[order], np.array(rows), tuple(merges))
+
+
+def _chains(labels: Ints) -> Ints:
+    """Edges (n - groups, 2) that tie every group together."""
+    order = np.argsort(labels, kind="stable")
+    same = labels[order][1:] == labels[order][:-1]
+    return np.stack([order[:-1][same], order[1:][same]], axis=1)
