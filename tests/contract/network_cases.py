@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.families import family_named
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.path import path
@@ -23,14 +24,16 @@ def exact(
     """The minimiser: all columns personal, or the intercept shared."""
     network = ring(fed)
     options = {"kkt": 1e-10} | options
-    found = optimum(fed, network, lam, p, layout=LAYOUTS[layout], prior=Prior.of(network, family), **options)
+    found = optimum(
+        fed, network, lam, p, layout=LAYOUTS[layout], prior=Prior.of(network, family_named(family)), **options
+    )
     return {"x": found.x, "Z": found.Z, "theta": found.theta, "value": np.array(found.value)}
 
 
 def along(fed: Any, family: str) -> Mapping[str, Any]:
     """Three lambdas of a path."""
     network = ring(fed)
-    prior = Prior.of(network, family)
+    prior = Prior.of(network, family_named(family))
     found = path(fed, network, layout=LAYOUTS["personal"], prior=prior, lam=[0.3, 0.03, 0.003], kkt=1e-10)
     return {"theta": found.at[-1].theta, "groups": found.groups}
 

@@ -5,6 +5,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback, wire
 from coterie.engines.policy import Policy
+from coterie.families import family_named
 from coterie.methods.collaboration import optimum as collaboration
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
@@ -116,12 +117,14 @@ def spied(monkeypatch):
 
 def on_network(fed):
     network = Network.of(6, np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]), np.ones(5))
-    return optimum(fed, network, 1e-3, layout=Layout.columns(2, np.arange(2)), prior=Prior.of(network, "poisson")).theta
+    return optimum(
+        fed, network, 1e-3, layout=Layout.columns(2, np.arange(2)), prior=Prior.of(network, family_named("poisson"))
+    ).theta
 
 
 def on_a_tree(fed):
     """Twice minus the log-likelihood where a coefficient is far off, which the search goes back from."""
-    setup = prepare(fed, Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0)
+    setup = prepare(fed, Tree((np.zeros(1, dtype=np.int64),)), family_named("poisson"), np.arange(2), 0)
     L = [np.eye(2)[None] * 1e-3] * 2
     far = laplace(fed, setup, L, np.array([0.0, 400.0]), setup.tree.still(2))[0]
     return np.array([far > 1e6, laplace(fed, setup, L, np.zeros(2), setup.tree.still(2))[0]])

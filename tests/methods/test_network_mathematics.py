@@ -5,6 +5,7 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
+from coterie.families import family_named
 from coterie.methods.network.link import Link
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
@@ -74,7 +75,7 @@ def test_all_replies_lost_is_no_step():
 def test_steps_know_what_holds_clients_without_neighbours():
     fed = federation(clients("binomial", small=0.01))
     alone = Network.of(N, [(0, 1), (1, 2)])
-    held = Prior.of(alone, "binomial").z
+    held = Prior.of(alone, family_named("binomial")).z
     size = step_sizes(fed, LAYOUT, np.ones(2), held=held)
     m = SimilarityNetwork(network=alone, layout=LAYOUT, lam=0.01, eta=size.eta, own=size.own, held=held / size.weight)
     *_, state = m.run(fed, [300], m.init(fed, Z=np.full((N, 1), 0.5)))

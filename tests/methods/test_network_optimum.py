@@ -9,6 +9,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.families import family_named
 from coterie.methods import local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.objective import Prior
@@ -107,11 +108,17 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
     network = Network.nearest(theta, 4, connected=True)
     problem = GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
     fed = InProcess(glm)
-    unit = prepare(fed, problem.tree, family, problem.personal, 0).unit
+    unit = prepare(fed, problem.tree, problem.family, problem.personal, 0).unit
     own, one = local.fit(fed, problem).client, pooled.fit(fed, problem).client
-    held = Prior.of(network, family)
+    held = Prior.of(network, family_named(family))
     alone = optimum(
-        fed, network, 0.0, layout=PERSONAL, unit=unit, prior=Prior.of(network, family, alone=True), kkt=1e-9
+        fed,
+        network,
+        0.0,
+        layout=PERSONAL,
+        unit=unit,
+        prior=Prior.of(network, family_named(family), alone=True),
+        kkt=1e-9,
     )
     np.testing.assert_allclose(alone.theta * unit, own, atol=1e-6)
     np.testing.assert_array_equal(solved_end(fed, problem, network, 0.0, PERSONAL).client, own)
@@ -154,7 +161,7 @@ def test_a_start_saves_exchanges_and_units_only_change_what_is_penalised():
 def test_admm_finds_the_same_without_hessians(p):
     glm, theta = table(n=20)
     network, fed = near(theta), InProcess(glm)
-    held = Prior.of(network, "binomial")
+    held = Prior.of(network, family_named("binomial"))
     for layout in (PERSONAL, LAYOUTS["shared"]):
         newton = optimum(fed, network, 0.005, p, layout=layout, prior=held, kkt=1e-8)
         bytes_up = fed.ledger.bytes_up
@@ -175,7 +182,7 @@ def test_hard_cases_end():
     glm.y[3], glm.offset[4] = 3000.0, 10.0
     glm.weights[glm.starts[5] : glm.stops[5]] = 0.0
     network = Network.of(12, [(0, 5), (5, 6), (6, 0), (1, 2)])
-    held = Prior.of(network, "poisson")
+    held = Prior.of(network, family_named("poisson"))
     for lam in (1e-8, 1e-3, 10.0, np.inf):
         found = optimum(InProcess(glm), network, lam, layout=PERSONAL, prior=held)
         assert found.kkt <= 1e-6 and np.isfinite(found.theta).all()
