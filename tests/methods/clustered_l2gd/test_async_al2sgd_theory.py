@@ -25,7 +25,7 @@ STEPS = {"theorem": theorem, "sharp": sharp}
 
 def row_smoothnesses(f: Federation) -> np.ndarray:
     """Each cluster's L~."""
-    bound = 0.25 if f.family.two_classes else 1.0
+    bound = 0.25 if f.family == "binomial" else 1.0
     own = np.array([bound * len(x) * np.max(np.sum(x**2, axis=1)) for x in f.X])
     return np.array([own[f.clusters == j].max() for j in range(f.k)])
 

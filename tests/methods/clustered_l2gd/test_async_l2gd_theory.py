@@ -32,7 +32,7 @@ def federation(edge: str, seed: int = 0, **kind) -> Federation:
 
 def smoothnesses(f: Federation) -> np.ndarray:
     """Largest curvature of each cluster's clients."""
-    bound = 0.25 if f.family.name == "binomial" else 1.0
+    bound = 0.25 if f.family == "binomial" else 1.0
     own = np.array([bound * np.linalg.eigvalsh(x.T @ x)[-1] for x in f.X])
     return np.array([own[f.clusters == j].max() for j in range(f.k)])
 
@@ -45,7 +45,7 @@ def divergence(f: Federation, a: np.ndarray, b: np.ndarray) -> float:
         total = 0.0
         for i, j in enumerate(f.clusters):
             eta = f.X[i] @ theta[i]
-            loss = 0.5 * (f.y[i] - eta) ** 2 if f.family.name == "gaussian" else np.logaddexp(0, eta) - f.y[i] * eta
+            loss = 0.5 * (f.y[i] - eta) ** 2 if f.family == "gaussian" else np.logaddexp(0, eta) - f.y[i] * eta
             total += loss.sum() + f.gamma[i] / 2 * (1 - f.alpha[j]) * np.sum((theta[i] - own[j]) ** 2)
             total += f.gamma[i] / 2 * f.alpha[j] * np.sum((theta[i] - network) ** 2)
         return total

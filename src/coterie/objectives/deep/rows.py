@@ -71,7 +71,7 @@ class Rows(Protocol):
         """Inputs and targets of the rows ``index``, of any shape."""
 
     @property
-    def has_finite_gradient(self) -> Bools:
+    def sound(self) -> Bools:
         """Which rows hold finite numbers only (rows,)."""
 
     def client(self, row: int) -> str:
@@ -124,7 +124,7 @@ class Tensors(Owners):
         return self.X[at], self.y[at]
 
     @cached_property
-    def has_finite_gradient(self) -> Bools:
+    def sound(self) -> Bools:
         """Which rows are finite."""
         good = np.ones(len(self), dtype=bool)
         for values in (self.X, self.y):
@@ -224,7 +224,7 @@ class Sets(Owners):
                     raise CoterieError(_differ(name, self.label(number), a, self.label(seen[0]), b))
 
     @cached_property
-    def has_finite_gradient(self) -> Bools:
+    def sound(self) -> Bools:
         """Which rows are finite; every item is loaded once, some at a time."""
         good = np.ones(len(self), dtype=bool)
         with Generators(self.device, *self.sets).kept() as seed:
