@@ -389,7 +389,7 @@ def search(fed: Any, state: State | None = None) -> Iterator[State]:
     problem = fit_problem(fed, "gaussian")
     setup = prepare(fed, problem.tree, "gaussian", problem.personal, 0) if not state else setup_of(problem, state)
     structures = hierarchical.structures("diagonal", problem)
-    kept = {f.name: getattr(setup, f.name) for f in fields(setup) if f.name != "tree"}
+    kept = {f.name: getattr(setup, f.name) for f in fields(setup) if f.name not in ("tree", "family")}
     at = Search(**state["search"]) if state else None
     for i, reached in enumerate(Variances(setup, structures).run(fed, at)):
         if i or not state:  # a resumed run begins with the state it was given
@@ -398,7 +398,7 @@ def search(fed: Any, state: State | None = None) -> Iterator[State]:
 
 def setup_of(problem: GroupedProblem, state: State) -> Setup:
     """What the sites agreed on, from a state."""
-    return Setup(tree=problem.tree, **state["setup"])
+    return Setup(tree=problem.tree, family=problem.family, **state["setup"])
 
 
 def searched(fed: Any, state: State) -> dict[str, Any]:
