@@ -378,7 +378,8 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> npt.NDArray[Any]:
         """The likelier class (n,) of every row."""
-        return np.asarray(self.classes_[np.int64(self._link(X, clients, clusters) > 0)])
+        likely = self._link(X, clients, clusters) > 0
+        return np.asarray(self.classes_[np.int64(likely)])
 
     def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
