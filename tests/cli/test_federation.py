@@ -152,7 +152,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["init", "heart", "--engine", "nvflare", "--site", "basel"], "has the site 'bern' too"),
         (["init", "heart/sites", "--engine", "nvflare", "--site", "basel"], "holds other things"),
         (["start-coordinator", "nowhere"], "There is no folder 'nowhere'"),
-        (["start-coordinator", "heart/sites"], "is no federation: make one with"),
+        (["start-coordinator", "heart/sites"], "is not a federation folder: make one with"),
         (["start-coordinator", "heart/sites/basel"], "is the folder of a site"),
         (["start-site", "heart"], "Name one in it: 'heart/sites/basel' or another of basel, bern, chur."),
         (["start-site", "heart", "--site", "basle"], "no site 'basle' in federation 'heart'. Did you mean 'basel'"),

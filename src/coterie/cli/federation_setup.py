@@ -89,7 +89,7 @@ def init(
     with status("Making certificates and keys ..."):
         folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules)
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
-    say(f"Give each site its own folder {folder}/sites/<name>, by a way that nobody else can read; keep the rest.")
+    say(f"Send each site its own folder {folder}/sites/<name> over a confidential channel; keep the rest.")
     if secure:
         say(secure_sum_setup.promise(config))
         say(

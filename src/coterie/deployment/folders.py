@@ -43,7 +43,7 @@ def coordinator(folder: str | Path) -> Path:
     if (found / SITE).is_file():
         raise CoterieError(f"'{path}' is the folder of a site: name that of the federation, or its coordinator's.")
     if not (found / FEDERATION).is_file():
-        raise CoterieError(f"'{path}' is no federation: make one with 'coterie federation init'.")
+        raise CoterieError(f"'{path}' is not a federation folder: make one with 'coterie federation init'.")
     return found
 
 

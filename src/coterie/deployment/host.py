@@ -283,7 +283,9 @@ class Host:
         if path.exists():
             before = checkpoint.read(path)
             if wire.encode(before["asked"]) != wire.encode(asked):
-                raise CoterieError(f"Run '{run}' is another one here (other options): give the new run another name.")
+                raise CoterieError(
+                    f"Run '{run}' already exists at this site with different options: choose another name."
+                )
             if before["data"] != data:
                 raise CoterieError(f"The data of run '{run}' have changed since: give the new run another name.")
         if run not in self._runs:

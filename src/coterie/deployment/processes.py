@@ -127,19 +127,23 @@ def listens(host: str, port: int) -> bool:
         return False
 
 
-def need_free_port(port: int) -> None:
-    """A CoterieError where another program listens at a port of this machine."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except PermissionError as problem:
-            raise CoterieError(f"Port {port} may not be used by you: choose one from 1024.") from problem
-        except OSError as problem:
+def need_free_port(port: int, patience: float = 0.0) -> None:
+    """A CoterieError where another program still listens at a port of this machine after ``patience`` seconds."""
+    last = time.monotonic() + patience
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+                return
+            except PermissionError as problem:
+                raise CoterieError(f"Port {port} may not be used by you: choose one from 1024.") from problem
+        if time.monotonic() >= last:
             raise CoterieError(
                 f"Port {port} is taken by another program: end it, or choose another port with "
                 "'coterie federation init --port'."
-            ) from problem
+            )
+        time.sleep(_TICK)
 
 
 def last_line(path: Path) -> str:

@@ -72,13 +72,8 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
         If it runs already, or does not come up; the reason is in ``nvflare/console.log``.
     """
     workspace, config = folder.resolve() / provision.WORKSPACE, Config.read(folder)
-    free = time.monotonic() + _FREE  # a server that was killed a moment ago may still hold its port
-    while processes.listens(config.host, config.port) and parent(workspace) is None:
-        if time.monotonic() > free:
-            raise CoterieError(
-                f"Port {config.port} of {config.host} is taken: end what listens there, or choose another."
-            )
-        time.sleep(0.1)
+    if parent(workspace) is None:
+        processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
     provision.settle(workspace)
     process = start(workspace)
     if not processes.await_ready(process, partial(processes.listens, config.host, config.port), _START):
