@@ -10,7 +10,7 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import files
 from coterie.deployment import secure_sum_setup, toml
@@ -19,18 +19,46 @@ from coterie.deployment.disclosure import Disclosure
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed, nearest
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 COORDINATOR, SITES, RUNS = "coordinator", "sites", "runs"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 
 
-def engine(name: str) -> Any:
+class Operations(Protocol):
+    """What a module ``coterie.deployment.<engine>.operations`` does; folders are a coordinator's or a site's.
+
+    A CoterieError says what keeps it from being done.
+    """
+
+    def init(self, folder: Path, config: Config) -> None:
+        """Write certificates, keys and settings into a federation's folder; what is there stays, so sites can join."""
+
+    def start_coordinator(self, folder: Path) -> Popen[bytes]:
+        """Start a coordinator, unless it runs already, and wait until sites can connect."""
+
+    def start_site(self, folder: Path) -> Popen[bytes]:
+        """Start a site, unless it runs already; it connects whenever the coordinator is there."""
+
+    def run(self, folder: Path, run_id: str, timeout: float) -> None:
+        """Run ``runs/<run_id>/run.toml`` to its end, for ``timeout`` seconds at most; run again, it goes on."""
+
+    def status(self, folder: Path) -> dict[str, Any]:
+        """``running``, ``pid``; of a coordinator ``sites`` ("online" or "offline" by name) and its ``jobs``."""
+
+    def stop(self, folder: Path) -> None:
+        """End all processes of a folder; nothing happens where none runs."""
+
+
+def engine(name: str) -> Operations:
     """``coterie.deployment.<name>.operations``; a CoterieError names the extra where the engine is not installed."""
     package = _PACKAGES[name]
     if find_spec(package) is None:
         raise CoterieError(
             f"The engine '{name}' needs {package}, which is not installed: pip install 'coterie[{name}]'."
         )
-    return import_module(f"coterie.deployment.{name}.operations")
+    return cast(Operations, import_module(f"coterie.deployment.{name}.operations"))
 
 
 def coordinator(folder: str | Path) -> Path:

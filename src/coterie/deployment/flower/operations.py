@@ -62,19 +62,10 @@ _LOOK = 3.0  # seconds between looks whether processes live
 
 
 def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
-    """Write what Flower needs into ``folder``/coordinator and ``folder``/sites/<name>.
+    """Write certificates and keys into ``folder``/coordinator and ``folder``/sites/<name>, for their owners alone.
 
     An authority (``folder``/authority: keep it away from both), the coordinator's certificate, and for each site a
-    key, EC P-384, whose public half the coordinator gets. What is there already is kept, so that a site can be added;
-    keys are readable by their owner only.
-
-    Parameters
-    ----------
-    folder : path
-    config : Config
-        Its ``host`` is the name or address in the certificate.
-    days : float, default 365
-        How long certificates hold.
+    key, EC P-384, whose public half the coordinator gets. Certificates hold for ``days``.
     """
     authority, files = folder / "authority", folder / "coordinator" / FILES
     keys.authority(authority, config.name, days)
@@ -95,13 +86,7 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the coordinator of ``folder`` and wait until sites can connect.
-
-    Raises
-    ------
-    CoterieError
-        If it runs already, its certificate has ended, its port is taken, or Flower does not come up.
-    """
+    """Start the coordinator of ``folder`` and wait until sites can connect."""
     folder = folder.resolve()
     config = Config.read(folder)
     files = folder / FILES
@@ -117,13 +102,7 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the site of ``folder``; it connects when the coordinator is there, again and again.
-
-    Raises
-    ------
-    CoterieError
-        If it runs already, or its files are missing.
-    """
+    """Start the site of ``folder``; it connects when the coordinator is there, again and again."""
     folder = folder.resolve()
     name = Member.read(folder).name
     Config.read(folder).need_site(name)
@@ -132,21 +111,7 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def run(folder: Path, run_id: str, timeout: float) -> None:
-    """Start the program of ``folder``/runs/<run_id> as a job of Flower and wait for its end.
-
-    Parameters
-    ----------
-    folder : path
-        The coordinator's.
-    run_id : str
-    timeout : float
-        Seconds; then the job is stopped.
-
-    Raises
-    ------
-    CoterieError
-        If no coordinator runs, or what ended the program. Run it again to go on where it stood.
-    """
+    """Start the program of ``folder``/runs/<run_id> as a job of Flower and wait for its end."""
     folder = folder.resolve()
     mark = folder / "runs" / run_id / MARK
     _need_running(folder)
@@ -189,14 +154,7 @@ def _begin(folder: Path, run_id: str, mark: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What runs in a coordinator's or site's folder.
-
-    Returns
-    -------
-    dict
-        ``running``, ``pid``; for a coordinator also ``sites`` (name to "online", "offline" or "registered") and
-        ``jobs``, the runs as Flower lists them.
-    """
+    """What runs in a coordinator's or site's folder; sites may be "registered", too."""
     folder = folder.resolve()
     pid = _running(folder)
     found: dict[str, Any] = {"running": pid is not None, "pid": pid}

@@ -46,31 +46,13 @@ _CHECK = 5.0  # seconds between questions to the sites whether they still have t
 def init(folder: Path, config: Config) -> None:
     """Make NVFlare's certificates, keys and settings in ``coordinator/`` and ``sites/<name>/``.
 
-    Done again, with more sites, it makes what is new; members that were there keep their certificates.
-
-    Parameters
-    ----------
-    folder : path
-        The federation's. What it keeps to sign certificates of sites that join later is in ``authority/``.
-    config : Config
-        Name, host, port and sites are used.
-
-    Raises
-    ------
-    CoterieError
-        If two sites have the same name, or NVFlare cannot use a name.
+    What it keeps to sign certificates of sites that join later is in ``authority/``.
     """
     provision.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the server in a coordinator's folder, and wait until it listens.
-
-    Raises
-    ------
-    CoterieError
-        If it runs already, or does not come up; the reason is in ``nvflare/console.log``.
-    """
+    """Start the server in a coordinator's folder, and wait until it listens."""
     workspace, config = folder.resolve() / provision.WORKSPACE, Config.read(folder)
     if parent(workspace) is None:
         processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
@@ -83,26 +65,14 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the client in a site's folder; it connects by itself, and again after the server was away.
-
-    Raises
-    ------
-    CoterieError
-        If it runs already.
-    """
+    """Start the client in a site's folder; it connects by itself, and again after the server was away."""
     workspace = folder.resolve() / provision.WORKSPACE
     provision.settle(workspace)
     return start(workspace)
 
 
 def start(workspace: Path) -> subprocess.Popen[bytes]:
-    """Start the server or client of a workspace by its own script; what it prints goes to ``console.log`` in it.
-
-    Raises
-    ------
-    CoterieError
-        If it runs already.
-    """
+    """Start the server or client of a workspace by its own script; what it prints goes to ``console.log`` in it."""
     running = parent(workspace)
     if running is not None:
         raise CoterieError(f"{workspace.parent} runs already (process {running}): stop it first.")
@@ -147,14 +117,7 @@ def stop(folder: Path) -> None:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What runs in a folder.
-
-    Returns
-    -------
-    dict
-        "running", "pid"; for a coordinator also "sites" (name to "online" or "offline") and "jobs" (the newest first:
-        "job_id", "job_name", "status").
-    """
+    """What runs in a folder; jobs have "job_id", "job_name" and "status", the newest first."""
     folder = folder.resolve()
     running = parent(folder / provision.WORKSPACE)
     found: dict[str, Any] = {"running": running is not None, "pid": running}
@@ -175,22 +138,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     one that a site has lost, whose client was started again: NVFlare takes no site back into a running job, which is
     ended as soon as the site answers without it. A job waits for the sites up to :data:`PATIENCE` seconds, then goes on
     with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
-    exchange end the run; run again, it goes on where it stood.
-
-    Parameters
-    ----------
-    folder : path
-        The coordinator's; ``runs/<run_id>/run.toml`` says what runs.
-    run_id : str
-    timeout : float
-        Seconds for all of it.
-
-    Raises
-    ------
-    BelowQuorum
-        If too few sites answered, and those that were missing did not come back.
-    CoterieError
-        If no coordinator runs, the program failed, or the time is over.
+    exchange end the run.
     """
     from coterie.deployment.nvflare.app import Coordinator, Member
 
