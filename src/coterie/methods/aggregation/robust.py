@@ -131,13 +131,13 @@ class Clipped:
         """v, for those that hear anybody; it is remembered."""
         starts, M = received.starts, len(received.own)
         weights, g = np.ascontiguousarray(weights), np.ascontiguousarray(received.g)
-        heard = np.bincount(received.main, weights, minlength=M) > 0.0
+        helped = np.bincount(received.main, weights, minlength=M) > 0.0
         first = trimmed_mean(g, (weights > 0.0).astype(np.float64), starts, 0.5)
         v = np.where(state["clipped before"][:, None], state["clipped around"], first)
         _clip(g, weights, starts, self.radius or 0.0, self.steps, v)
-        return np.where(heard[:, None], v, 0.0), {
+        return np.where(helped[:, None], v, 0.0), {
             "clipped around": v,
-            "clipped before": state["clipped before"] | heard,
+            "clipped before": state["clipped before"] | helped,
         }
 
 

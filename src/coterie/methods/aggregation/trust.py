@@ -82,7 +82,7 @@ class Trust:
         state |= {"trust largest": np.zeros(M), "trust evidence": np.zeros((3, P))}
         for kind, n in (("pairs", P), ("own", M)):
             state |= {f"trust {kind} {name}": np.zeros((n, d)) for name in ("sum", "squares", "mean", "noise")}
-            state |= {f"trust {kind} {name}": np.zeros(n) for name in ("heard", "heard before")}
+            state |= {f"trust {kind} {name}": np.zeros(n) for name in ("received", "received before")}
         return state
 
     @np.errstate(over="ignore", invalid="ignore")  # squares of what a bad collaborator sends
@@ -93,12 +93,12 @@ class Trust:
         largest = np.maximum(state["trust largest"], own_square)
         usual = lower_median(own_square, square, of, received.known & (weights > 0.0))
         fits = square <= self.size * np.maximum(usual, largest)[of]
-        spoke = own_square > 0.0
-        fresh = received.known & (received.age == 0) & fits & spoke[of]
+        has_own = own_square > 0.0
+        fresh = received.known & (received.age == 0) & fits & has_own[of]
         b = np.where(fresh[:, None], received.g - own[of], 0.0)
         new: State = {"trust largest": largest}
-        for kind, value, heard in (("pairs", b, fresh), ("own", own, spoke)):
-            for name, more in (("sum", value), ("squares", value**2), ("heard", heard)):
+        for kind, value, received_now in (("pairs", b, fresh), ("own", own, has_own)):
+            for name, more in (("sum", value), ("squares", value**2), ("received", received_now)):
                 new[f"trust {kind} {name}"] = state[f"trust {kind} {name}"] + more
         state = state | new
         if (received.t + 1) % self.window == 0:
@@ -110,24 +110,24 @@ class Trust:
         """At the end of a window: who is dropped, and the next window begins."""
         of, state = received.main, dict(state)
         moved: dict[str, tuple[Floats, Floats]] = {}
-        enough = {name: state[f"trust pairs {name}"] >= ENOUGH for name in ("heard", "heard before")}
+        enough = {name: state[f"trust pairs {name}"] >= ENOUGH for name in ("received", "received before")}
         for kind in ("pairs", "own"):
             mean, noise = (state[f"trust {kind} {name}"] for name in ("mean", "noise"))
-            n = np.maximum(state[f"trust {kind} heard"], 2.0)[:, None]
+            n = np.maximum(state[f"trust {kind} received"], 2.0)[:, None]
             new, square = state[f"trust {kind} sum"] / n, state[f"trust {kind} squares"] / n
             now = np.maximum(square - new**2, 1e-15 * square) / (n - 1.0)  # with what rounding adds
             moved[kind] = (new - mean) ** 2, now + noise
             state |= {f"trust {kind} mean": new, f"trust {kind} noise": now}
-            state[f"trust {kind} heard before"] = state[f"trust {kind} heard"]
-            for name in ("sum", "squares", "heard"):
+            state[f"trust {kind} received before"] = state[f"trust {kind} received"]
+            for name in ("sum", "squares", "received"):
                 state[f"trust {kind} {name}"] = np.zeros_like(state[f"trust {kind} {name}"])
-        found, both = self._excess(*moved["pairs"], *moved["own"], of), enough["heard"] & enough["heard before"]
+        found, both = self._excess(*moved["pairs"], *moved["own"], of), enough["received"] & enough["received before"]
         evidence = np.where(both, found, 0.0)
         evidence[:2] += np.array([[self.memory], [self.memory**2]]) * state["trust evidence"][:2]
         evidence[2] = np.maximum(evidence[2], self.memory * state["trust evidence"][2])
         # The second term is Cornish and Fisher's, for squares are skewed.
         noise = self.errors * np.sqrt(evidence[1]) + 2.0 / 3.0 * (self.errors**2 - 1.0) * evidence[2]
-        harmful = (evidence[0] > noise) | (self.direction & enough["heard"] & self._against(of, state))
+        harmful = (evidence[0] > noise) | (self.direction & enough["received"] & self._against(of, state))
         times = state["trust times"] + (harmful & (state["trust again"] <= received.t))
         pause = self.pause * self.window * 2 ** np.clip(times - 1, 0, 20)
         again = np.where(harmful, received.t + 1 + pause, state["trust again"])

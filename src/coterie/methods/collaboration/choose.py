@@ -105,29 +105,29 @@ def choose(
     like = client_similarity(fed, metric, groups)
     near = like.estimate, like.variance
     if candidates is not None:
-        of, who = candidates.pair_main, candidates.pair_client
+        pair_main, pair_client = candidates.pair_main, candidates.pair_client
         if not keep:
-            at = nearest_pairs(*near, like.posterior[main], of, who, count)
-            of, who = of[at], who[at]
+            at = nearest_pairs(*near, like.posterior[main], pair_main, pair_client, count)
+            pair_main, pair_client = pair_main[at], pair_client[at]
     else:
         places = fed.clients.clusters if same_cluster else np.zeros(n, dtype=np.int64)
-        of, who = nearest_clients(*near, like.posterior, main, places, count)
+        pair_main, pair_client = nearest_clients(*near, like.posterior, main, places, count)
     tau = candidates.tau if candidates is not None and keep else None
-    solved = weights_by_qp(fed, metric, like, main, of, who, tau)
+    solved = weights_by_qp(fed, metric, like, main, pair_main, pair_client, tau)
     about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise))}
-    choice = _tidy(like, main, of, who, *solved, about)
+    choice = _tidy(like, main, pair_main, pair_client, *solved, about)
     if metric.prior > 0.0 and choice.alpha.any():
         own, tau, error = solved
         doubted = rejected_by_likelihood_ratio(fed, metric, choice.pairs, choice.alpha)
-        choice = _tidy(like, main, of, who, np.where(doubted, 1.0, own), tau, error, about)
+        choice = _tidy(like, main, pair_main, pair_client, np.where(doubted, 1.0, own), tau, error, about)
     return choice
 
 
 def _tidy(
     like: ClientSimilarity,
     main: Ints,
-    of: Ints,
-    who: Ints,
+    pair_main: Ints,
+    pair_client: Ints,
     own: Floats,
     tau: Floats,
     error: Floats,
@@ -136,13 +136,13 @@ def _tidy(
     """Without weights that are nearly zero, and without main clients that others would harm."""
     alone = like.noise[main]
     alpha = np.where(own < 1.0 - LEAST, 1.0 - own, 0.0)
-    kept = (alpha[of] * tau > LEAST) & (alpha[of] > 0.0)
+    kept = (alpha[pair_main] * tau > LEAST) & (alpha[pair_main] > 0.0)
     tau = np.where(kept, tau, 0.0)
-    sums = np.bincount(of, tau, minlength=len(main))
+    sums = np.bincount(pair_main, tau, minlength=len(main))
     alpha = np.where(sums > 0.0, alpha, 0.0)
     error = np.where(alpha > 0.0, np.minimum(error, alone), alone)
     speedup = alone / np.maximum(error, np.finfo(np.float64).tiny)
-    collaborators = Collaborators(main, of[kept], who[kept], tau[kept] / sums[of[kept]])
+    collaborators = Collaborators(main, pair_main[kept], pair_client[kept], tau[kept] / sums[pair_main[kept]])
     return Choice(collaborators, alpha, speedup, 0.5 * (alone - error) / like.curvature[main], like.noise, about)
 
 
@@ -163,12 +163,12 @@ def nearest_clients(
 
     Returns
     -------
-    of, who : (P,) int64
+    pair_main, pair_client : (P,) int64
         Pairs, sorted by main client.
     """
     from scipy.spatial import cKDTree
 
-    of, who = [], []
+    pair_main, pair_client = [], []
     points = np.column_stack([g, np.sqrt(noise)])
     for place in np.unique(places[main]):
         here, mains = np.flatnonzero(places == place), np.flatnonzero(places[main] == place)
@@ -177,18 +177,18 @@ def nearest_clients(
         found = here[np.asarray(cKDTree(points[here]).query(asked, k)[1]).reshape(len(mains), k)]
         other = found != main[mains][:, None]
         other &= np.cumsum(other, axis=1) <= count
-        of.append(np.repeat(mains, other.sum(axis=1)))
-        who.append(found[other])
-    pairs, others = np.concatenate(of), np.concatenate(who)
+        pair_main.append(np.repeat(mains, other.sum(axis=1)))
+        pair_client.append(found[other])
+    pairs, others = np.concatenate(pair_main), np.concatenate(pair_client)
     order = np.argsort(pairs, kind="stable")
     return pairs[order], others[order]
 
 
-def nearest_pairs(g: Floats, noise: Floats, around: Floats, of: Ints, who: Ints, count: int) -> Ints:
+def nearest_pairs(g: Floats, noise: Floats, around: Floats, pair_main: Ints, pair_client: Ints, count: int) -> Ints:
     """Positions, sorted, of the ``count`` nearest of every main client among given pairs (P,), by the same measure."""
-    apart = np.sum((g[who] - around[of]) ** 2, axis=1) + noise[who]
-    order = np.lexsort((apart, of))
-    first = np.searchsorted(of[order], of[order])
+    apart = np.sum((g[pair_client] - around[pair_main]) ** 2, axis=1) + noise[pair_client]
+    order = np.lexsort((apart, pair_main))
+    first = np.searchsorted(pair_main[order], pair_main[order])
     return np.sort(order[np.arange(len(order)) - first < count])
 
 
@@ -200,7 +200,13 @@ FAR = 9.0
 
 
 def weights_by_qp(
-    fed: Federation, metric: Metric, like: ClientSimilarity, main: Ints, of: Ints, who: Ints, tau: Floats | None
+    fed: Federation,
+    metric: Metric,
+    like: ClientSimilarity,
+    main: Ints,
+    pair_main: Ints,
+    pair_client: Ints,
+    tau: Floats | None,
 ) -> Solved:
     """The program over a main client and its candidates.
 
@@ -210,24 +216,33 @@ def weights_by_qp(
     differs between directions: it is added to the noise. Where the main client's own gradient is larger than noise can
     be, what is expected of it is wrong, and it stays alone.
     """
-    M, h0, h = len(main), like.curvature[main], like.curvature[who]
-    theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), of])]
-    heard = require_all_replies(
-        fed.ask(client_gradient, to=np.concatenate([main, who]), theta=PerRow(theta), R=metric.R)
+    M, h0, h = len(main), like.curvature[main], like.curvature[pair_client]
+    theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), pair_main])]
+    gradients = require_all_replies(
+        fed.ask(client_gradient, to=np.concatenate([main, pair_client]), theta=PerRow(theta), R=metric.R)
     )["g"]
-    own, others = heard[:M] / h0[:, None], heard[M:] / h[:, None]
+    own, others = gradients[:M] / h0[:, None], gradients[M:] / h[:, None]
     square = np.sum(own**2, axis=1)
-    own_blur, blur = like.curvature_spread[main] * square, like.curvature_spread[who] * np.sum(others**2, axis=1)
-    held = None if tau is None else tau * h / np.bincount(of, tau * h, minlength=M)[of]
-    own_weight, held = mixture_weights(own, like.variance[main] + own_blur, others, like.variance[who] + blur, of, held)
+    own_blur, blur = (
+        like.curvature_spread[main] * square,
+        like.curvature_spread[pair_client] * np.sum(others**2, axis=1),
+    )
+    pull = None if tau is None else tau * h / np.bincount(pair_main, tau * h, minlength=M)[pair_main]
+    own_weight, pull = mixture_weights(
+        own, like.variance[main] + own_blur, others, like.variance[pair_client] + blur, pair_main, pull
+    )
     own_weight = np.where(square > FAR * like.variance[main], 1.0, own_weight)
-    share = (1.0 - own_weight)[of] * held
+    share = (1.0 - own_weight)[pair_main] * pull
     off = own_weight[:, None] * own
-    off += np.stack([np.bincount(of, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
-    error = np.sum(off**2, axis=1) + own_weight**2 * own_blur + np.bincount(of, share**2 * blur, minlength=M)
-    total = np.bincount(of, share / h, minlength=M)
+    off += np.stack([np.bincount(pair_main, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
+    error = np.sum(off**2, axis=1) + own_weight**2 * own_blur + np.bincount(pair_main, share**2 * blur, minlength=M)
+    total = np.bincount(pair_main, share / h, minlength=M)
     own_weight = own_weight / h0 / (own_weight / h0 + total)
-    tau = np.divide(share / h, total[of], out=np.zeros(len(of)), where=total[of] > 0.0) if tau is None else tau
+    tau = (
+        np.divide(share / h, total[pair_main], out=np.zeros(len(pair_main)), where=total[pair_main] > 0.0)
+        if tau is None
+        else tau
+    )
     return own_weight, tau, h0**2 * (error + like.posterior_variance[main])
 
 

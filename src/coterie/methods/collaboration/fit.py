@@ -103,9 +103,9 @@ def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | Non
                 f"Equal weights of all would be {len(main) * n:,} pairs: let tau be chosen, or name them."
             )
         places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
-        of, who = np.nonzero(places[main][:, None] == places)
-        of, who = of[who != main[of]], who[who != main[of]]
-        return Collaborators(main, of, who, 1.0 / np.bincount(of, minlength=len(main))[of])
+        pair_main, pair_client = np.nonzero(places[main][:, None] == places)
+        pair_main, pair_client = pair_main[pair_client != main[pair_main]], pair_client[pair_client != main[pair_main]]
+        return Collaborators(main, pair_main, pair_client, 1.0 / np.bincount(pair_main, minlength=len(main))[pair_main])
     everybody = Collaborators.of_all(options.tau, options.normalise)
     place = np.full(n, -1)
     place[main] = np.arange(len(main))
@@ -121,8 +121,8 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     require_rows(fed, options.batch)
     chosen = weights(fed, metric, options, corrected)
     pairs, alpha = chosen.pairs, chosen.alpha
-    bent = curvature(fed, pairs, metric)
-    L, delta = bent.smoothness(alpha), bent.delta_at_most
+    losses = curvature(fed, pairs, metric)
+    L, delta = losses.smoothness(alpha), losses.delta_at_most
     most = theory.largest_step(L, alpha, delta) if corrected else 1.0 / L
     eta = most / options.local if isinstance(options.eta, str) else np.full(len(alpha), float(options.eta))
     common: dict[str, Any] = {"pairs": pairs, "metric": metric, "alpha": alpha, "eta": eta}
@@ -135,7 +135,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
         "L": summarise(L),
     }
     about |= {
-        "delta": summarise(bent.delta),
+        "delta": summarise(losses.delta),
         "delta_at_most": summarise(delta),
         "collaborators": summarise(np.diff(pairs.starts)),
         "batch": options.batch,
