@@ -16,11 +16,11 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.aggregator import Aggregator, State
 from coterie.methods.aggregation.guarded import Guarded, one_by_one
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, State, at_step, require_schedule
+from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, at_step, require_schedule
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
