@@ -56,9 +56,8 @@ def fit(
     setup = prepare(fed, *about)
     tried: dict[str, float] = {}
     runs: dict[str, tuple[Variances, State]] = {}
-    members = (
-        len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
-    )  # of the finest level that is learned
+    # members of the finest level that is learned
+    members = len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
     for name in candidates(covariance, problem, members):
         search = Variances(setup, structures(name, problem, setup, covariance == "auto"), own, reml)
         if runs:  # simpler structures come first: go on from the last
@@ -72,7 +71,7 @@ def fit(
         expected = len(starts) * expected_seconds(parameters, setup, members)
         ends = [run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
         state = min(ends, key=lambda end: end.deviance)
-        state = snap(fed, search, state)
+        state = zero_small_variances(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
@@ -94,7 +93,7 @@ def fit(
         and problem.intercept in problem.personal
         and (covariance == "auto" or search.structures[0].name == "full")
     ):
-        info["centred"] = {"intercept": problem.intercept, "means": counted(setup, problem.intercept)}
+        info["centred"] = {"intercept": problem.intercept, "means": mean_weights(setup, problem.intercept)}
     if residual == "by-client" and problem.family.has_dispersion:
         each = require_all_replies(fed.ask(residual_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
@@ -102,7 +101,7 @@ def fit(
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
 
 
-def counted(setup: Setup, intercept: int) -> list[float]:
+def mean_weights(setup: Setup, intercept: int) -> list[float]:
     """How often each coefficient counts in a client's model at the means: the intercept once, shared columns not."""
     means = np.zeros(setup.p)
     means[setup.z] = (setup.mean / setup.units)[setup.z]
@@ -153,7 +152,7 @@ def structures(
     return tuple(out if seen is None else (structure.seen(seen) for structure in out))
 
 
-def snap(fed: Federation, search: Variances, state: State) -> State:
+def zero_small_variances(fed: Federation, search: Variances, state: State) -> State:
     """Standard deviations that might as well be zero are zero: an answer, not a failure to converge."""
     sets, at = [], 0
     for structure, groups in zip(search.structures, search.groups, strict=True):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
-from coterie.methods.clustered_l2gd import fit as rounds
+from coterie.methods.clustered_l2gd import fit as clustered_l2gd
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
@@ -80,10 +80,10 @@ METHODS = {
         Method("hierarchical", hierarchical.fit, LEARNING, learns=True, turns=True),
         Method("given-strengths", given_strengths.given, STRENGTHS, turns=True),
         Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True, turns=True),
-        Method("async-l2gd", rounds.fit, OVER_ROUNDS, learns=True, asked=True, whole=True, over=Rounds.of),
+        Method("async-l2gd", clustered_l2gd.fit, OVER_ROUNDS, learns=True, asked=True, whole=True, over=Rounds.of),
         Method(
             "async-al2sgd",
-            partial(rounds.fit, accelerated=True),
+            partial(clustered_l2gd.fit, accelerated=True),
             OVER_ROUNDS,
             learns=True,
             asked=True,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from coterie.methods.hierarchical import snap
+from coterie.methods.hierarchical import zero_small_variances
 from tests.methods.dense import table
 from tests.methods.tree.test_marginal_likelihood import dense_deviance, searched
 
@@ -53,7 +53,7 @@ def best_of_scipy(f, x, a, rng):
 def check(t, covariance, own=False, reml=False, seed=0):
     fed, setup, search = searched(t, covariance, own, reml)
     *_, state = search.run(fed)
-    state = snap(fed, search, state)
+    state = zero_small_variances(fed, search, state)
     a = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
 
     def f(x):
