@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.measure import Row, median_seconds, skipped
 from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run as fit_method
 from papers.simulate import tree
 
@@ -29,7 +29,7 @@ def run() -> list[Row]:
 
     def ours():  # type: ignore[no-untyped-def]
         clients = Clients.from_arrays(X, y, labels)
-        problem = GroupedProblem(Tree(), "gaussian", np.arange(2), 0)
+        problem = GroupedProblem(ClusterTree(), "gaussian", np.arange(2), 0)
         return fit_method("hierarchical", clients, problem, {"covariance": "diagonal", "reml": False})[0]
 
     seconds = median_seconds(ours)

@@ -15,7 +15,7 @@ from coterie.data.catalog import fetch
 from coterie.data.clients import Clients
 from coterie.data.reading import prepare
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.collaborators import resolved
 from coterie.results.compare import Splits
 from coterie.results.compare import run as fit
@@ -65,7 +65,7 @@ def fits(problem: GroupedProblem) -> dict[str, Callable[[Clients], Estimates]]:
 def losses() -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Hospitals, and held-out losses (splits, 1 + hospitals) of every method: over all rows, then at each hospital."""
     clients = table()
-    problem = GroupedProblem(Tree.of(clients), "binomial", np.arange(len(clients.terms)), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "binomial", np.arange(len(clients.terms)), 0)
     out: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
     for mask in SPLITS.masks(clients):
         train, held = clients.subset(~mask), clients.subset(mask)

@@ -21,11 +21,11 @@ def measure() -> None:
     from coterie.engines import InProcess
     from coterie.methods.collaboration.fit import fit
     from coterie.methods.estimates import GroupedProblem
-    from coterie.relations.clusters import Tree
+    from coterie.relations.clusters import ClusterTree
     from coterie.results.metrics import objective
 
     clients, _ = prepare(fetch("chem97"), "score ~ gcsecnt", "school", (), "gaussian", None, None, "error")
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
     for corrected in (False, True):
         for rounds in ({"steps": ROUNDS}, {"steps": ROUNDS, "batch": 1, "eta": 0.05}):
             fed = InProcess(objective(clients, "gaussian"), ids=clients.ids)

@@ -46,7 +46,7 @@ def run() -> list[Row]:
 def _fit(m: int) -> dict[str, float | str]:
     from coterie.data.clients import Clients
     from coterie.methods.estimates import GroupedProblem
-    from coterie.relations.clusters import Tree
+    from coterie.relations.clusters import ClusterTree
     from coterie.results.compare import run as fit_method
 
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def _fit(m: int) -> dict[str, float | str]:
     one_pass = time.perf_counter() - start
     start = time.perf_counter()
     clients = Clients.from_arrays(X, y, labels, clusters)
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(P), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(P), 0)
     fitted, _ = fit_method("hierarchical", clients, problem, {"covariance": "diagonal"})
     seconds = time.perf_counter() - start
     sd = float(np.sqrt(fitted.D_client[0].diagonal()[1:]).mean())

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.measure import Row
 from coterie.data.reading import prepare
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import Splits
 from coterie.results.compare import run as fit
 from coterie.results.metrics import client_losses
@@ -70,7 +70,7 @@ def grid() -> list[Row]:
     frame, truth = donor_response()
     names = truth["formula"], truth["client"], tuple(truth["cluster"])
     clients, _ = prepare(frame, *names, "binomial", None, None, "error")
-    problem = GroupedProblem(Tree.of(clients), "binomial", np.arange(clients.X.shape[1]), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "binomial", np.arange(clients.X.shape[1]), 0)
     splits = Splits(1, 0.2, 0)
     start = perf_counter()
     surface = search(clients, problem, {"gamma": GRID, "lam": GRID}, splits)

@@ -111,13 +111,13 @@ def here(method: str, folder: str) -> dict[str, float]:
     from coterie.data.reading import prepare
     from coterie.engines import InProcess
     from coterie.methods.estimates import GroupedProblem
-    from coterie.relations.clusters import Tree
+    from coterie.relations.clusters import ClusterTree
     from coterie.results.metrics import objective
 
     start = time.perf_counter()
     clients, _ = prepare(pd.read_parquet(folder), FORMULA, "id", "group")
     assert collinear(clients) is None
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.flatnonzero(~constant_within_clients(clients)), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.flatnonzero(~constant_within_clients(clients)), 0)
     read = time.perf_counter()
     fed = InProcess(objective(clients, "gaussian"), clients.clusters, ids=clients.ids)
     value = solve(method, fed, problem)

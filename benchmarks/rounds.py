@@ -21,7 +21,7 @@ from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import Coordinated
 from coterie.methods.tree.client_work import reveal
 from coterie.objectives.glm import GLM
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 LOOP = Path(__file__).parents[1] / "tests" / "reference" / "l2gd_loop.py"
 T, SEED, GOAL = 50_000, 3, 8.0

@@ -135,13 +135,13 @@ def test_outcomes_are_checked_and_drawn(family: Family) -> None:
 def test_an_unknown_family_passes_nowhere() -> None:
     from coterie.methods.estimates import GroupedProblem
     from coterie.objectives.glm import GLM
-    from coterie.relations.clusters import Tree
+    from coterie.relations.clusters import ClusterTree
 
     none = np.empty(0, dtype=np.int64)
     for made in (
         lambda: family_named("gausian"),
         lambda: GLM(np.empty((0, 1)), *[np.empty(0)] * 3, none, none, "gausian"),
-        lambda: GroupedProblem(Tree(), "gausian", none, None),
+        lambda: GroupedProblem(ClusterTree(), "gausian", none, None),
     ):
         with pytest.raises(CoterieError, match=r"'gausian'.*gaussian, binomial or poisson|'gausian'.*'gaussian'"):
             made()

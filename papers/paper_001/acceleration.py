@@ -28,8 +28,7 @@ from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import ClusterTree, Ties
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, panels
@@ -56,7 +55,7 @@ class Setting:
     def fed(self, seed: int) -> InProcess:
         """A federation whose clients know the optimum."""
         fed = InProcess(self.glm, self.ties.clusters, seed=seed)
-        tree = Tree((np.zeros(CLUSTERS, dtype=np.int64),))
+        tree = ClusterTree((np.zeros(CLUSTERS, dtype=np.int64),))
         solve_exactly(fed, GroupedProblem(tree, GAUSSIAN, np.arange(D), None), self.ties)
         return fed
 

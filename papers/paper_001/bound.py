@@ -21,7 +21,7 @@ from coterie.methods.clustered_l2gd.optimality_gap import (
     solve_exactly,
 )
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from coterie.report.tables import Table
 from coterie.report.words import joined
 from papers.outcome import Outcome, Settings

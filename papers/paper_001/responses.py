@@ -19,7 +19,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.mean_loss import totals
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.report.tables import Table
 from coterie.report.words import number
 from coterie.results.compare import run
@@ -77,7 +77,7 @@ class Data:
         clients, _ = prepare(table, formula, client, (cluster,), "binomial")
         test = split_rows(clients, HELD_OUT, seed)
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-        problem = GroupedProblem(Tree.of(clients), BINOMIAL, np.arange(len(clients.terms)), intercept)
+        problem = GroupedProblem(ClusterTree.of(clients), BINOMIAL, np.arange(len(clients.terms)), intercept)
         return cls(clients.subset(~test), clients.subset(test), problem)
 
     def scores(self, theta: Floats) -> tuple[Floats, Floats]:

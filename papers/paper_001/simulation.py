@@ -13,7 +13,7 @@ from coterie.methods import given_strengths, hierarchical, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from papers.simulate import tree
 
 CLUSTERS, CLIENTS, COLUMNS = 20, 20, 20
@@ -41,7 +41,7 @@ class Simulation:
 
     def setting(self, flat: bool = False) -> tuple[InProcess, GroupedProblem]:
         """A federation in this process, and what is fitted: all columns personal, no intercept."""
-        up = Tree() if flat else Tree((np.zeros(int(self.clusters[-1]) + 1, dtype=np.int64),))
+        up = ClusterTree() if flat else ClusterTree((np.zeros(int(self.clusters[-1]) + 1, dtype=np.int64),))
         columns = np.arange(self.truth.shape[1])
         fed = InProcess(self.objective, None if flat else self.clusters)
         return fed, GroupedProblem(up, GAUSSIAN, columns, None)

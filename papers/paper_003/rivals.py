@@ -18,7 +18,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run
 from papers.paper_003.study import Data, Fits, Gridded, Setting
 
@@ -132,7 +132,9 @@ def some(clients: Clients, which: Any) -> Clients:
 
 def problem(data: Data) -> GroupedProblem:
     """All columns of a table are personal; the first one is the intercept."""
-    return GroupedProblem(Tree.of(data.clients), family_named(data.family), np.arange(data.clients.X.shape[1]), 0)
+    return GroupedProblem(
+        ClusterTree.of(data.clients), family_named(data.family), np.arange(data.clients.X.shape[1]), 0
+    )
 
 
 def exact(name: str, **options: Any) -> Gridded:

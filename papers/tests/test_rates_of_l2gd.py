@@ -40,7 +40,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
     from coterie.methods.clustered_l2gd.optimality_gap import solve_exactly
     from coterie.methods.estimates import GroupedProblem
-    from coterie.relations.clusters import Tree
+    from coterie.relations.clusters import ClusterTree
 
     (glm, clusters), ties_of = small()
     ties = ties_of(kind, clusters)
@@ -48,7 +48,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     squares = []
     for seed in range(60):
         fed = InProcess(glm, clusters, seed=seed)
-        tree = Tree((np.zeros(5, dtype=np.int64),))
+        tree = ClusterTree((np.zeros(5, dtype=np.int64),))
         solve_exactly(fed, GroupedProblem(tree, "gaussian", np.arange(4), None), ties)
         if not seed:
             about = plan_async_l2gd(fed, ties, Options(steps=600, batch=batch)).about

@@ -37,8 +37,7 @@ from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrectio
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Tree
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import ClusterTree, Ties
 
 State = dict[str, Any]
 
@@ -363,7 +362,7 @@ def grouped(m: int = 23, k: int = 5, family: str = "gaussian", seed: int = 0) ->
 
 def fit_problem(fed: Any, family: str) -> GroupedProblem:
     """Both columns personal, the clusters under one root."""
-    return GroupedProblem(Tree((np.zeros(fed.clients.k, dtype=np.int64),)), family, np.arange(2), 0)
+    return GroupedProblem(ClusterTree((np.zeros(fed.clients.k, dtype=np.int64),)), family, np.arange(2), 0)
 
 
 def found(f: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.registry import METHODS
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run
 from tests.deployment.sites import FORMULA, LENIENT, NAMES, build, home, hosts, say, table, tables, task, transport
 
@@ -46,7 +46,7 @@ def opened(folder, **more):
 
 
 def problem_of(people, family="gaussian", p=5):
-    return GroupedProblem(Tree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
+    return GroupedProblem(ClusterTree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
 
 
 @pytest.mark.parametrize("by_client", [False, True], ids=["a client a site", "many clients a site"])

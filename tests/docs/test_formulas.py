@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 import coterie
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 M, K, D = 7, 3, 2
 CLUSTER = np.array([0, 0, 0, 1, 1, 2, 2])  # j(i)

@@ -20,7 +20,7 @@ from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.overflow import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from tests.contract.cases import al2sgd, l2gd, quadratic, with_theta
@@ -124,7 +124,7 @@ def on_network(fed):
 
 def on_a_tree(fed):
     """Twice minus the log-likelihood where a coefficient is far off, which the search goes back from."""
-    setup = prepare(fed, Tree((np.zeros(1, dtype=np.int64),)), family_named("poisson"), np.arange(2), 0)
+    setup = prepare(fed, ClusterTree((np.zeros(1, dtype=np.int64),)), family_named("poisson"), np.arange(2), 0)
     L = [np.eye(2)[None] * 1e-3] * 2
     far = laplace(fed, setup, L, np.array([0.0, 400.0]), setup.tree.still(2))[0]
     return np.array([far > 1e6, laplace(fed, setup, L, np.zeros(2), setup.tree.still(2))[0]])

@@ -14,7 +14,7 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.methods.estimates import GroupedProblem
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Table:
         return Clients.from_arrays(self.X, self.y, self.codes[0], clusters, offset=self.offset, weights=self.weights)
 
     def problem(self, c: Clients) -> GroupedProblem:
-        return GroupedProblem(Tree.of(c), self.family, np.array(self.personal, dtype=np.int64), self.intercept)
+        return GroupedProblem(ClusterTree.of(c), self.family, np.array(self.personal, dtype=np.int64), self.intercept)
 
     def setting(self) -> tuple[InProcess, GroupedProblem]:
         """A federation of the clients, and the problem."""

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics import keyed
 from coterie.objectives.glm import GLM
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 SIZES = (4, 1, 7, 3, 5)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run
 
 
@@ -14,7 +14,7 @@ def fitted(*more):
     x = rng.normal(size=160)
     y = x * (1.0 + 0.2 * (client % 3)) + 0.3 * client + rng.normal(size=160)
     clients = Clients.from_arrays(np.column_stack([np.ones(160), x, *(column(x) for column in more)]), y, client)
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.array([0, 1]), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.array([0, 1]), 0)
     return run("hierarchical", clients, problem, {"covariance": "diagonal"})[0]
 
 

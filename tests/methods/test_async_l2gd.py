@@ -10,7 +10,7 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import coins, coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from tests.methods.known_clusters import gradient, table, theta_of, ties_of
 from tests.reference.l2gd_loop import async_l2gd
 

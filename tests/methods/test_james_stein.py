@@ -11,7 +11,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.james_stein import shrink
 from coterie.methods.registry import applicable
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from papers.simulate import tree
 from tests.methods import dense
 from tests.methods.dense import table
@@ -28,7 +28,7 @@ def proposition(seed, center, d=20, n=10):
     y = theta + rng.normal(size=(n, d))
     starts = np.arange(n) * d
     glm = GLM(np.tile(np.eye(d), (n, 1)), y.ravel(), np.zeros(n * d), np.ones(n * d), starts, starts + d)
-    return InProcess(glm), GroupedProblem(Tree(), "gaussian", np.arange(d), None), theta, y
+    return InProcess(glm), GroupedProblem(ClusterTree(), "gaussian", np.arange(d), None), theta, y
 
 
 def test_it_is_the_formula_of_james_and_stein():
@@ -153,7 +153,7 @@ def test_only_sums_leave_the_clients():
 
 
 def test_it_is_compared_only_where_it_is_asked_for():
-    problem = GroupedProblem(Tree((np.zeros(3, dtype=np.int64),)), "gaussian", np.arange(4), 0)
+    problem = GroupedProblem(ClusterTree((np.zeros(3, dtype=np.int64),)), "gaussian", np.arange(4), 0)
     assert "james-stein" not in applicable(problem, True, True)
     assert "james-stein" in applicable(problem, True, False, "james-stein")
     assert "james-stein" in applicable(problem, False, True, "james-stein")

@@ -14,7 +14,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.l2gd import L2GD
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from tests.methods.known_clusters import theta_of
 from tests.reference import more_baselines_loop as loop
 from tests.reference.test_local_training_twin import (

@@ -19,7 +19,7 @@ from coterie.methods.tree.setup import prepare
 from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from tests.methods.network_table import by_cvxpy, near, objective, table
@@ -106,7 +106,7 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
     glm, theta = table(n=20, family=family)
     glm.y[: glm.stops[0]] = 1.0  # a separated client
     network = Network.nearest(theta, 4, connected=True)
-    problem = GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
+    problem = GroupedProblem(ClusterTree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
     fed = InProcess(glm)
     unit = prepare(fed, problem.tree, problem.family, problem.personal, 0).unit
     own, one = local.fit(fed, problem).client, pooled.fit(fed, problem).client

@@ -11,7 +11,7 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import Splits
 from coterie.results.metrics import objective
 from coterie.results.strengths import search
@@ -40,7 +40,7 @@ class World:
         weights = np.repeat(1.0 / self.noise, counts)
         clusters = None if flat else self.clusters[codes]
         c = Clients.from_arrays(np.concatenate(self.X), np.concatenate(self.y), codes, clusters, weights=weights)
-        problem = GroupedProblem(Tree.of(c), "gaussian", np.arange(c.X.shape[1]), None)
+        problem = GroupedProblem(ClusterTree.of(c), "gaussian", np.arange(c.X.shape[1]), None)
         return InProcess(objective(c, "gaussian"), c.clusters, ids=c.ids), problem
 
     def ours(self):
@@ -204,7 +204,7 @@ def test_cross_validation_of_the_single_cluster():
     world = World(7, gaussian_designs(6, [10] * 30, 8), np.arange(30) // 6, 1.0, 1.0, 1.0)
     codes = np.repeat(np.arange(30), 10)
     c = Clients.from_arrays(np.concatenate(world.X), np.concatenate(world.y), codes)
-    problem = GroupedProblem(Tree(), "gaussian", np.arange(8), None)
+    problem = GroupedProblem(ClusterTree(), "gaussian", np.arange(8), None)
     grid, splits = np.linspace(0.01, 2.0, 20), Splits(3, 0.2, seed=4)
     surface = search(c, problem, {"gamma": list(grid)}, splits)
     twin, rows = np.zeros(20), 0

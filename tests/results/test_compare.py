@@ -9,7 +9,7 @@ from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.report.html import render, tiles
 from coterie.report.words import headline
 from coterie.results.compare import Evidence, Splits, evaluate, may_be_as_good, run
@@ -31,7 +31,7 @@ def clients_of(df, family="gaussian"):
 
 def test_losses_are_those_of_a_literal_loop(table):
     clients = clients_of(table)
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
     splits = Splits(3, 0.3, seed=4)
     fits = {name: lambda c, name=name: run(name, c, problem, {})[0] for name in ("local", "pooled")}
     evidence = evaluate(clients, "gaussian", fits, splits)
@@ -199,7 +199,7 @@ def test_a_deviance_does_not_depend_on_who_stands_before():
 
 def test_a_grid_is_chosen_from_inside_the_training_rows(table):
     clients = clients_of(table)
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
     splits = Splits(2, 0.25, seed=0)
     grid = aligned(clients, {"gamma": [1e-4, 1.0, 1e4], "lam": [0.1, 10.0]})
     chosen = select(clients, problem, grid, splits)

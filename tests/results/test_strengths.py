@@ -8,7 +8,7 @@ import coterie
 from coterie.data import prepare
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import Splits, evaluate, run
 from coterie.results.strengths import Surface, search, select
 from papers.simulate import tree
@@ -19,7 +19,7 @@ from papers.simulate import tree
 def test_surface(family, other):
     df, truth = tree(12, 3, (4, 12), 1, family, sd_client=0.5, root=[0.2, 0.3], seed=8)
     clients, _ = prepare(df, truth["formula"], "client", "cluster", family)
-    problem = GroupedProblem(Tree.of(clients), family, np.arange(2), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), family, np.arange(2), 0)
     grid = {"gamma": [0.5, 4.0]} | ({other: [0.1, 0.5, 0.9]} if other else {})
     splits = Splits(2, 0.25, seed=3)
     surface = search(clients, problem, grid, splits)

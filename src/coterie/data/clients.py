@@ -266,7 +266,7 @@ def _column(values: Any, n: int, what: str) -> Coded:
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class LabelTree:
     """Clients and clusters in order, before any number of a row is looked at."""
 
     name: str
@@ -297,7 +297,7 @@ class Tree:
         )
 
 
-def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> Tree:
+def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> LabelTree:
     """Sort clients into their tree.
 
     Parameters
@@ -308,7 +308,7 @@ def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) ->
 
     Returns
     -------
-    Tree
+    LabelTree
 
     Raises
     ------
@@ -324,7 +324,7 @@ def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) ->
     counts = np.bincount(codes, minlength=len(rank)).astype(np.int64)
     stops = np.cumsum(counts)
     order, presorted = _stable_order(codes)
-    return Tree(
+    return LabelTree(
         name=client[0],
         labels=levels[0].labels,
         levels=tuple(levels[1:]),

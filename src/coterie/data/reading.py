@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.clients import Clients, Tree, arrange, relative_weights
+from coterie.data.clients import Clients, LabelTree, arrange, relative_weights
 from coterie.data.columns import (
     BadRows,
     as_name,
@@ -245,7 +245,7 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
-def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[Tree, list[str]]:
+def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[LabelTree, list[str]]:
     """The tree of the clients; levels that tell nothing are left out, and a note says so, as it does of spellings."""
     clients = labels[client]
     notes = [note for name, c in labels.items() for note in remarks(name, c.labels, c.joined)]

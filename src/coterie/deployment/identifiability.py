@@ -16,7 +16,7 @@ from coterie.federation import Site, work
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import full
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 _SAME = 1e-12
 """Squared sine of the angle between columns below which one is a multiple of the other."""
@@ -71,7 +71,7 @@ def problem(
     must &= ~asked
     nothing = len(fed.clients) == 1 or int(sums["several"]) == 0
     names = [] if nothing else [str(term) for term in np.array(terms)[must]]
-    tree = Tree(tuple(level.parent for level in fed.participants.levels))
+    tree = ClusterTree(tuple(level.parent for level in fed.participants.levels))
     return (
         GroupedProblem(
             tree, family_named(family), np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0

@@ -21,7 +21,7 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 
 @work

@@ -24,7 +24,7 @@ from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Bools, Floats, Ints, frozen, kernel
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 MOST_COMPILED = 4096
 """So many clients at most run compiled; more are quicker over exchanges, in threads."""

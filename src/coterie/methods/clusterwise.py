@@ -14,7 +14,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
 from coterie.numerics.kernels import full, pack
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 
 @work
@@ -30,7 +30,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """
     everyone = pooled.fit(fed, problem)
     p, k = len(everyone.root), problem.tree.sizes[0]
-    flat = Tree((np.zeros(k, dtype=np.int64),))
+    flat = ClusterTree((np.zeros(k, dtype=np.int64),))
     setup = prepare(fed, flat, problem.family, np.arange(p), problem.intercept, problem.basis)
     if problem.family.is_quadratic:
         fitted = _least_squares(fed, setup, everyone)

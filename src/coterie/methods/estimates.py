@@ -14,7 +14,7 @@ from coterie.methods.tree.client_work import finish, ridge
 from coterie.methods.tree.penalised_tree import Solution, per_cluster
 from coterie.methods.tree.setup import Basis, Setup
 from coterie.numerics.kernels import Floats, Ints, full, pack
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class GroupedProblem:
 
     Attributes
     ----------
-    tree : Tree
+    tree : ClusterTree
     family : Family or str
     personal : (q,) int64
         Columns that may differ between clients.
@@ -35,7 +35,7 @@ class GroupedProblem:
         What the federation's columns are of the table's, where they are not these; see :func:`in_table`.
     """
 
-    tree: Tree
+    tree: ClusterTree
     family: Family
     personal: Ints
     intercept: int | None

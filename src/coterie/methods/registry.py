@@ -15,7 +15,7 @@ from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network import fit as network
 from coterie.methods.network.options import Run
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def applicable(
     ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
     is asked for, ``network`` whether a similarity network is described.
     """
-    learns = {False: learnable, True: learnable and replace(problem, tree=Tree()).learnable}
+    learns = {False: learnable, True: learnable and replace(problem, tree=ClusterTree()).learnable}
 
     def fits(m: Method) -> bool:
         has_intercept = problem.intercept is not None and problem.intercept in problem.personal

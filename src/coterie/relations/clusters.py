@@ -1,16 +1,22 @@
-"""The tree above the clients: known clusters, clusters of clusters, one root; and how a sweep over it is solved.
+"""Known clusters: the tree above the clients, how a sweep over it is solved, and how strongly clients are tied to it.
 
 A level l node hangs on ``parents[l]``. With no cluster level the clients hang on the root itself.
+
+Strengths have the form (2.1) of Lyu, Hanzely, Kolar (2022): client i of cluster j is tied to its cluster's average with
+``(1 - alpha_j) gamma_i`` and to the network's with ``alpha_j gamma_i``; (2.2) has the averages. Proposition 2.2 takes
+(2.3) there: ``alpha_j = lambda_j / (lambda_j + Gamma_j)``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Clients
+from coterie.errors import CoterieError
 from coterie.numerics import free_nodes, tree_fold
 from coterie.numerics.kernels import Floats, Ints, full, pack
 
@@ -80,7 +86,7 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class Tree:
+class ClusterTree:
     """Parents of every cluster, fine to coarse.
 
     Parameters
@@ -92,7 +98,7 @@ class Tree:
     parents: tuple[Ints, ...] = ()
 
     @classmethod
-    def of(cls, clients: Clients) -> Tree:
+    def of(cls, clients: Clients) -> ClusterTree:
         """The tree that a table's cluster columns give."""
         return cls(tuple(level.parent for level in clients.levels))
 
@@ -167,3 +173,105 @@ def own(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
     which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
     infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
+
+
+def strengths(name: str, value: npt.ArrayLike, size: int) -> Floats:
+    """One strength for each of ``size`` clients or clusters; a CoterieError where one is negative or missing."""
+    given = np.asarray(value, dtype=np.float64)
+    if given.shape not in ((), (size,)) or not np.all(given >= 0.0):
+        raise CoterieError(f"{name} must be one number that is not negative, or {size} of them.")
+    return np.broadcast_to(given, (size,))
+
+
+@dataclass(frozen=True)
+class Ties:
+    """How strongly clients and clusters are tied.
+
+    Attributes
+    ----------
+    gamma : (m,) float64
+        Finite, 0 or more; a client with 0 is alone.
+    alpha : (k,) float64
+        0 (clusters apart) to 1 (no clusters).
+    clusters : (m,) int64
+        Cluster of each client, sorted.
+    """
+
+    gamma: Floats
+    alpha: Floats
+    clusters: Ints
+
+    @classmethod
+    def of(
+        cls, clusters: Ints, k: int, gamma: npt.ArrayLike, lam: npt.ArrayLike | None, alpha: npt.ArrayLike | None
+    ) -> Ties:
+        """From gamma with alpha (2.1) or lam (2.3), each one number or one for each client or cluster.
+
+        With neither, the clusters are one: alpha = 1. A CoterieError names what does not fit.
+        """
+        ties = strengths("gamma", gamma, len(clusters))
+        if not np.all(np.isfinite(ties)):
+            raise CoterieError("gamma must be finite: one model for all clients is the method 'pooled'.")
+        if lam is not None and alpha is not None:
+            raise CoterieError("Give lam (form 2.3) or alpha (form 2.1), not both.")
+        if lam is None:
+            fractions = strengths("alpha", 1.0 if alpha is None else alpha, k)
+            if not np.all(fractions <= 1.0):
+                raise CoterieError("alpha must lie between 0 (clusters apart) and 1 (no clusters).")
+            return cls(ties, fractions, clusters)
+        total = np.bincount(clusters, ties, minlength=k)
+        tied = strengths("lam", lam, k)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            fractions = np.where(np.isinf(tied), 1.0, np.where(tied > 0.0, tied / (tied + total), 0.0))
+        return cls(ties, fractions, clusters)
+
+    @cached_property
+    def Gamma(self) -> Floats:  # noqa: N802
+        """Sums of gamma within clusters, (k,)."""
+        return np.asarray(np.bincount(self.clusters, self.gamma, minlength=len(self.alpha)), dtype=np.float64)
+
+    @cached_property
+    def lam(self) -> Floats:
+        """Proposition 2.2: the strengths (k,) of (2.3) that give the minimiser of (2.1); infinite at alpha = 1."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.alpha < 1.0, self.alpha * self.Gamma / (1.0 - self.alpha), np.inf)
+
+    @cached_property
+    def strongest(self) -> Floats:
+        """The largest gamma of every cluster, (k,)."""
+        return self.most(self.gamma)
+
+    def most(self, values: Floats) -> Floats:
+        """The largest of the clients' values (m,), none below 0, in every cluster (k,)."""
+        out = np.zeros(len(self.alpha))
+        np.maximum.at(out, self.clusters, values)
+        return out
+
+    @cached_property
+    def C1(self) -> Floats:  # noqa: N802
+        """``alpha_j max gamma_i`` (k,); 0 where fewer than two clients share the network's average."""
+        tied = int(np.sum((self.alpha[self.clusters] * self.gamma) > 0.0))
+        return self.alpha * self.strongest if tied > 1 else np.zeros(len(self.alpha))
+
+    @cached_property
+    def C2(self) -> Floats:  # noqa: N802
+        """``(1 - alpha_j) max gamma_i`` (k,); 0 where fewer than two clients share the cluster's average."""
+        tied = np.bincount(self.clusters, self.gamma > 0.0, minlength=len(self.alpha))
+        return np.where(tied > 1, (1.0 - self.alpha) * self.strongest, 0.0)
+
+    @cached_property
+    def equal(self) -> npt.NDArray[np.bool_]:
+        """Clusters (k,) whose clients have equal gamma, so that a pull keeps the cluster's average where it was."""
+        smallest = np.full(len(self.alpha), np.inf)
+        np.minimum.at(smallest, self.clusters, self.gamma)
+        return np.asarray((smallest == self.strongest) | ~np.isfinite(smallest))
+
+    def averages(self, sums: Floats) -> tuple[Floats, Floats]:
+        """(2.2): cluster averages (k, d) and the network's (d,), from the clusters' sums of gamma_i theta_i (k, d).
+
+        Averages over no strength are 0.
+        """
+        own = np.divide(sums, self.Gamma[:, None], out=np.zeros_like(sums), where=self.Gamma[:, None] > 0.0)
+        total = float(self.alpha @ self.Gamma)
+        network = self.alpha @ sums / total if total > 0.0 else np.zeros(sums.shape[1])
+        return own, network

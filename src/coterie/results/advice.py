@@ -26,7 +26,7 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.numerics.kernels import Floats
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
 from coterie.results.metrics import objective
 
@@ -159,7 +159,7 @@ def advise(
         raise CoterieError(trouble)
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
-    problem = GroupedProblem(Tree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
+    problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
     together = Together(problem, int(collaborators), within == "cluster", asked)
     STARTING.get()()
     choice, _, held = together.choice(clients)

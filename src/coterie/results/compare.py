@@ -23,7 +23,7 @@ from coterie.methods.registry import METHODS, Method
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.metrics import bootstrap, client_losses, less, median_ratio, objective
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run(
     method = METHODS[name] if isinstance(name, str) else name
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
-        problem = replace(problem, tree=Tree())
+        problem = replace(problem, tree=ClusterTree())
     if not method.turns:
         problem = replace(problem, basis=None)
     if problem.basis is not None:

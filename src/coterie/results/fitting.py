@@ -19,7 +19,7 @@ from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS, applicable
 from coterie.methods.tree.setup import Basis
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
 from coterie.results.compare import STARTING, Evidence, evaluate, run, run_alone
@@ -116,7 +116,9 @@ class Fitting:
         basis = None
         if (matrix := orthogonal_columns(clients, personal)) is not None:
             basis = Basis.of(clients.X, matrix, intercept)
-        return GroupedProblem(Tree.of(clients), family_named(options.family), personal, intercept, single, basis), auto
+        return GroupedProblem(
+            ClusterTree.of(clients), family_named(options.family), personal, intercept, single, basis
+        ), auto
 
     def choose(self, problem: GroupedProblem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
         """The evidence, the method to fit, and why."""

@@ -22,7 +22,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.softmax import Softmax
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.training.config import Config
 from coterie.results.training.problem import TrainingProblem
 from coterie.results.training.run import train
@@ -111,7 +111,7 @@ def test_sums_of_squares_are_refused():
     X = np.random.default_rng(0).normal(size=(40, 2))
     rows = GLM(X, X[:, 0].copy(), np.zeros(40), np.ones(40), edges[:-1], edges[1:])
     with pytest.raises(CoterieError, match="no noise would hide a client in its sum: give a bound by name"):
-        prepare(Private(InProcess(rows), clip=1.0, noise=1.0), Tree(), "gaussian", np.arange(2), None)
+        prepare(Private(InProcess(rows), clip=1.0, noise=1.0), ClusterTree(), "gaussian", np.arange(2), None)
 
 
 def test_steps_on_clipped_rows():

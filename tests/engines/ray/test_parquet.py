@@ -12,7 +12,7 @@ from coterie.engines.ray import Ray
 from coterie.errors import CoterieError
 from coterie.methods import hierarchical
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.metrics import objective
 
 pytest.importorskip("ray")
@@ -50,7 +50,7 @@ def in_process(df, formula, family, **options):
     clients, _ = prepare(df, formula, "id", options.pop("cluster", ()), family, **options)
     personal = np.flatnonzero(~constant_within_clients(clients))
     intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
-    problem = GroupedProblem(Tree.of(clients), family, personal, intercept)
+    problem = GroupedProblem(ClusterTree.of(clients), family, personal, intercept)
     fed = InProcess(objective(clients, family), clients.clusters, ids=clients.ids)
     return clients, problem, hierarchical.fit(fed, problem, "diagonal")
 

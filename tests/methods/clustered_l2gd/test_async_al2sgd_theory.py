@@ -9,7 +9,7 @@ from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd import async_al2sgd_theory as theory
 from coterie.methods.clustered_l2gd.async_al2sgd_theory import Katyusha, sharp, theorem
 from coterie.methods.clustered_l2gd.async_l2gd_theory import batch_smoothness, common_probabilities, smoothness
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from tests.methods.clustered_l2gd.test_async_l2gd_theory import (
     EDGES,
     affine,

@@ -25,7 +25,7 @@ from coterie.objectives.constants import (
 )
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from tests.methods.dense import table as rows_of
 from tests.methods.known_clusters import gradient, table
 

@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import NETWORKS, Majority, central, ring, traffic
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 from tests.methods.known_clusters import table, theta_of
 from tests.reference.ring_twin import ring_by_messages
 

@@ -17,15 +17,14 @@ from coterie.methods.clustered_l2gd.coins import communications, draw, expected_
 from coterie.methods.clustered_l2gd.coordinator import Coordinated, Majority, ring
 from coterie.methods.estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.clusters import Tree
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import ClusterTree, Ties
 from tests.methods.known_clusters import SIZES, table, theta_of
 
 BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sgd"])
 
 
 def problem_of(family="gaussian", clusters=5, d=3):
-    return GroupedProblem(Tree((np.zeros(clusters, dtype=np.int64),)), family, np.arange(d), None)
+    return GroupedProblem(ClusterTree((np.zeros(clusters, dtype=np.int64),)), family, np.arange(d), None)
 
 
 def run(glm, clusters, accelerated=False, **options):
@@ -141,8 +140,10 @@ def test_without_clusters(accelerated):
     """L2GD: one cluster, and no tree above the clients but the root."""
     glm, _ = table(rows=(5, 12))
     fed = InProcess(glm)
-    over = rounds.fit(fed, GroupedProblem(Tree(), "gaussian", np.arange(3), None), gamma=1.5, accelerated=accelerated)
-    near(over, given_strengths.given(fed, GroupedProblem(Tree(), "gaussian", np.arange(3), None), 1.5))
+    over = rounds.fit(
+        fed, GroupedProblem(ClusterTree(), "gaussian", np.arange(3), None), gamma=1.5, accelerated=accelerated
+    )
+    near(over, given_strengths.given(fed, GroupedProblem(ClusterTree(), "gaussian", np.arange(3), None), 1.5))
     assert over.nodes == () and over.info["rounds"]["gap"] < 0.01
 
 

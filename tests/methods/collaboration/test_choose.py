@@ -15,7 +15,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.metrics import client_losses, objective
 
 
@@ -33,7 +33,7 @@ def federation(theta, rows, seed=0, family="gaussian", clusters=None, block=4096
     fed = InProcess(
         objective(clients, family), clients.clusters if clients.levels else None, ids=clients.ids, block=block
     )
-    tree = Tree.of(clients) if clients.levels else Tree()
+    tree = ClusterTree.of(clients) if clients.levels else ClusterTree()
     return fed, around_pooled(fed, GroupedProblem(tree, family, np.arange(d), 0))[1]
 
 
@@ -153,7 +153,7 @@ def test_counts_of_moderately_different_sizes_help_each_other():
     mean = np.exp(np.sum(X * theta[codes], axis=1))
     clients = Clients.from_arrays(X, rng.poisson(mean), codes)
     fed = InProcess(objective(clients, "poisson"), ids=clients.ids)
-    metric = around_pooled(fed, GroupedProblem(Tree(), "poisson", np.arange(2), 0))[1]
+    metric = around_pooled(fed, GroupedProblem(ClusterTree(), "poisson", np.arange(2), 0))[1]
     choice = choose(fed, metric)
     truth = Clients.from_arrays(X, mean, codes)
     together, alone = (
@@ -237,7 +237,9 @@ def test_separated_outcomes_do_not_send_clients_away():
     starts = np.arange(m) * n
     glm = GLM(X, y, np.zeros(n * m), np.ones(n * m), starts, starts + n, "binomial")
     fed = InProcess(glm)
-    metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0))[1]
+    metric = around_pooled(
+        fed, GroupedProblem(ClusterTree((np.zeros(1, dtype=np.int64),)), "binomial", np.arange(9), 0)
+    )[1]
     choice = choose(fed, metric)
     assert np.isfinite(choice.speedup).all()
     assert np.isfinite(optimum(fed, choice.pairs, choice.alpha, metric).theta).all()
@@ -252,7 +254,9 @@ def test_clients_whose_counts_differ_by_orders_of_magnitude_stay_alone(spread):
     y = rng.poisson(np.exp(np.sum(np.repeat(beta, n, axis=0) * X, axis=1))).astype(float)
     starts = np.arange(m) * n
     fed = InProcess(GLM(X, y, np.zeros(m * n), np.ones(m * n), starts, starts + n, "poisson"))
-    metric = around_pooled(fed, GroupedProblem(Tree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0))[1]
+    metric = around_pooled(
+        fed, GroupedProblem(ClusterTree((np.zeros(1, dtype=np.int64),)), "poisson", np.arange(2), 0)
+    )[1]
     choice = choose(fed, metric)
     assert not choice.alpha.any()
     theta = optimum(fed, choice.pairs, choice.alpha, metric).theta

@@ -7,7 +7,7 @@ from scipy.stats import multivariate_normal
 from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.variances import PRIOR_ROWS
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run
 
 M, N = 40, 12
@@ -25,7 +25,7 @@ def data():
 
 
 def fit(clients, **options):
-    problem = GroupedProblem(Tree.of(clients), "gaussian", np.arange(2), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
     return run("hierarchical", clients, problem, {"covariance": "diagonal", **options})[0]
 
 

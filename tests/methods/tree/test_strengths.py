@@ -13,7 +13,7 @@ from coterie.methods import given_strengths
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.objectives.holdout import HeldOut
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 from coterie.results.metrics import objective
 from papers.simulate import donor_response
 from tests.methods.dense import Table, table
@@ -121,7 +121,7 @@ def donors():
     df, truth = donor_response(0, 600)
     c, _ = prepare(df, truth["formula"], truth["client"], truth["cluster"], "binomial")
     test = split_rows(c, 0.2, 0)
-    return c.subset(~test), c.subset(test), GroupedProblem(Tree.of(c), "binomial", np.arange(3), 0)
+    return c.subset(~test), c.subset(test), GroupedProblem(ClusterTree.of(c), "binomial", np.arange(3), 0)
 
 
 def test_the_shape_of_the_donor_table(donors):
@@ -166,7 +166,7 @@ def test_sites_that_speak_through_bytes_that_get_lost(donors, sites):
 def test_squares_are_added_up_once(donors):
     train, held, _ = donors
     fed = federation(train, held, "gaussian")
-    problem = GroupedProblem(Tree((np.zeros(5, dtype=np.int64),)), "gaussian", np.arange(3), 0)
+    problem = GroupedProblem(ClusterTree((np.zeros(5, dtype=np.int64),)), "gaussian", np.arange(3), 0)
     for _ in path(fed, problem, [0.5, 1.0], [0.1, 1.0, 10.0]):
         pass
     assert fed.ledger.exchanges == 2 + 2 * 6

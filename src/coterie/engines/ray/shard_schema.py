@@ -23,7 +23,7 @@ from coterie.errors import CoterieError, NoRows
 from coterie.families import family_named
 from coterie.federation import Array
 from coterie.methods.estimates import GroupedProblem
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +129,7 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     shared = shared_terms(design.terms, asked.shared)
     personal = np.flatnonzero(~(shared | must))
     intercept = design.terms.index(INTERCEPT) if INTERCEPT in design.terms else None
-    above = Tree(tuple(level.parent for level in tree.levels))
+    above = ClusterTree(tuple(level.parent for level in tree.levels))
     problem = GroupedProblem(above, family_named(asked.family), personal, intercept, facts.most <= 1)
     said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)

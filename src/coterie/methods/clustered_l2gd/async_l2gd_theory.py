@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 
 def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:

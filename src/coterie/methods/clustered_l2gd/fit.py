@@ -37,7 +37,7 @@ from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn
 from coterie.numerics.kernels import Floats
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 MOST = 100_000
 """Steps that are chosen at most."""

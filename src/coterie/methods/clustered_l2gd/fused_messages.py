@@ -22,7 +22,7 @@ from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
 from coterie.methods.clustered_l2gd.coordinator import NetworkAverage
 from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 
 @dataclass(frozen=True)

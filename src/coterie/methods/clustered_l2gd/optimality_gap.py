@@ -20,7 +20,7 @@ from coterie.methods.given_strengths import given
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats
 from coterie.objectives.constants import squared_gradients
-from coterie.relations.ties import Ties
+from coterie.relations.clusters import Ties
 
 Reply = dict[str, Any]
 OPTIMUM = "optimum"

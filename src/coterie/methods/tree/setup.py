@@ -11,7 +11,7 @@ from coterie.families import Family, family_named
 from coterie.federation import Federation, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.clusters import Tree
+from coterie.relations.clusters import ClusterTree
 
 Reply = dict[str, Any]
 
@@ -65,7 +65,7 @@ class Basis:
 class Setup:
     """What stays the same in a run: the tree, which columns are personal (z), units, means and totals over all rows."""
 
-    tree: Tree
+    tree: ClusterTree
     family: Family
     z: Ints
     unit: Floats
@@ -135,7 +135,7 @@ class Setup:
 
 
 def prepare(
-    fed: Federation, tree: Tree, family: Family | str, z: Ints, intercept: int | None, basis: Basis | None = None
+    fed: Federation, tree: ClusterTree, family: Family | str, z: Ints, intercept: int | None, basis: Basis | None = None
 ) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept.
 

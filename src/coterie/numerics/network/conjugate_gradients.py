@@ -204,7 +204,7 @@ def conjugate(
         for i in range(Dz.shape[0]):
             for k in range(Dz.shape[1]):
                 Dz[i, k] = Sz[i, k] + ratio * Dz[i, k]
-        for c in range(Dx.shape[0]):
+        for c in range(x.shape[0]):
             Dx[c] = Sx[c] + ratio * Dx[c]
         before = after
     return steps
