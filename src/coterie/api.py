@@ -67,7 +67,8 @@ def fit(
         form of accents, are one.
     cluster : str or sequence of str, optional
         Columns of known clusters of clients, fine to coarse.
-    family : {"gaussian", "binomial", "poisson"}, default "gaussian"
+    family : str, default "gaussian"
+        What an outcome is: "gaussian" for numbers; the others are in ``coterie.families.FAMILIES``.
     shared : str or sequence of str, optional
         Terms with one coefficient for all clients. Columns that do not vary within any client are always shared.
     covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"

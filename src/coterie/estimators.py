@@ -203,7 +203,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
 
     Parameters
     ----------
-    family : {"gaussian", "poisson"}, default "gaussian"
+    family : str, default "gaussian"; or a name of ``families.FAMILIES`` that has no classes, such as "poisson"
     method : str, default "hierarchical"
         Also "local", "pooled", "own-intercept", "clusterwise", "single-cluster"; "auto" takes the one with the lowest
         held-out loss. Methods that learn variances are "pooled" where there is one client, or one row of each.

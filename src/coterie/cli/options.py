@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from coterie.errors import CoterieError
+from coterie.families import FAMILIES
 
 _TABLE, _MODEL, _STRENGTHS, _EVIDENCE = "The table", "The model", "Given strengths", "The evidence"
 _ROUNDS, _NETWORK = "Over rounds", "Similarity network"
@@ -63,7 +64,7 @@ Family = Annotated[
     Option(
         "--family",
         metavar="NAME",
-        help="gaussian for numbers, binomial for yes or no, poisson for counts.",
+        help=f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.",
         rich_help_panel=_MODEL,
     ),
 ]
