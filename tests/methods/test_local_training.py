@@ -13,7 +13,7 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
-from coterie.methods.local_training.participation import BROKEN, FAR, GOOD, participants
+from coterie.methods.local_training.participation import BROKEN, DIVERGED, GOOD, participants
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics import keyed
 from coterie.objectives.gradient_steps import Draws, descend
@@ -80,7 +80,7 @@ def test_broken_data_end_a_strict_run(method):
     fed, method = InProcess(Quadratic(o.A, b)), replace(method, strict=True)
     state = last(method, fed, 10)
     assert state["status"] == "ended by step 1: the data of some clients give no gradient" and state["t"] == 0
-    np.testing.assert_array_equal(state["gone"], [3])
+    np.testing.assert_array_equal(state["failed"], [3])
 
 
 @every
@@ -90,7 +90,7 @@ def test_where_most_diverge_the_run_ends(method):
     fed = InProcess(Quadratic(o.A * np.where(many, 1e90, 1.0)[:, None, None], o.b))
     state = last(method, fed, 10)
     assert state["status"] == f"diverged by step {state['t'] + 1}"
-    np.testing.assert_array_equal(state["gone"], np.flatnonzero(many))
+    np.testing.assert_array_equal(state["failed"], np.flatnonzero(many))
 
 
 @every
@@ -119,11 +119,11 @@ def test_who_diverges_is_left_out_or_ends_the_run(method):
     state = last(method, fed, 1000)
     assert state["status"] == "running" and state["t"] == 1000
     np.testing.assert_array_equal(np.flatnonzero(state["quarantined"]), [5])
-    np.testing.assert_array_equal(state["why"], np.where(np.arange(M) == 5, FAR, GOOD))
+    np.testing.assert_array_equal(state["why"], np.where(np.arange(M) == 5, DIVERGED, GOOD))
     assert np.isfinite(state["w"]).all() and np.isfinite(method.models(fed, state)).all()
     method, fed = replace(method, strict=True), InProcess(steep)
     state = last(method, fed, 1000)
-    assert state["status"] == f"diverged by step {state['t'] + 1}" and 5 in state["gone"]
+    assert state["status"] == f"diverged by step {state['t'] + 1}" and 5 in state["failed"]
     assert not state["quarantined"].any() and np.isfinite(state["w"]).all()
     assert list(method.run(fed, [2000], state)) == []
     assert np.isfinite(method.models(fed, state)).all()

@@ -172,7 +172,7 @@ def test_steps_that_are_too_long_end_a_run_and_say_so(problem):
         run = train(problem, "pfedme", {"alpha": 1e60, "lam": 1e60})
     assert "diverged by step 1" in run.trouble
     assert run.rounds == 0
-    assert run.gone
+    assert run.failed
 
 
 def test_models_come_back_from_the_disk(problem, tmp_path):

@@ -94,7 +94,7 @@ def test_a_client_with_broken_rows_is_left_out_and_named():
     assert np.isfinite(run.scores.summary()["loss"])
     strict = replace(problem, config=config(run={"strict": True}))
     ended = train(strict, "ditto", {})
-    assert ended.gone == [problem.data.labels[2]]
+    assert ended.failed == [problem.data.labels[2]]
     assert "ended by step 1" in ended.trouble
 
 
@@ -221,7 +221,7 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     theta[0], theta[4] = 50.0, np.nan
     labels = problem.data.labels
     broken = replace(
-        run, theta=theta, group=group, quarantined={labels[0]: (1, "its steps diverged")}, gone=[labels[6]]
+        run, theta=theta, group=group, quarantined={labels[0]: (1, "its steps diverged")}, failed=[labels[6]]
     )
     store.save(tmp_path, problem, broken)
     saved, part = store.load(tmp_path), problem.data.test
@@ -232,7 +232,7 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     adapted = saved.adapt(part.X[rows], part.y[rows])
     assert adapted.group[0] in (0, 1, 3)
     np.testing.assert_allclose(adapted.models[0], models[list(groups).index(adapted.group[0])], rtol=1e-6)
-    nobody = replace(saved, about=saved.about | {"gone": list(labels)})
+    nobody = replace(saved, about=saved.about | {"failed": list(labels)})
     with pytest.raises(CoterieError, match="Every client was left out"):
         nobody.adapt(part.X[rows], part.y[rows])
 

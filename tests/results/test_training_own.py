@@ -297,22 +297,27 @@ SAYS = INIT + "return {{'t': 0, 'status': 'running', {}}}"
 @pytest.mark.parametrize(
     "odd",
     [
-        *("'quarantined': {'a': 1}", "'quarantined': np.array([3])", "'quarantined': np.full(12, -1)", "'gone': ['x']"),
-        *("'gone': [12]", "'gone': np.zeros(12, int)", "'gone': None", "'group': 'A'", "'group': np.zeros(12)"),
+        *(
+            "'quarantined': {'a': 1}",
+            "'quarantined': np.array([3])",
+            "'quarantined': np.full(12, -1)",
+            "'failed': ['x']",
+        ),
+        *("'failed': [12]", "'failed': np.zeros(12, int)", "'failed': None", "'group': 'A'", "'group': np.zeros(12)"),
         *("'group': [[1], [2, 3]]", "'why': 'late'", "'quarantined': np.full(12, 0.5)"),
     ],
 )
 def test_names_in_states_that_mean_something_else_are_its_own_affair(folder, odd):
     run = trained_of(folder, SAYS.format(odd))
-    assert run.rounds == 4 and run.quarantined == {} and run.gone == [] and run.group is None
+    assert run.rounds == 4 and run.quarantined == {} and run.failed == [] and run.group is None
 
 
 def test_names_in_states_that_mean_what_they_mean_here_are_read(folder):
     labels = TrainingProblem.of(config(folder), 0).data.labels
-    left = "'quarantined': np.arange(12) // 10, 'gone': np.array([2]), 'group': np.arange(12)"
+    left = "'quarantined': np.arange(12) // 10, 'failed': np.array([2]), 'group': np.arange(12)"
     run = trained_of(folder, SAYS.format(left + ", 'why': ['late'] * 12"))
     assert run.quarantined == {labels[i]: (1, "the method left it out") for i in (10, 11)}
-    assert run.gone == [labels[2]] and run.group.tolist() == list(range(12))
+    assert run.failed == [labels[2]] and run.group.tolist() == list(range(12))
     del sys.modules[NAME]
     run = trained_of(folder, SAYS.format(left + ", 'why': np.arange(12) // 11"))
     assert [why for _, why in run.quarantined.values()] == ["the method left it out", "its steps diverged"]

@@ -15,7 +15,16 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.checks import need
-from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
+from coterie.methods.local_training.client_work import (
+    Reply,
+    current_model,
+    epoch_steps,
+    finite,
+    make_reply,
+    received,
+    train,
+    weight,
+)
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
@@ -43,12 +52,6 @@ def norms(site: Site) -> Reply:
 def changes(site: Site) -> Reply:
     """Each client's last update (m, d1), and how much it counts."""
     return {"change": site.state["change"], "w": weight(site)}
-
-
-@work
-def mine(site: Site, w: Floats, transport: Transport) -> Reply:
-    """Every client's model."""
-    return {"theta": received(site, w, transport)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ class CFL(LocalTraining):
         model = PerRow(w[group[to]])
         sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, transport=self.transport, **over)
         new: State = {"w": average(sums, w), "group": group}
-        if sums and not (len(sums.missing) or np.any(sums["far"]) or np.any(sums["broken"])):
+        if sums and not (len(sums.missing) or np.any(sums["diverged"]) or np.any(sums["broken"])):
             short = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
             for members, change, n in self.torn(fed, to[short[group[to]]], group):
                 new = self.split(new, w, members, change, n)
@@ -127,7 +130,7 @@ class CFL(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's group's model (m, d)."""
-        return client_models(fed, state, mine, w=PerRow(state["w"][state["group"]]), transport=self.transport)
+        return client_models(fed, state, current_model, w=PerRow(state["w"][state["group"]]), transport=self.transport)
 
 
 def bipartition(alpha: Floats) -> tuple[Ints, float]:

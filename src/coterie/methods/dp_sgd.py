@@ -75,7 +75,7 @@ class DPSGD(LocalTraining):
         L = max(int(state["rows"][sums.to[sums.rows]].sum()), 1)
         v = (self.mu * v + sums["g"] / L).astype(w.dtype)
         w = (w - self.rate(state["t"]) * v).astype(w.dtype)
-        verdict: dict[str, Any] = {"far": 1.0 * (not np.isfinite(w).all()) * len(sums.rows), "broken": 0.0}
+        verdict: dict[str, Any] = {"diverged": 1.0 * (not np.isfinite(w).all()) * len(sums.rows), "broken": 0.0}
         return Sums({**sums, **verdict}, sums.to, sums.rows, sums.missing, sums.count), {"w": w, "v": v}
 
     def models(self, fed: Federation, state: State) -> Floats:

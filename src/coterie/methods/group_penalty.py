@@ -24,7 +24,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.checks import need
 from coterie.methods.groups.group_models import group_of_clients
-from coterie.methods.local_training.client_work import Reply, finite, make_reply, received, train, weight
+from coterie.methods.local_training.client_work import Reply, current_model, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
@@ -55,12 +55,6 @@ def update(
     good = finite(theta)
     reply = make_reply(site, theta, weight(site), good, transport)
     return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
-
-
-@work
-def mine(site: Site, w: Floats, transport: Transport) -> Reply:
-    """Every client's model."""
-    return {"theta": received(site, w, transport)}
 
 
 def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
@@ -101,7 +95,7 @@ class GroupPenalty(LocalTraining):
         Without a margin: the ridge on z, by which every client's mean loss is ``bend/2 |z|^2`` less a constant at
         least. F is known to have a minimum where mu is below; ``notes`` says where it is not.
     tau : int, default 1
-        Steps at home in a round.
+        Local steps in a round.
     """
 
     lam: float
@@ -159,4 +153,4 @@ class GroupPenalty(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d)."""
-        return client_models(fed, state, mine, w=state["w"], transport=self.transport)
+        return client_models(fed, state, current_model, w=state["w"], transport=self.transport)

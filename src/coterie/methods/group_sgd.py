@@ -80,7 +80,7 @@ class GroupSGD(LocalTraining):
     group : (m,) int, optional
         Group of every client from 0, by default its cluster. Groups of other architectures must be the clusters.
     tau : int, optional
-        Steps at home in a round, by default one: a round is then one step of SGD on f.
+        Local steps in a round, by default one: a round is then one step of SGD on f.
     E : int, default 0
         Instead of tau, passes over a client's rows in a round; 0 for none.
     weigh : {"clients", "rows"}, default "clients"

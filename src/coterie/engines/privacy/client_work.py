@@ -40,7 +40,7 @@ ABOUT_ROWS = frozenset(("coterie.methods.dp_sgd:about",))
 BY_ROW = frozenset(("coterie.methods.dp_sgd:gradients",))
 """Works that bound what every row adds, ``work(site, clip, chosen, ...)``: see :func:`_rows`."""
 
-_KNOWN = {"x", "w", "far", "broken"}  # what training clients send: local_training.client_work.make_reply
+_KNOWN = {"x", "w", "diverged", "broken"}  # what training clients send: local_training.client_work.make_reply
 _SLACK, _BITS, _FAR = 1.0 - 1e-9, 20, 2**32
 
 

@@ -266,7 +266,7 @@ class Private:
             w = message["w"]
             base = _bases(w, found, labels, size)
             values["x"] = _each(found["x"], base, lambda x, b: (b + x / self.sampling).astype(_dtype(w), copy=False))
-            values |= {"w": count, "far": 0.0 * count, "broken": 0.0 * count}
+            values |= {"w": count, "diverged": 0.0 * count, "broken": 0.0 * count}
         elif self.sampling < 1.0:
             values = {n: _each(v, v, lambda x, _: x / self.sampling) for n, v in values.items()}
         return Sums(values, found.to, found.rows, found.missing, found.count)

@@ -123,7 +123,7 @@ def by_updates(
     w : (d,)
         The common model: a first model, or one that some rounds have made.
     eta : float
-        Step size at home.
+        Local step size.
     steps : int, default 50
         Local steps.
     k : int or iterable of int, default 1 to 8

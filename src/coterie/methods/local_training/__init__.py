@@ -1,1 +1,1 @@
-"""What methods share in which clients train at home and a server averages what they send."""
+"""What methods share in which clients train on their own rows and a server averages what they send."""

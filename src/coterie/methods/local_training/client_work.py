@@ -1,8 +1,8 @@
 """What clients do in a round: steps on their own rows, and a check of the outcome before it is sent.
 
 A result that is not finite is never sent. Where a client's data give no gradient, they are to blame (BROKEN), else its
-steps were too long (FAR); the verdict is kept in its state, so that a coordinator can ask for names when sums say that
-there are any.
+steps were too long (DIVERGED); the verdict is kept in its state, so that a coordinator can ask for names when sums say
+that there are any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
-from coterie.methods.local_training.participation import BROKEN, FAR
+from coterie.methods.local_training.participation import BROKEN, DIVERGED
 from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Floats, Ints
@@ -93,16 +93,22 @@ def make_reply(site: Site, theta: Floats, weight: Floats, good: Any, transport: 
         reply["payload"], good = send_change(site, shared, good, transport["up"], transport["message"])
     bad = np.flatnonzero(~good)
     if len(bad):
-        verdict[bad] = np.where(has_finite_gradient(site.objective.take(bad)), FAR, BROKEN)
+        verdict[bad] = np.where(has_finite_gradient(site.objective.take(bad)), DIVERGED, BROKEN)
     site.state["verdict"] = verdict
     w = np.where(good, weight, 0.0)
     if "up" not in transport:
         shared = np.where(good[:, None], shared, 0.0) if len(bad) else shared
         reply["x"] = w.astype(theta.dtype)[:, None] * shared
-    return reply | {"w": w, "far": 1.0 * (verdict == FAR), "broken": 1.0 * (verdict == BROKEN)}
+    return reply | {"w": w, "diverged": 1.0 * (verdict == DIVERGED), "broken": 1.0 * (verdict == BROKEN)}
 
 
 @work
 def personal(site: Site, w: Floats, transport: Transport) -> Reply:
     """A client's own model (m, d); the shared one where it never made any."""
     return {"theta": site.state.get("theta", received(site, w, transport))}
+
+
+@work
+def current_model(site: Site, w: Floats, transport: Transport) -> Reply:
+    """A client's model (m, d): what is shared as it is now, with its personal layers."""
+    return {"theta": received(site, w, transport)}

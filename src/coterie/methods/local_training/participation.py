@@ -11,7 +11,7 @@ from coterie.numerics import keyed
 from coterie.numerics.kernels import Ints
 from coterie.objectives.parameters import has_finite_gradient
 
-GOOD, FAR, BROKEN = 0, 1, 2
+GOOD, DIVERGED, BROKEN = 0, 1, 2
 """Verdicts of clients on themselves: their steps diverged, or their rows give no gradient."""
 
 NO_GRADIENT = "the data of some clients give no gradient"
@@ -54,27 +54,27 @@ def first_quarantine(fed: Federation) -> dict[str, Any]:
 def judged(fed: Federation, state: dict[str, Any], sums: Sums, new: dict[str, Any], strict: bool) -> dict[str, Any]:
     """What changes in the state of round t, where some of those that were just added up cannot go on.
 
-    They are ``quarantined`` in it (its number, from 1; ``why`` is FAR or BROKEN). Where the run is ``strict``, or most
-    have diverged, its status ends it, and ``gone`` are those clients. So does what is ``new`` and not finite.
+    They are ``quarantined`` in it (its number, from 1; ``why`` is DIVERGED or BROKEN). Where the run is ``strict``, or
+    most have diverged, its status ends it, and ``failed`` are those clients. So does what is ``new`` and not finite.
     """
     at = state["t"] + 1
-    far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("far", "broken"))
+    far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("diverged", "broken"))
     who, why = blame(fed, sums) if far or broken else (sums.to[:0], sums.to[:0])
     if far > (0.0 if strict else 0.5 * len(sums.rows)):
-        return {"status": f"diverged by step {at}", "gone": who[why == FAR]}
+        return {"status": f"diverged by step {at}", "failed": who[why == DIVERGED]}
     if broken and strict:
-        return {"status": f"ended by step {at}: {NO_GRADIENT}", "gone": who}
+        return {"status": f"ended by step {at}: {NO_GRADIENT}", "failed": who}
     if not all(np.isfinite(v).all() for v in new.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"):
-        return {"status": f"diverged by step {at}", "gone": who}
+        return {"status": f"diverged by step {at}", "failed": who}
     quarantined, reason = state["quarantined"].copy(), state["why"].copy()
     quarantined[who], reason[who] = at, why
     return {"quarantined": quarantined, "why": reason}
 
 
 def blame(fed: Federation, sums: Sums) -> tuple[Ints, Ints]:
-    """Who of those that were just added up has diverged, or has broken data, and which of both (FAR, BROKEN)."""
+    """Who of those that were just added up has diverged, or has broken data, and which of both (DIVERGED, BROKEN)."""
     replies = fed.ask(verdicts, to=sums.to[sums.rows])
     if not replies:
         return sums.to[:0], sums.to[:0]
-    bad = np.isin(replies["verdict"], (FAR, BROKEN))
+    bad = np.isin(replies["verdict"], (DIVERGED, BROKEN))
     return replies.to[replies.rows][bad], replies["verdict"][bad]

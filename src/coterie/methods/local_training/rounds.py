@@ -1,4 +1,4 @@
-"""Rounds in which some clients train at home and a server averages what they send: who, how often, and when to stop."""
+"""Rounds in which sampled clients train locally and a server averages their models, and when a run stops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalTraining(Stepwise):
     Attributes
     ----------
     eta : float or callable
-        Step size at home, or ``eta(t)`` of round t.
+        Local step size, or ``eta(t)`` of round t.
     B : int, default 0
         Rows of a step, drawn with replacement; 0 takes all.
     C : float, default 1
@@ -122,7 +122,7 @@ class LocalTraining(Stepwise):
         """One round; clients that cannot go on are left out from then on, or end the run (``participation.judged``)."""
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
         if t == 0 and self.strict and len(free) < len(state["quarantined"]):
-            return state | {"status": f"ended by step 1: {NO_GRADIENT}", "gone": np.flatnonzero(state["quarantined"])}
+            return state | {"status": f"ended by step 1: {NO_GRADIENT}", "failed": np.flatnonzero(state["quarantined"])}
         if not len(free):
             return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
         to = participants(fed.clients.ids, free, t, self.C, self.seed)

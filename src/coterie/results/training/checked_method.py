@@ -112,16 +112,16 @@ class CheckedMethod:
     def about_clients(self, state: State) -> State:
         """What a state says of clients, as far as names that methods here use are used alike in it.
 
-        That is ``quarantined``, ``why`` and ``group``, whole numbers (m,), and ``gone``, which are clients.
+        That is ``quarantined``, ``why`` and ``group``, whole numbers (m,), and ``failed``, which are clients.
         """
         m = self.shape[0]
-        of = {name: _whole(state.get(name)) for name in ("quarantined", "why", "group", "gone")}
-        out = {name: v for name, v in of.items() if v is not None and v.shape == (m,) and name != "gone"}
+        of = {name: _whole(state.get(name)) for name in ("quarantined", "why", "group", "failed")}
+        out = {name: v for name, v in of.items() if v is not None and v.shape == (m,) and name != "failed"}
         if "quarantined" in out and np.any(out["quarantined"] < 0):
             del out["quarantined"]
-        gone = of["gone"]
-        if gone is not None and gone.ndim < 2 and len(set(range(m)) & set(gone.ravel().tolist())) == gone.size:
-            out["gone"] = gone
+        failed = of["failed"]
+        if failed is not None and failed.ndim < 2 and len(set(range(m)) & set(failed.ravel().tolist())) == failed.size:
+            out["failed"] = failed
         return {"why": np.full(m, -1)} | out
 
 

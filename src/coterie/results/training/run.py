@@ -16,7 +16,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.files import local
-from coterie.methods.local_training.participation import BROKEN, FAR
+from coterie.methods.local_training.participation import BROKEN, DIVERGED
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import trainer
 from coterie.results.training.callbacks import Callback, Look
@@ -30,7 +30,7 @@ from coterie.results.training.scores import Scores
 State = dict[str, Any]
 Point = dict[str, float]
 FILE = "checkpoint"
-_WHY = {FAR: "its steps diverged", BROKEN: "its data give no gradient"}
+_WHY = {DIVERGED: "its steps diverged", BROKEN: "its data give no gradient"}
 _LEFT = "the method left it out"
 
 
@@ -56,7 +56,7 @@ class Trained:
         Done.
     quarantined : dict
         Labels of clients that were left out, the round in which that began, and why.
-    gone : list of str
+    failed : list of str
         Labels of clients that diverged and ended the run.
     group : (m,) int64 or None
         Groups that the method found.
@@ -79,7 +79,7 @@ class Trained:
     status: str
     rounds: int
     quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     group: Any = None
     ledger: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -92,7 +92,7 @@ class Trained:
         """Why the run ended early, in a sentence; empty where it did not."""
         if self.status in ("running", "stopped"):
             return ""
-        who = f" (client {listed(self.gone)})" if self.gone else ""
+        who = f" (client {listed(self.failed)})" if self.failed else ""
         return f"The run of {self.method} {self.status}{who}; its models are those of round {self.rounds}."
 
 
@@ -302,7 +302,7 @@ def _ended(run: _Run, status: str) -> Trained:
     together = run.trainer.pool_rows
     out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
     why = state.get("why", np.full(len(out), BROKEN))
-    gone = [] if together else [labels[i] for i in np.atleast_1d(state.get("gone", []))]
+    failed = [] if together else [labels[i] for i in np.atleast_1d(state.get("failed", []))]
     return Trained(
         method=run.trainer.name,
         setting=run.trainer.merge(run.trainer.defaults, run.setting),
@@ -314,7 +314,7 @@ def _ended(run: _Run, status: str) -> Trained:
         status=status,
         rounds=int(run.state["t"]),
         quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
-        gone=gone,
+        failed=failed,
         group=np.asarray(state["group"]) if "group" in state and not together else None,
         ledger=run.fed.ledger.as_dict(),
         seconds=run.seconds,

@@ -148,7 +148,7 @@ class Saved:
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
         theta = self.theta.values.reshape(len(self.theta), -1) if isinstance(self.theta, Ragged) else self.theta
-        out = {*self.about.get("quarantined", ()), *self.about.get("gone", ())}
+        out = {*self.about.get("quarantined", ()), *self.about.get("failed", ())}
         good = np.isfinite(theta).all(axis=1)
         label = np.zeros(len(theta), dtype=np.int64)
         if len(theta) == len(self.labels):
@@ -206,7 +206,9 @@ def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
     content = shelf.to_bytes()
     digest = hashlib.sha256(content).hexdigest()
     name = f"training-{digest[:16]}.safetensors"
-    about = {key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "gone", "ledger", "seconds")}
+    about = {
+        key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "failed", "ledger", "seconds")
+    }
     about |= {"privacy": run.privacy} if run.privacy else {}
     about |= {"configuration": problem.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
