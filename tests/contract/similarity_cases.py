@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.network.link import Link
+from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
@@ -25,7 +25,14 @@ def ring(fed: Any) -> Network:
 
 
 def network_run(
-    fed: Any, state: State | None = None, *, dim: Any, steps: int = 8, p: float = 2, phases: Any = None, **link: Any
+    fed: Any,
+    state: State | None = None,
+    *,
+    dim: Any,
+    steps: int = 8,
+    p: float = 2,
+    phases: Any = None,
+    **transport: Any,
 ) -> Iterator[State]:
     """Algorithm 6 on whatever the sites hold: the first parameter is shared, the last the sum of both."""
     n, d = len(fed.clients), dim(fed) if not state else state["Z"].shape[1] + 1
@@ -39,7 +46,7 @@ def network_run(
         p=p,
         phases=phases,
         gap=1e-12,
-        link=Link(**link),
+        transport=Transport(**transport),
     )
     yield from method.run(fed, range(1, steps + 1), state or None)
 

@@ -1,4 +1,4 @@
-"""SimilarityNetwork, Link, Layout and Network with input that is wrong or extreme."""
+"""SimilarityNetwork, Transport, Layout and Network with input that is wrong or extreme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.ifca import IFCA
-from coterie.methods.network.link import Link
+from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.layout import Layout
@@ -47,7 +47,7 @@ def run(points=POINTS, steps=20, start=(None, None), **changes):
         ({"gap": np.nan}, "gap must be a number above 0"),
         ({"network": "ring"}, "network must be a Network, not of type str"),
         ({"layout": None}, "layout must be a Layout"),
-        ({"link": "tv:4"}, "link must be a Link"),
+        ({"transport": "tv:4"}, "transport must be a Transport"),
         ({"network": Network.of(5, [])}, "The network has 5 clients and the federation 6"),
         ({"layout": Layout.of(["a", "b"])}, "The layout has 2 parameters and a client's model 3"),
         ({"start": (np.zeros(2), None)}, r"x must be finite numbers of shape \(1,\)"),
@@ -71,7 +71,7 @@ def test_a_method_says_what_is_wrong(change, says):
 )
 def test_a_link_says_what_is_wrong(change, says):
     with pytest.raises(CoterieError, match=says):
-        Link(**change)
+        Transport(**change)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None])
@@ -84,10 +84,10 @@ def test_seeds_of_its_rivals_are_whole_numbers(seed):
 @pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
 @pytest.mark.parametrize("d", [1, 2])
 def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
-    link, own = Link(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
-    still = run(np.zeros((6, d)), layout=own, link=link)
+    transport, own = Transport(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
+    still = run(np.zeros((6, d)), layout=own, transport=transport)
     assert still["status"] == "running" and not still["Z"].any()
-    moved = run(POINTS[:, :d], layout=own, link=link, steps=5)
+    moved = run(POINTS[:, :d], layout=own, transport=transport, steps=5)
     assert moved["status"] == "running" and np.isfinite(moved["Z"]).all()
 
 
@@ -95,7 +95,7 @@ def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
 def test_a_client_without_a_gradient_is_left_out_of_the_run(value):
     points = POINTS.copy()
     points[2] = value
-    state = run(points, link=Link(up="tv:4", feedback="ef"))
+    state = run(points, transport=Transport(up="tv:4", feedback="ef"))
     assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2]
     assert np.isfinite(state["x"]).all() and np.isfinite(state["Z"]).all()
     assert run(np.full((6, 3), value))["status"] == "ended by step 1: every client is quarantined"

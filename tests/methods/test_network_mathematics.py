@@ -6,10 +6,10 @@ import pytest
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.families import family_named
-from coterie.methods.network.link import Link
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.step_sizes import step_sizes
+from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network_prox import network_prox
 from coterie.objectives.glm import GLM
@@ -43,11 +43,11 @@ def method(**options) -> SimilarityNetwork:
 
 @pytest.mark.parametrize("participation", [0.3, 0.7])
 def test_gradients_of_those_who_take_part_add_up_to_that_of_all_on_average(participation):
-    fed, link, theta = federation(), Link(participation=participation), np.zeros((N, 2))
-    state = link.init(fed, 2) | {"t": 0}
-    received = [link.exchange(fed, state | {"t": t}, theta) for t in range(3000)]
+    fed, transport, theta = federation(), Transport(participation=participation), np.zeros((N, 2))
+    state = transport.init(fed, 2) | {"t": 0}
+    received = [transport.exchange(fed, state | {"t": t}, theta) for t in range(3000)]
     each = np.array([h.share[:, None] * h.g for h in received])
-    whole = Link().exchange(fed, Link().init(fed, 2) | {"t": 0}, theta)
+    whole = Transport().exchange(fed, Transport().init(fed, 2) | {"t": 0}, theta)
     off = each.mean(axis=0) - whole.share[:, None] * whole.g
     assert np.all(np.abs(off) < 4.0 * each.std(axis=0) / len(each) ** 0.5)
     assert any(not h.share.any() and not h.unanswered for h in received) or participation > 0.5
@@ -58,8 +58,8 @@ def test_steps_are_stable_however_seldom_clients_take_part(feedback):
     fed = federation()
     size = step_sizes(fed, LAYOUT, np.ones(2), participation=0.05)
     assert size.eta == pytest.approx(0.05 * step_sizes(fed, LAYOUT, np.ones(2)).eta)
-    link = Link(participation=0.05, feedback=feedback, up="float32")
-    run = method(eta=size.eta, own=size.own, link=link).run(fed, range(20, 1000, 20))
+    transport = Transport(participation=0.05, feedback=feedback, up="float32")
+    run = method(eta=size.eta, own=size.own, transport=transport).run(fed, range(20, 1000, 20))
     assert max(np.abs(state["Z"]).max() for state in run) < 8.0
 
 
@@ -97,7 +97,7 @@ def test_steps_of_one_row_each_are_shorter_and_stable(layout):
     fed = federation()
     whole, one = step_sizes(fed, layout, np.ones(2)), step_sizes(fed, layout, np.ones(2), batch=1)
     assert np.all(one.own < whole.own) and (one.eta < whole.eta or not layout.d1)
-    m = SimilarityNetwork(network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, link=Link(batch=1))
+    m = SimilarityNetwork(network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, transport=Transport(batch=1))
     assert max(np.abs(state["Z"]).max() for state in m.run(fed, range(10, 500, 10))) < 8.0
 
 

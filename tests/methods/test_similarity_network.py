@@ -8,10 +8,10 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
-from coterie.methods.network.link import Link
 from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.step_sizes import step_sizes
+from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.layout import Layout
@@ -98,25 +98,27 @@ def test_as_printed_with_one_step_size_for_both():
 
 
 @pytest.mark.parametrize(
-    "link",
+    "transport",
     [
-        Link(up="float16", feedback="ef", down="float16"),
-        Link(up="qsgd:4", down="float32"),
-        Link(up="tv:2", feedback="ef", order="magnitude"),
-        Link(up="sign", feedback="ef21", order="last-update", down="float16"),
-        Link(up="topk:0.34", feedback="ef21"),
+        Transport(up="float16", feedback="ef", down="float16"),
+        Transport(up="qsgd:4", down="float32"),
+        Transport(up="tv:2", feedback="ef", order="magnitude"),
+        Transport(up="sign", feedback="ef21", order="last-update", down="float16"),
+        Transport(up="topk:0.34", feedback="ef21"),
     ],
-    ids=lambda link: f"{link.up}-{link.feedback}",
+    ids=lambda transport: f"{transport.up}-{transport.feedback}",
 )
-def test_codecs_end_there_too_and_save_bytes(link):
+def test_codecs_end_there_too_and_save_bytes(transport):
     whole, fed = federation(clients()), federation(clients())
     run(whole, 200)
     size = step_sizes(fed, MIXED, np.ones(3))
-    state = run(fed, 1000, eta=0.3 * size.eta, own=0.3 * size.own, link=link)
-    limit = {"none": 0.02, "ef": 2e-3, "ef21": 1e-4}[link.feedback]  # only EF21's noise goes away with constant steps
+    state = run(fed, 1000, eta=0.3 * size.eta, own=0.3 * size.own, transport=transport)
+    limit = {"none": 0.02, "ef": 2e-3, "ef21": 1e-4}[
+        transport.feedback
+    ]  # only EF21's noise goes away with constant steps
     assert gap(fed, MIXED, 2, state) < limit
     sent = federation(clients())
-    run(sent, 200, link=link)
+    run(sent, 200, transport=transport)
     assert sent.ledger.bytes_up < whole.ledger.bytes_up
 
 
@@ -124,8 +126,8 @@ def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
     fed = federation(clients())
     size = step_sizes(fed, MIXED, np.ones(3))
     eta, own = (lambda t, s=s: s / (1 + 0.02 * t) for s in size[:2])
-    link = Link(batch=8, participation=0.7)
-    assert gap(fed, MIXED, 2, run(fed, 3000, eta=eta, own=own, link=link)) < 0.01
+    transport = Transport(batch=8, participation=0.7)
+    assert gap(fed, MIXED, 2, run(fed, 3000, eta=eta, own=own, transport=transport)) < 0.01
 
 
 def test_a_client_with_nan_is_quarantined_by_name_and_keeps_a_model_from_its_neighbours():
@@ -149,7 +151,7 @@ def broken_at(*which: int) -> GLM:
 
 
 def test_clients_with_nan_are_quarantined_also_where_they_take_part_alone():
-    state = run(federation(broken_at(2, 7)), 300, link=Link(participation=0.1, seed=3))
+    state = run(federation(broken_at(2, 7)), 300, transport=Transport(participation=0.1, seed=3))
     assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2, 7]
 
 
@@ -167,8 +169,8 @@ def test_lost_replies_change_nothing_in_the_end():
         sites=4,
         faults=Faults(reply=0.2, seed=1),
     )
-    link = Link(up="float16", feedback="ef21", down="float32")
-    *_, state = method(federation(objective), link=link).run(lossy, [600])
+    transport = Transport(up="float16", feedback="ef21", down="float32")
+    *_, state = method(federation(objective), transport=transport).run(lossy, [600])
     assert abs(gap(federation(objective), MIXED, 2, state)) < 1e-3
 
 
@@ -205,7 +207,7 @@ def test_parameters_that_cannot_be(change, says):
 )
 def test_links_that_cannot_be(change, says):
     with pytest.raises(CoterieError, match=says):
-        Link(**change)
+        Transport(**change)
 
 
 def test_a_network_or_layout_of_others_is_refused():

@@ -14,8 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.checks import need_kinds, need_norm, need_numbers, need_phases, need_positive, need_shape
-from coterie.methods.network.link import Link
-from coterie.methods.network.received import FAR
+from coterie.methods.network.transport import FAR, Transport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network_prox import Proximal, network_prox
@@ -53,7 +52,7 @@ class SimilarityNetwork(Stepwise):
         What clients hold is ``unit * (M x + N z_n)``.
     gap : float, default 1e-8
         Relative duality gap of the proximal step.
-    link : Link
+    transport : Transport
         How gradients and models travel: batches, codecs, who takes part.
 
     Notes
@@ -72,13 +71,13 @@ class SimilarityNetwork(Stepwise):
     held: Any = 0.0
     unit: Any = 1.0
     gap: float = 1e-8
-    link: Link = field(default_factory=Link)
+    transport: Transport = field(default_factory=Transport)
 
     def __post_init__(self) -> None:
         if isinstance(self.lam, float) and self.lam == np.inf:
             raise CoterieError("lam must be a finite number from 0: for one without end, fit the pooled model.")
         need_numbers("lam", self.lam, 1, 0.0)
-        need_kinds(self, {"network": Network, "layout": Layout, "link": Link})
+        need_kinds(self, {"network": Network, "layout": Layout, "transport": Transport})
         need_norm("p", self.p)
         need_positive(self, {"gap": 1.0})
         need_phases(self.phases)
@@ -100,12 +99,12 @@ class SimilarityNetwork(Stepwise):
         need_shape("x", x, (layout.d1,))
         need_shape("Z", Z, (n, layout.d2))
         dual = np.zeros((len(self.network.edges), layout.d2))
-        return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.link.init(fed, layout.d)
+        return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.transport.init(fed, layout.d)
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration of Algorithm 6: line 3 collects, lines 4 and 5 update, line 6 delivers with the next one."""
         t, x, Z = state["t"], state["x"], state["Z"]
-        received = self.link.exchange(fed, state, self.unit * self.layout.theta(x, Z))
+        received = self.transport.exchange(fed, state, self.unit * self.layout.theta(x, Z))
         state = received.state
         if received.diverged:
             return state | {"status": f"diverged by step {t + 1}"}

@@ -104,7 +104,7 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
     fed, layout, unit = objective.fed, objective.layout, objective.unit
     held = 0.0 if objective.prior is None else objective.prior.z
     size = step_sizes(
-        fed, layout, unit, run.phases is None, everyone.root, held, run.link.participation, run.link.batch
+        fed, layout, unit, run.phases is None, everyone.root, held, run.transport.participation, run.transport.batch
     )
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
@@ -117,7 +117,7 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
         own=lambda t: factor * run.step(t) * size.own,
         phases=run.phases,
         held=held / size.weight,
-        link=run.link,
+        transport=run.transport,
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
     begun = state = method.init(fed, *start)
@@ -131,8 +131,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
     status = "finished" if state["status"] == "running" else state["status"]
     about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": run.taken}
     about |= {"bytes_up": int(sent[0]), "bytes_down": int(sent[1])}
-    about |= {"eta": factor * size.eta, "link": {"up": run.link.up, "down": run.link.down}}
-    about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.link.feedback}
+    about |= {"eta": factor * size.eta, "link": {"up": run.transport.up, "down": run.transport.down}}
+    about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.transport.feedback}
     return layout.theta(state["x"], state["Z"]), about
 
 

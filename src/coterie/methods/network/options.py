@@ -20,8 +20,8 @@ from coterie.methods.checks import (
     need_positive,
     need_whole,
 )
-from coterie.methods.network.link import Link
 from coterie.methods.network.similarity import Similarity
+from coterie.methods.network.transport import Transport
 from coterie.relations.network import Network
 
 HELD_OUT = "held-out"
@@ -145,7 +145,7 @@ class Run:
         need_codec("down", self.down)
         if self.bytes_per_update is not None and self.codec != "none":
             raise CoterieError("bytes_per_update is a budget for the paper's codec: leave codec out.")
-        _ = self.link  # whose codecs are looked up
+        _ = self.transport  # whose codecs are looked up
 
     @property
     def exact(self) -> bool:
@@ -158,7 +158,7 @@ class Run:
         return USUAL if self.steps is None else int(self.steps)
 
     @property
-    def link(self) -> Link:
+    def transport(self) -> Transport:
         """How updates and models travel."""
         up = (self.codec or "none") if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
         up = DEFAULT if up == "auto" else up
@@ -170,7 +170,7 @@ class Run:
         if feedback == "auto":
             feedback = "none" if up == "none" or by_name(up).unbiased else DEFAULT_FEEDBACK
         taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
-        return Link(int(self.batch), up, down, feedback, order, **taking)
+        return Transport(int(self.batch), up, down, feedback, order, **taking)
 
     def step(self, t: int) -> float:
         """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""

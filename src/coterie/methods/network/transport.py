@@ -12,22 +12,51 @@ from typing import Any
 
 import numpy as np
 
-from coterie.codecs import by_name, need_codec
+from coterie.codecs import by_name, compression, need_codec
 from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow
+from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.checks import need_choices, need_positive, need_whole
-from coterie.methods.network.client_work import send, shape
-from coterie.methods.network.received import Received, put
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed
 from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.mean_loss import gradient, sizes
 
 State = dict[str, Any]
+Reply = dict[str, Any]
+LARGEST = 1e150
+"""Numbers from here on are in no gradient: their squares overflow."""
+FAR = 1e100
+"""Parameters that are farther away have diverged."""
 
 
 @dataclass(frozen=True)
-class Link:
+class Received:
+    """What the server knows of the clients' gradients after an exchange.
+
+    Attributes
+    ----------
+    g : (n, d)
+        Mean gradients, as decoded; 0 of clients without one.
+    share : (n,)
+        What each counts in the sum.
+    diverged : bool
+        Whether some client's model has diverged so far that it has no gradient.
+    state : dict
+    unanswered : bool
+        Whether clients were asked, and nobody answered.
+    """
+
+    g: Floats
+    share: Floats
+    diverged: bool
+    state: dict[str, Any]
+    unanswered: bool = False
+
+
+@dataclass(frozen=True)
+class Transport:
     """What is sent, and how.
 
     Attributes
@@ -143,6 +172,70 @@ class Link:
         """What travels to the clients ``to``, and what they hold once it arrived."""
         if self.down == "none":
             return theta[to], theta[to]
-        keys = keyed.starts(self.seed, "deliver", fed.clients.ids[to])
-        coded = by_name(self.down).encode(theta[to] - state["held"][to], keys, state["t"])
-        return coded.payload, state["held"][to] + coded.claimed
+        codecs = compression.Compression(self.up, self.down, self.seed)
+        sent = codecs.deliver(state["held"][to], theta[to], fed.clients.ids[to], state["t"])
+        return sent.payload, sent.memory
+
+
+def put(array: Any, at: Ints, value: Any) -> Any:
+    """A copy of ``array`` with ``value`` in the rows ``at``."""
+    out = array.copy()
+    out[at] = value
+    return out
+
+
+@work
+def shape(site: Site) -> Reply:
+    """Each client's number of parameters and the weight of its rows."""
+    return {"dim": np.full(len(site), site.objective.dim), "weight": sizes(site.objective)}
+
+
+@work
+def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str, order: str) -> Reply:
+    """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none).
+
+    Where there is none, ``broken`` says whose fault that is: the rows', which give none at zero either, or the model's.
+    """
+    theta = received(site, theta, d, down)
+    by = ordered(site, theta, order)
+    draws = Draws(keyed.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
+    site.count(len(site))
+    g = at(site.objective, theta, draws)
+    sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
+    broken = ~sound
+    if broken.any():
+        broken &= ~np.all(np.abs(at(site.objective, np.zeros(theta.shape), draws)) < LARGEST, axis=1)
+    return {"sound": sound, "broken": broken} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback, by)
+
+
+def at(objective: Any, theta: Floats, draws: Draws) -> Floats:
+    """Mean gradients (m, d) over the rows drawn, whatever numbers they have."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(gradient(objective, theta, draws), dtype=np.float64)
+
+
+def received(site: Site, theta: Any, d: int, down: str) -> Floats:
+    """The model (m, d): what arrived, or what the client held and the difference that arrived."""
+    return np.asarray(theta) if down == "none" else compression.receive(site, theta, down, d)
+
+
+def ordered(site: Site, theta: Floats, order: str) -> Ints | None:
+    """The order in which coordinates travel, from what the server knows too."""
+    if order == "natural":
+        return None
+    zero = np.zeros(theta.shape)
+    said, at = site.state.get("said", zero), site.state.get("at", zero)
+    if order == "last-update":
+        site.state["at"] = theta
+    return coordinate_order(order, said, theta - at)
+
+
+def packed(site: Site, g: Floats, t: int, up: str, feedback: str, order: Ints | None) -> Reply:
+    """The gradient as it travels; what a codec loses is remembered as ``feedback`` says."""
+    if up == "none":
+        return {"g": g}
+    sent = compression.send(site, g, up, feedback, t, order)
+    if order is not None:
+        own = site.state.get("said", np.zeros(g.shape))
+        site.state["said"] = blend(own, sent.estimate, feedback)
+    return {"payload": sent.payload}
