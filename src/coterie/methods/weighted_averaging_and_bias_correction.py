@@ -132,7 +132,8 @@ class WeightedAveraging(Stepwise):
         curvature = at_step("prior_curvature", self.prior_curvature, t, M)[:, None]
         direction, moments = self.optimiser(g + curvature * state["x"], state)
         new |= moments | {"x": state["x"] - (eta * self.local)[:, None] * direction}
-        new = {k: np.where(present.reshape(-1, *[1] * (v.ndim - 1)), v, state[k]) for k, v in new.items()}
+        if not present.all():
+            new = {k: np.where(present.reshape(-1, *[1] * (v.ndim - 1)), v, state[k]) for k, v in new.items()}
         diverged = ~(np.abs(new["x"]) < FAR).all(axis=1)
         if diverged.any():
             return state | {"status": f"diverged by step {t + 1}", "diverged": np.flatnonzero(diverged)}

@@ -99,7 +99,7 @@ class Guarded:
             if sums["g"].shape != (groups, self.d):
                 raise CoterieError(f"Gradients must have {self.d} columns, as the model, not {sums['g'].shape[1:]}.")
             invalid = ~(np.abs(sums["g"]) < LARGEST).all(axis=1)
-            doubtful = rows[np.isin(self.main[rows], self.main[rows[invalid[by[rows]]]])]
+            doubtful = rows[np.isin(self.main[rows], self.main[rows[invalid[by[rows]]]])] if invalid.any() else rows[:0]
         except CoterieError as e:  # sums of unequal shapes, or a site that refuses
             failed, doubtful = e, rows[np.unique(to[rows], return_index=True)[1]]
         if not len(doubtful):
@@ -146,6 +146,8 @@ class Guarded:
         Who sent something else is quarantined. ``rows`` has the main requests whose models others of it are asked at.
         """
         answered, g, valid = self._ask(work, to, rows, message)
+        if valid.all():
+            return answered, self.units(g), ~valid
         blamed, diverged, doubtful = ~valid, np.zeros(len(valid), dtype=bool), answered[~valid]
         doubtful = doubtful[self.main[doubtful] == doubtful]
         if len(doubtful):
@@ -167,10 +169,16 @@ class Guarded:
             return np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty(0, dtype=bool)
         sent: Any = replies["g"]
         lengths = np.diff(sent.offsets)
-        g = np.full((len(lengths), d), np.nan)
-        g[lengths == d] = sent.take(np.flatnonzero(lengths == d)).values.reshape(-1, d)
+        right = np.flatnonzero(lengths == d)
+        if len(right) == len(lengths):
+            g = sent.values.reshape(-1, d)
+        else:
+            g = np.full((len(lengths), d), np.nan)
+            g[right] = sent.take(right).values.reshape(-1, d)
         return rows[replies.rows], g, (np.abs(g) < LARGEST).all(axis=1)
 
 
 def _subset(message: State, rows: Ints) -> State:
-    return {name: PerRow(v.value[rows]) if isinstance(v, PerRow) else v for name, v in message.items()}
+    """The message for some requests, named in rising order."""
+    some = {name: v for name, v in message.items() if isinstance(v, PerRow) and len(v.value) > len(rows)}
+    return message | {name: PerRow(v.value[rows]) for name, v in some.items()}
