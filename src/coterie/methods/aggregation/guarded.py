@@ -181,4 +181,4 @@ class Guarded:
 def _subset(message: State, rows: Ints) -> State:
     """The message for some requests, named in rising order."""
     some = {name: v for name, v in message.items() if isinstance(v, PerRow) and len(v.value) > len(rows)}
-    return message | {name: PerRow(v.value[rows]) for name, v in some.items()}
+    return message | {name: PerRow(np.asarray(v.value)[rows]) for name, v in some.items()}
