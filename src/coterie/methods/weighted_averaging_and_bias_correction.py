@@ -85,9 +85,8 @@ class WeightedAveraging(Stepwise):
 
     def init(self, fed: Federation, x: Floats | None = None) -> State:
         """The state before the first step, at x (M, d), by default the metric's origin."""
-        M, d = len(self.pairs.main), len(self.metric.at)
-        require_columns(fed, self.pairs, d)
-        x = np.zeros((M, d)) if x is None else np.array(x, dtype=np.float64)
+        require_columns(fed, self.pairs, d := len(self.metric.at))
+        x = np.zeros((len(self.pairs.main), d)) if x is None else np.array(x, dtype=np.float64)
         state = {"t": 0, "status": "running", "x": x, "quarantined": np.zeros(len(fed.clients), dtype=np.int64)}
         return state | self.optimiser.init(x)
 
