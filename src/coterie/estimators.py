@@ -378,7 +378,7 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> npt.NDArray[Any]:
         """The likelier class (n,) of every row."""
-        return np.where(self._link(X, clients, clusters) > 0, *self.classes_[::-1])
+        return np.asarray(np.where(self._link(X, clients, clusters) > 0, *self.classes_[::-1]))
 
     def score(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
