@@ -36,10 +36,8 @@ def derivatives(code: int, eta: float, y: float) -> tuple[float, float, float, f
         mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
         v = e / ((1.0 + e) * (1.0 + e))
         return max(eta, 0.0) + log1p(e) - y * eta, y - mu, v, v * (1.0 - 2.0 * mu)
-    if code == _POISSON:
-        mu = exp(eta)
-        return mu - y * eta, y - mu, mu, mu
-    return nan, nan, nan, nan
+    mu = exp(eta) if code == _POISSON else nan
+    return mu - y * eta, y - mu, mu, mu
 
 
 def constant(code: int, y: float, weight: float) -> float:
