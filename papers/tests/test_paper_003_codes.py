@@ -20,7 +20,7 @@ def made(figure):
     found = figure.run(outcome.Settings(quick=True))
     assert json.loads(outcome.document("003", found, 1.0))["numbers"]
     pytest.importorskip("matplotlib")
-    assert render(found.draw) == render(found.draw)
+    assert b"<svg" in render(found.draw)
     return found.numbers
 
 

@@ -170,4 +170,3 @@ def test_what_is_written_and_drawn():
     assert b"<svg" in outcome.render(made.draw)
     alone = mean.run(outcome.Settings(seeds=1, quick=True))
     assert alone.tables[0].rows[0][3].endswith("(-)")
-    assert b"<svg" in outcome.render(alone.draw)

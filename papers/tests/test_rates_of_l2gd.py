@@ -46,7 +46,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     ties = ties_of(kind, clusters)
     stops = [1, 3, 10, 30, 100, 300, 600]
     squares = []
-    for seed in range(60):
+    for seed in range(30):
         fed = InProcess(glm, clusters, seed=seed)
         tree = ClusterTree((np.zeros(5, dtype=np.int64),))
         solve_exactly(fed, GroupedProblem(tree, "gaussian", np.arange(4), None), ties)

@@ -84,7 +84,7 @@ def test_many_main_clients_at_once_are_as_one_by_one() -> None:
 def test_exact_losses_lie_under_theorem_41() -> None:
     """(5) itself, its decreasing step, and the non-convex bound, with m > 0."""
     rng, tried = np.random.default_rng(4), 0
-    for _ in range(150):
+    for _ in range(60):
         f = random_quadratic(rng)
         alpha, (m, zeta2) = rng.uniform(0, 1), f.similarity(10.0 ** rng.uniform(-1, 1))
         if alpha**2 * m >= 0.95:
@@ -95,7 +95,7 @@ def test_exact_losses_lie_under_theorem_41() -> None:
         assert np.all(exact <= by.bound(T, eta, F0) * (1 + 1e-9))
         assert by.bound(1e15, eta, F0) == pytest.approx(by.level(eta))
         tried += 1
-    assert tried > 50
+    assert tried > 20
 
 
 def moments(f, alpha, etas, noise_growth=0.0):
@@ -118,7 +118,7 @@ def moments(f, alpha, etas, noise_growth=0.0):
 def test_the_decreasing_step_a_schedule_and_growing_noise_lie_under_their_bounds() -> None:
     rng, steps, tried = np.random.default_rng(5), 1_000, 0
     t = np.arange(steps)
-    for i in range(60):
+    for i in range(16):
         f = random_quadratic(rng)
         alpha, (m, zeta2), M0 = rng.uniform(0, 1), f.similarity(1.0), (0.0, 3.0)[i % 2]
         if alpha**2 * m >= 0.9:
@@ -134,7 +134,7 @@ def test_the_decreasing_step_a_schedule_and_growing_noise_lie_under_their_bounds
         assert np.all(exact <= by.bound(t, by.most, exact[0]) * (1 + 1e-9))
         assert squares.mean() <= by.nonconvex_bound(steps, by.most, exact[0]) * (1 + 1e-9)
         tried += 1
-    assert tried > 20
+    assert tried > 5
 
 
 def test_t_0_is_the_first_step_that_is_small_enough() -> None:
