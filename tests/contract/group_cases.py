@@ -99,13 +99,15 @@ def grouping(name: str, problem: Any, given: bool = False, **fields: Any) -> Cas
 
 
 GROUPS = [
-    grouping("group-sgd", quadratic, to_optimum=60, eta=0.25, shared=("1",), own="averaged", look=59, optimum=optimum),
-    grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, look=3, random=True),
+    grouping(
+        "group-sgd", quadratic, to_optimum=60, eta=0.25, shared=("1",), own="averaged", monitor=59, optimum=optimum
+    ),
+    grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, monitor=3, random=True),
     grouping("group-sgd-own", classes, eta=0.1, shared=("0",), personal=("5",), B=2, E=1, weigh="rows", random=True),
-    grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, look=2),
+    grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, monitor=2),
     grouping("group-sgd-coded", classes, eta=0.1, shared=("0", "1"), B=2, up="qsgd:4", down="float16", random=True),
-    grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, look=3, random=True),
-    grouping("deep-group-sgd", nets, eta=0.1, shared=("body*",), B=2, tau=2, look=3, random=True, tolerance=1e-10),
+    grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, monitor=3, random=True),
+    grouping("deep-group-sgd", nets, eta=0.1, shared=("body*",), B=2, tau=2, monitor=3, random=True, tolerance=1e-10),
     grouping(
         "deep-group-sgd-float32",
         partial(nets, dtype="float32"),

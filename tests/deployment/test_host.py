@@ -247,7 +247,7 @@ def test_a_run_of_other_options_needs_another_name(tmp_path):
     build(tmp_path)
     host = hosts(tmp_path)["basel"]
     say(host, **opened(tmp_path))
-    assert "give the new run another name" in say(host, **opened(tmp_path, formula="score ~ age"))["refused"]
+    assert "choose another name" in say(host, **opened(tmp_path, formula="score ~ age"))["refused"]
 
 
 @pytest.mark.parametrize(

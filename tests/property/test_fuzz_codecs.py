@@ -30,7 +30,7 @@ def decoded(name, d, bodies, flags):
     """Rows of some bodies in frames that hold; None where they are refused; and the room that took."""
     codec = by_name(name)
     head = np.uint8(codec.identity << 3 | codec.version << 1)
-    payload = frame(bodies, head | flags, codec._agreed(len(bodies), d, None)[1])
+    payload = frame(bodies, head | flags, codec._order_and_salts(len(bodies), d, None)[1])
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     try:
@@ -47,7 +47,7 @@ def tried(name, many):
         d = LENGTHS[turn % len(LENGTHS)]
         x = np.round(rng.normal(size=(3, d)), 1) * 10.0 ** rng.integers(-30, 30)
         sent = by_name(name).encode(x, np.arange(3), turn).payload
-        whole, heads, sound = unframe(sent, by_name(name)._agreed(3, d, None)[1])
+        whole, heads, sound = unframe(sent, by_name(name)._order_and_salts(3, d, None)[1])
         assert sound.all()
         parts, flags = [whole[i].tobytes() for i in range(3)], heads & np.uint8(1)
         hit = rng.integers(3)
@@ -108,7 +108,7 @@ def test_numbers_that_are_none_are_refused_by_row(name, kind, bad):
     rows[1, 3] = bad
     bodies = Ragged.of([row.astype(kind).tobytes() for row in rows])
     codec = by_name(name)
-    payload = frame(bodies, np.full(2, codec.identity << 3, np.uint8), codec._agreed(2, 5, None)[1])
+    payload = frame(bodies, np.full(2, codec.identity << 3, np.uint8), codec._order_and_salts(2, 5, None)[1])
     with pytest.raises(CoterieError, match="Row 1 holds NaN or infinite numbers"):
         codec.decode(payload, 5)
 

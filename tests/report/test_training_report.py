@@ -77,7 +77,7 @@ def test_one_method_alone(result):
 def test_what_went_wrong_is_said(result):
     run = result.runs["ditto"][0]
     broken = replace(
-        run, quarantined={"<7>": (3, "its data give no gradient")}, status="diverged by step 4", gone=["2"]
+        run, quarantined={"<7>": (3, "its data give no gradient")}, status="diverged by step 4", failed=["2"]
     )
     page = training.render(replace(result, runs={**result.runs, "ditto": [broken, result.runs["ditto"][1]]}))
     assert "Seed 0: ditto left out, for its data give no gradient, client &lt;7&gt;." in page
