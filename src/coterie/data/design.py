@@ -35,9 +35,9 @@ from coterie.data.columns import (
     rows_text,
 )
 from coterie.data.formula import Parsed, parse
+from coterie.data.label_normalisation import resembling, tidied
 from coterie.data.labels import encode
 from coterie.data.materialise import materialise, plain, unplain
-from coterie.data.spelling import resembling, tidied
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:

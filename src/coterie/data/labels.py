@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.spelling import joined, tidy
+from coterie.data.label_normalisation import joined, tidy
 from coterie.errors import CoterieError
 
 I64 = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ def encode(values: Any) -> Coded:
 
     Whole numbers stored as floats (as happens when a label is missing) become integers; columns that mix numbers and
     text become text, so that 1 and "1" are one client. Text that looks the same is one label: see
-    :func:`coterie.data.spelling.tidy`.
+    :func:`coterie.data.label_normalisation.tidy`.
 
     Parameters
     ----------

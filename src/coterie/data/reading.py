@@ -28,9 +28,9 @@ from coterie.data.columns import (
 )
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
+from coterie.data.label_normalisation import remarks
 from coterie.data.labels import Coded, encode
 from coterie.data.remarks import signs, spellings
-from coterie.data.spelling import remarks
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, NoRows
 from coterie.families import Family, family_named, names_of

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from coterie.data.columns import column_kinds, read_levels, whole_text
+from coterie.data.label_normalisation import remarks
 from coterie.data.labels import Coded, encode
-from coterie.data.spelling import remarks
 from coterie.errors import listed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def orders(df: pd.DataFrame, parsed: Parsed) -> list[str]:
 def spellings(
     table: pd.DataFrame, parsed: Parsed, design: Design | None, labels: Mapping[str, Coded], show: bool
 ) -> list[str]:
-    """What :func:`coterie.data.spelling.remarks` says of the levels of categories, and of ``labels``."""
+    """What :func:`coterie.data.label_normalisation.remarks` says of the levels of categories, and of ``labels``."""
     if design is not None:
         names = list(design.levels)
     else:

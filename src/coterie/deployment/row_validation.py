@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from coterie.data.columns import at_rows, find_levels, need
 from coterie.data.design import Design
+from coterie.data.label_normalisation import remarks
 from coterie.data.labels import encode, label_text
-from coterie.data.spelling import remarks
 from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Schema

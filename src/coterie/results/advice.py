@@ -12,9 +12,9 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.columns import as_names
 from coterie.data.identify import collinear
+from coterie.data.label_normalisation import resembling
 from coterie.data.labels import find_labels
 from coterie.data.reading import prepare
-from coterie.data.spelling import resembling
 from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.alone import Alone, Bench, Failed
 from coterie.objectives.deep.architecture import Architecture, named, short
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
+from coterie.objectives.deep.sequential import Failed, ModuleWorkspace, SequentialClients
 
 
-def tried(alone: Alone, rows: Rows, counts: Ints) -> None:
+def tried(alone: SequentialClients, rows: Rows, counts: Ints) -> None:
     """Raise a CoterieError that says what does not fit.
 
     One row and two go through the model as it is evaluated, and, with gradients, as it trains: two of them, and one
@@ -67,7 +67,7 @@ def explained(rows: Rows, doing: str, starts: Ints) -> Iterator[None]:
         raise CoterieError(f"{doing}{who} fails: the model or its loss raises {named(cause)}.{more}") from cause
 
 
-def _outputs(of: Architecture, bench: Bench, x: Tensor, training: bool) -> Tensor:
+def _outputs(of: Architecture, bench: ModuleWorkspace, x: Tensor, training: bool) -> Tensor:
     """What the model makes of rows, once it is sure that it is a tensor with a row for each."""
     while_ = " while it trains" if training else ""
     if training:
@@ -122,7 +122,7 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-def _trains(of: Architecture, bench: Bench, x: Tensor, y: Tensor) -> None:
+def _trains(of: Architecture, bench: ModuleWorkspace, x: Tensor, y: Tensor) -> None:
     """A pass forth and back in training mode."""
     outputs = _outputs(of, bench, x, training=True)
     if not outputs.requires_grad:
@@ -216,7 +216,7 @@ def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _input_remedy(of: Architecture, bench: Bench, x: Tensor) -> str:
+def _input_remedy(of: Architecture, bench: ModuleWorkspace, x: Tensor) -> str:
     """The likely remedy where a model does not take its inputs."""
     if len(x) == 1:
         with suppress(*RAISED), torch.no_grad(), of.autocast():

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from coterie.numerics.kernels import Ints
+from coterie.objectives.deep.batched import blocks
 from coterie.objectives.deep.checks import explained
 from coterie.objectives.deep.draws import padded
 from coterie.objectives.deep.generators import Seed
-from coterie.objectives.deep.together import blocks
 
 if TYPE_CHECKING:
     from coterie.objectives.deep.objective import Deep

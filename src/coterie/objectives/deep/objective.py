@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
-from coterie.objectives.deep.alone import Alone
 from coterie.objectives.deep.architecture import Architecture, Make
+from coterie.objectives.deep.batched import BatchedClients, blocks
 from coterie.objectives.deep.checks import explained, tried
 from coterie.objectives.deep.draws import batch
 from coterie.objectives.deep.evaluation import per_row
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
+from coterie.objectives.deep.sequential import SequentialClients
 from coterie.objectives.deep.stepper import Going, Training
-from coterie.objectives.deep.together import Together, blocks
 from coterie.objectives.deep.trial import batches, trial
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import totals
@@ -50,9 +50,9 @@ class Deep:
         Row range of every client.
     training : Training
     batched : bool
-    together : Together
+    together : BatchedClients
         What works on several clients at once.
-    alone : Alone
+    alone : SequentialClients
         What works on one after another.
     notes : tuple of str
         What of a run cannot be repeated, and what is not kept from round to round, in sentences.
@@ -69,8 +69,8 @@ class Deep:
     stops: Ints
     training: Training
     batched: bool
-    together: Together
-    alone: Alone
+    together: BatchedClients
+    alone: SequentialClients
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -186,7 +186,10 @@ class Deep:
         rows.starts, rows.stops = lo, hi
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        together, alone = Together(of, training.ridge), Alone(of, training.ridge, *getattr(rows, "sets", ()))
+        together, alone = (
+            BatchedClients(of, training.ridge),
+            SequentialClients(of, training.ridge, *getattr(rows, "sets", ())),
+        )
         tried(alone, rows, hi - lo)
         known = not isinstance(rows, Tensors) or rows.known
         notes = trial(alone, rows, lo, hi) if known else ()

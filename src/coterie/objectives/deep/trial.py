@@ -18,11 +18,11 @@ from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError, listed
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.alone import Alone, Bench
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.batched import SLOW, BatchedClients
 from coterie.objectives.deep.generators import Seed
 from coterie.objectives.deep.rows import Rows
-from coterie.objectives.deep.together import SLOW, Together
+from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 
 ROWS = 8
 """Rows of a trial at most."""
@@ -36,19 +36,19 @@ class Trial:
 
     Attributes
     ----------
-    alone : Alone
+    alone : SequentialClients
     rows : Rows
     index : (b,) int64
     """
 
-    alone: Alone
+    alone: SequentialClients
     rows: Rows
     index: Ints
 
     def notes(self) -> Iterator[str]:
         """Set what the architecture knows of itself, and say what will not be repeated, or kept, in sentences."""
         of, bench = self.alone.of, self.alone.bench
-        other = Bench(of, *self.alone.drawing)  # what its making drew of no seed shows in the numbers
+        other = ModuleWorkspace(of, *self.alone.drawing)  # what its making drew of no seed shows in the numbers
         start = of.tensor(of.flat(other.module))
         made = _equal(start, of.tensor(of.start(0)))
         with bench.generators.kept() as seed:
@@ -80,7 +80,9 @@ class Trial:
                 "buffers of such numbers, with a first value, and they stay."
             )
 
-    def _step(self, bench: Bench, start: Tensor, seed: Seed, anew: bool = True, key: int = 1) -> tuple[Tensor, bool]:
+    def _step(
+        self, bench: ModuleWorkspace, start: Tensor, seed: Seed, anew: bool = True, key: int = 1
+    ) -> tuple[Tensor, bool]:
         """A step's gradients and the model after it in one row, and whether anything common was drawn from.
 
         What puts generators back after it drew, as ``torch.random.fork_rng`` does, shows in the numbers of another key.
@@ -100,7 +102,7 @@ class Trial:
         quiet = of.common.quiet(run)
         return found[0], not quiet
 
-    def _left(self, bench: Bench, other: Bench, after: Tensor, seed: Seed) -> bool:
+    def _left(self, bench: ModuleWorkspace, other: ModuleWorkspace, after: Tensor, seed: Seed) -> bool:
         """Whether the module that took a step gives, evaluated, what its numbers (d,) alone give in another."""
         found = []
         with other.generators.kept() as anew:
@@ -151,7 +153,7 @@ class Trial:
         return not _near(found[0], found[1], of)
 
 
-def trial(alone: Alone, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...]:
+def trial(alone: SequentialClients, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...]:
     """Try a model on rows of the client that has most; notes on what will not be repeated, or kept."""
     counts = stops - starts
     if not counts.size or not counts.max():
@@ -166,7 +168,7 @@ def trial(alone: Alone, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...
         return ()
 
 
-def batches(together: Together, rows: Rows, index: Ints) -> bool:
+def batches(together: BatchedClients, rows: Rows, index: Ints) -> bool:
     """Whether several clients' models can be one batch: not where what a model does depends on its numbers."""
     of = together.of
 

@@ -13,8 +13,8 @@ import pytest
 import coterie
 from coterie.data import find_labels, prepare
 from coterie.data.columns import find_levels, read_levels
+from coterie.data.label_normalisation import remarks, resembling, tidy
 from coterie.data.labels import encode, label_ids
-from coterie.data.spelling import remarks, resembling, tidy
 
 NFD = unicodedata.normalize("NFD", "Tübingen")
 SAME = ["Tübingen", NFD, " Tübingen", "Tübingen\u00a0", f"{NFD}\t"]

@@ -16,10 +16,10 @@ from torch import Tensor
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, put
+from coterie.objectives.deep.batched import Batch
 from coterie.objectives.deep.generators import Generators, Seed
 from coterie.objectives.deep.snapshot import Snapshot
 from coterie.objectives.deep.stepper import Going, Stepper
-from coterie.objectives.deep.together import Batch
 
 
 class Failed(Exception):
@@ -30,7 +30,7 @@ class Failed(Exception):
         self.client = client
 
 
-class Bench:
+class ModuleWorkspace:
     """A module that takes clients' models in turn; kernels of images' convolutions have their channels last."""
 
     def __init__(self, of: Architecture, *drawing: Any) -> None:
@@ -108,7 +108,7 @@ class Bench:
         return [g[None] for g in grads]
 
 
-class Alone:
+class SequentialClients:
     """Clients' own models, flat rows (m, d), on rows of their own."""
 
     def __init__(self, of: Architecture, ridge: float, *drawing: Any) -> None:
@@ -116,11 +116,11 @@ class Alone:
         self._local = threading.local()
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> ModuleWorkspace:
         """The one of the present thread."""
         if not hasattr(self._local, "bench"):
-            self._local.bench = Bench(self.of, *self.drawing)
-        bench: Bench = self._local.bench
+            self._local.bench = ModuleWorkspace(self.of, *self.drawing)
+        bench: ModuleWorkspace = self._local.bench
         return bench
 
     def _layers(self, numbers: Any) -> list[Tensor] | None:

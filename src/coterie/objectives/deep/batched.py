@@ -66,7 +66,7 @@ class Watched(nn.Module):
         return outputs
 
 
-class Together:
+class BatchedClients:
     """Clients' own models, flat rows (k, d), on rows of their own (k, b).
 
     Attributes
