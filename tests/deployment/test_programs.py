@@ -29,14 +29,21 @@ def place(tmp_path_factory, table):
     return folders(tmp_path_factory.mktemp("heart"), table)
 
 
+@pytest.fixture(scope="module")
+def exact(place):
+    """The folder of a run of the exact fit."""
+    coordinator, homes = place
+    home = begin(coordinator, "exact", EXACT)
+    run(transport(homes), coordinator, "exact")
+    return home
+
+
 def fitted(home):
     return coterie.load(home / "result")
 
 
-def test_the_exact_fit_is_that_of_one_table(place, table):
-    coordinator, homes = place
-    home = begin(coordinator, "exact", EXACT)
-    run(transport(homes), coordinator, "exact")
+def test_the_exact_fit_is_that_of_one_table(exact, table):
+    home = exact
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="hierarchical", splits=0,
                        covariance="isotropic", missing="drop")  # fmt: skip
     there = fitted(home)
@@ -94,7 +101,7 @@ def test_an_engine_runs_the_program_that_the_command_named_and_no_other(place):
     assert read_status(home)["state"] == "failed" and digest(coordinator, "nothing") == ""
 
 
-def test_below_the_quorum_a_run_stops_and_goes_on(place, table):
+def test_below_the_quorum_a_run_stops_and_goes_on(place, exact):
     coordinator, homes = place
     home = begin(coordinator, "paused", EXACT)
     full = transport(homes)
@@ -117,7 +124,7 @@ def test_below_the_quorum_a_run_stops_and_goes_on(place, table):
     finally:
         config.write(coordinator)
     assert read_status(home)["state"] == "finished"
-    straight = fitted(coordinator / "runs" / "exact")
+    straight = fitted(exact)
     np.testing.assert_array_equal(fitted(home).model.client, straight.model.client)
 
 
