@@ -24,7 +24,7 @@ from coterie.engines.remote import Remote
 from coterie.engines.secure_sum import Identity
 from coterie.errors import CoterieError
 from coterie.files import local
-from coterie.report.html import write_report
+from coterie.report.fit_page import write_report
 from coterie.results.training import config, store
 from coterie.results.training import run as training
 from coterie.results.training.callbacks import TensorBoard

@@ -329,7 +329,7 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
     ("where", "command", "kept"),
     [
         ("coterie.results.fitting.evaluate", FIT, "nothing was"),
-        ("coterie.report.html.write_report", FIT, "nothing was"),
+        ("coterie.report.fit_page.write_report", FIT, "nothing was"),
         ("coterie.results.store.files.write", FIT, "nothing was"),
         ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
         ("coterie.data.table.write_table", PREDICT, "nothing was"),

@@ -365,7 +365,7 @@ def test_a_report_that_fails_leaves_the_old_model(folder, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.report.html.write_report", full)
+    monkeypatch.setattr("coterie.report.fit_page.write_report", full)
     arguments = ["table.csv", "--formula", "score ~ hours", "--client", "school", "--method", "pooled"]
     ran = coterie("fit", *arguments, "--out", "model")
     assert "No space left on device" in ran.message

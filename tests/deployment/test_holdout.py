@@ -18,7 +18,7 @@ from coterie.engines.policy import BelowQuorum
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.methods.tree.setup import describe
-from coterie.report.html import render
+from coterie.report.fit_page import render
 from tests.deployment.hospitals import begin, folders, heart, transport
 
 LEARN = {"covariance": "isotropic"}

@@ -31,7 +31,7 @@ from coterie.engines.privacy import Event, Guard
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
-from coterie.report.html import render
+from coterie.report.fit_page import render
 from coterie.results.training import store
 from coterie.results.training.config import Config
 from coterie.results.training.problem import TrainingProblem

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.report.html import write_report
+from coterie.report.fit_page import write_report
 from tests.results import factory
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.report import similarity
-from coterie.report.html import render
+from coterie.report import method_section as sections
+from coterie.report.fit_page import render
 from tests.cli import harness
 
 
@@ -45,32 +45,35 @@ def test_the_report_names_everyone_in_every_group(table):
     edges = [("ash", "birch"), ("birch", "cedar"), ("elm", "fir")]
     network = {"edges": edges, "lam": np.inf}
     result = coterie.fit(table, "score ~ hours", "school", method="similarity-network", network=network, splits=0)
-    (groups,) = similarity.groups_tables(result)
+    (groups,) = sections.merged_tables(result)
     assert [row[1:] for row in groups.rows] == [("ash, birch and cedar", "3"), ("elm and fir", "2"), ("oak", "1")]
     merged = result.merged
     assert [row[0] for row in groups.rows] == [str(merged["ash"]), str(merged["elm"]), "alone"]
     assert "Who became equal" in render(result) and "ash, birch and cedar" in render(result)
-    said = similarity.sentences(result)[1]
+    said = sections.method_section(result).sentences[1]
     assert said == "Who became equal, the largest groups first: ash, birch and cedar; elm and fir; 1 alone."
 
 
 def test_many_groups_are_cut_and_the_table_says_so(table, monkeypatch):
-    monkeypatch.setattr(similarity, "SHOWN_GROUPS", 1)
-    monkeypatch.setattr(similarity, "SHOWN", 1)
-    monkeypatch.setattr(similarity, "NAMES", 1)
-    monkeypatch.setattr(similarity, "LARGEST", 1)
+    monkeypatch.setattr(sections, "SHOWN_GROUPS", 1)
+    monkeypatch.setattr(sections, "SHOWN", 1)
+    monkeypatch.setattr(sections, "NAMES", 1)
+    monkeypatch.setattr(sections, "LARGEST", 1)
     network = {"edges": [("ash", "birch"), ("birch", "cedar"), ("elm", "fir")], "lam": np.inf}
     result = coterie.fit(table, "score ~ hours", "school", method="similarity-network", network=network, splits=0)
-    (groups,) = similarity.groups_tables(result)
+    (groups,) = sections.merged_tables(result)
     assert groups.rows[0][1] == "ash and 2 more" and groups.note.startswith("The 1 largest of 2 groups. ")
-    assert similarity.sentences(result)[1].endswith("ash and 2 more; 1 more group; 1 alone.")
+    assert sections.method_section(result).sentences[1].endswith("ash and 2 more; 1 more group; 1 alone.")
 
 
 def test_where_nobody_is_equal_there_is_no_table(table):
     network = {"k": 2, "lam": 1e-9}
     result = coterie.fit(table, "score ~ hours", "school", method="similarity-network", network=network, splits=0)
-    assert result.merged.nunique() == 6 and similarity.groups_tables(result) == []
-    assert similarity.sentences(result)[0].endswith("no two are equal.") and len(similarity.sentences(result)) == 1
+    assert result.merged.nunique() == 6 and sections.merged_tables(result) == []
+    assert (
+        sections.method_section(result).sentences[0].endswith("no two are equal.")
+        and len(sections.method_section(result).sentences) == 1
+    )
 
 
 @pytest.mark.parametrize("splits", [0, 1])

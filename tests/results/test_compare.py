@@ -10,7 +10,7 @@ from coterie.data.split import split_rows
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.report.html import render, tiles
+from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
 from coterie.results.compare import Evidence, Splits, evaluate, may_be_as_good, run
 from coterie.results.metrics import bootstrap, client_losses, median_ratio

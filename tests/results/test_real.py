@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.report.html import render
+from coterie.report.fit_page import render
 from tests.results import factory
 
 METHODS = ("local", "pooled", "own-intercept", "clusterwise", "hierarchical")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.report.html import write_report
+from coterie.report.fit_page import write_report
 from coterie.results import store
 from coterie.results.plain import plain, unplain
 from coterie.results.result import FitResult

@@ -342,7 +342,7 @@ def test_callbacks_that_fail_lack_methods_or_are_none(problem):
 
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
-    from coterie.report.training import notes
+    from coterie.report.training_page import notes
     from coterie.results.training.comparison import Comparison
     from coterie.results.training.config import Config
     from coterie.results.training.problem import TrainingProblem

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
-from coterie.report import training as page
+from coterie.report import training_page as page
 from coterie.report.tables import render_text
 from coterie.results.training import comparison
 from coterie.results.training.comparison import chosen, compare, half_width, pick

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.methods.training import TRAINERS, trainer
-from coterie.report.training import write_report
+from coterie.report.training_page import write_report
 from coterie.results.training import store
 from coterie.results.training.callbacks import callbacks
 from coterie.results.training.comparison import compare

@@ -137,7 +137,7 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
     from coterie.data.table import write_table
-    from coterie.report.training import write_report
+    from coterie.report.training_page import write_report
     from coterie.results.training.callbacks import callbacks
     from coterie.results.training.comparison import compare as over_seeds
     from coterie.results.training.config import read

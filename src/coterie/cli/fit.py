@@ -170,7 +170,7 @@ def described(texts: list[str] | None) -> dict[str, Any] | None:
 
 def keep(result: FitResult, out: Path, force: bool) -> None:
     """Write model and report into a folder: both or, on any error, neither."""
-    from coterie.report.html import write_report
+    from coterie.report.fit_page import write_report
 
     folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
     draft = folder / f".report.{os.getpid()}.html"
@@ -216,7 +216,7 @@ def print_comparison(result: FitResult) -> None:
 
 def explain(result: FitResult) -> None:
     """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
-    from coterie.report import collaboration, rounds, similarity
+    from coterie.report.method_section import method_section
     from coterie.report.words import variance_sentences
 
     if not result.comparison.empty:
@@ -227,7 +227,8 @@ def explain(result: FitResult) -> None:
         say(f"Fitted: {result.method}.")
     for sentence in variance_sentences(result) if result.model.has_variances else []:
         say(sentence)
-    for sentence in (*rounds.sentences(result), *collaboration.sentences(result), *similarity.sentences(result)):
+    section = method_section(result)
+    for sentence in section.sentences if section else []:
         say(sentence)
     say_notes(result)
 

@@ -27,7 +27,7 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
     need_room(out, [], force, our_page)
-    from coterie.report.html import write_report
+    from coterie.report.fit_page import write_report
 
     write_report(load_model(model), out)
     say(f"Report: {out}")

@@ -119,7 +119,7 @@ def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingPro
 
 def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
     """Write models, tables and the report."""
-    from coterie.report.training import write_report
+    from coterie.report.training_page import write_report
     from coterie.results.training.store import save
 
     save(out, problem, run)
@@ -136,7 +136,7 @@ def comparison(problem: TrainingProblem, run: Trained) -> Comparison:
 
 def show(result: Comparison) -> None:
     """The table as wide as the terminal, and what a reader should know besides."""
-    from coterie.report import training as page
+    from coterie.report import training_page as page
     from coterie.report.tables import render_text
 
     print(render_text(page.comparison_table(result), width()), end="")

@@ -266,6 +266,6 @@ def _widths(columns: list[str], rows: list[list[str]], width: int) -> list[int]:
 
 def render_html(table: Table) -> str:
     """A table as HTML, every cell escaped, in a box of its own that scrolls where the page is narrow."""
-    from coterie.report.templating import environment
+    from coterie.report.page import environment
 
     return environment().get_template("table.html").render(table=table)

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.methods.training import trainer
 from coterie.report import words
 from coterie.report.figures import Axes, Figure, spread
-from coterie.report.network import COLOURS, DARK, LIGHT
+from coterie.report.network_figures import COLOURS, DARK, LIGHT
 
 if TYPE_CHECKING:
     from coterie.results.training.comparison import Comparison

@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.report.html import render
+from coterie.report.fit_page import render
 
 
 def table(m=6, n=40, spread=0.5, seed=0, family="gaussian"):

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.engines.checkpoint import write
-from coterie.errors import CoterieError, listed
+from coterie.errors import listed
 from coterie.methods.training import trainer
 from coterie.report import training_figures as pictures
 from coterie.report import words
+from coterie.report.page import environment, write_page
 from coterie.report.tables import Table
-from coterie.report.templating import environment
 from coterie.results.training.scores import BALANCED
 
 if TYPE_CHECKING:
@@ -240,8 +239,4 @@ def sections(result: Comparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
 
 def write_report(result: Comparison, path: Path) -> None:
     """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
-    page = render(result).encode("utf-8")
-    try:
-        write(path, [page])
-    except OSError as e:
-        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e
+    write_page(render(result), path)

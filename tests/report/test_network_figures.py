@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
 from coterie.relations.partitions import merge_tree
-from coterie.report.network import EDGES, LEAVES, merge_figure, network_figure
+from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure
 
 NS = "{http://www.w3.org/2000/svg}"
 

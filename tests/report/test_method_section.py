@@ -1,4 +1,4 @@
-"""A run over rounds in the report: what was chosen, what was sent, how the distance fell."""
+"""What a report says of a run over rounds, and of main clients and their collaborators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.report import rounds
-from coterie.report.html import render
-from tests.report.test_html import Reader
+from coterie.report.fit_page import render
+from coterie.report.method_section import method_section
+from tests.report.test_fit_page import Reader
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def test_the_section_says_what_happened(result):
 
 
 def test_counts_stand_beside_what_was_expected(result):
-    table = rounds.table(result)
+    table = method_section(result).tables[0]
     assert table.columns == ("", "this run", "expected")
     assert [row[0] for row in table.rows][2:] == [
         "communications between clusters", "communications within each cluster", "communications to refresh the anchor",
     ]  # fmt: skip
-    assert rounds.sentences(result)[1].startswith("Communications: ")
+    assert method_section(result).sentences[1].startswith("Communications: ")
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,44 @@ def test_odd_runs_are_drawn_too(result, changes):
 def test_exact_methods_have_no_such_section(result):
     model = replace(result.model, info={})
     assert "Over rounds" not in render(replace(result, model=model))
-    assert rounds.sentences(replace(result, model=model)) == []
+    assert method_section(replace(result, model=model)) is None
+
+
+def collaborating(method, **rounds):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=120)
+    df = pd.DataFrame({"site": np.repeat([f"s{i}" for i in range(6)], 20), "x": x, "y": x + rng.normal(size=120)})
+    return coterie.fit(df, "y ~ x", "site", method=method, splits=0, rounds=rounds)
+
+
+def test_averaging_says_weights_speedup_and_how_far_it_came():
+    found = collaborating("weighted-averaging", collaborators=3)
+    (sentence,) = method_section(found).sentences
+    assert "3 collaborators for each main client, alpha = " in sentence
+    assert "predicted speed-up" in sentence
+    assert "step size" not in sentence  # it was solved at once
+    rows = dict(method_section(found).tables[0].rows)
+    assert "exchanges until solved" in rows
+    assert "steps" not in rows
+    assert "step size, eta" not in rows
+    assert rows["distance left, relative to the start's"] == "0"
+    assert rows["collaborators of a main client"] == "3"
+    assert "Main clients and their collaborators" in render(found)
+
+
+def test_averaging_by_steps_says_their_size():
+    found = collaborating("weighted-averaging", steps=9)
+    assert "step size" in method_section(found).sentences[0]
+    assert dict(method_section(found).tables[0].rows)["steps"] == "9"
+
+
+def test_correction_says_beta_and_what_is_kept():
+    found = collaborating("bias-correction", keep=0.25, steps=7)
+    (sentence,) = method_section(found).sentences
+    assert "25% of the bias kept" in sentence
+    assert "speed-up" not in sentence
+    assert dict(method_section(found).tables[0].rows)["steps"] == "7"
+
+
+def test_other_methods_have_no_such_section():
+    assert method_section(collaborating("pooled")) is None

@@ -14,7 +14,7 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from coterie.report import figures
-from coterie.report.html import render, write_report
+from coterie.report.fit_page import render, write_report
 from tests.results import factory
 
 EVIL = "</title><script>alert(1)</script> \"quotes\" 'Ünï' & 学校 {{ 7*7 }}"

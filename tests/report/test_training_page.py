@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.report import training, training_figures
+from coterie.report import training_figures, training_page
 from coterie.report.tables import render_text
 from coterie.results.training.comparison import compare
 from tests.results.test_training import config
@@ -21,8 +21,8 @@ def result():
 
 
 def test_the_page_stands_alone_and_is_repeated(result):
-    page = training.render(result)
-    assert page == training.render(result)
+    page = training_page.render(result)
+    assert page == training_page.render(result)
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)
     assert "<script" not in page
     assert len(page) < 500_000
@@ -47,31 +47,31 @@ def test_who_is_with_whom(result):
     assert square is not None
     assert square.svg.count('class="with"') == 12
     assert square.svg.count('class="edge"') == 3
-    table = training.confusion_table(result, "ifca")
+    table = training_page.confusion_table(result, "ifca")
     assert sum(int(cell) for row in table.rows for cell in row[1:]) == 12
     assert table.note.count(".") >= 3
     unknown = replace(result, groups=[None, None])
-    assert training.confusion_table(unknown, "ifca").note == "No groups are known."
+    assert training_page.confusion_table(unknown, "ifca").note == "No groups are known."
 
 
 def test_the_table_in_a_terminal(result):
-    text = render_text(training.comparison_table(result), 160)
+    text = render_text(training_page.comparison_table(result), 160)
     assert text.count("\n> ") == 1
     assert "all rows" in text
     assert f"Configuration {result.fingerprint}" in " ".join(text.split())
 
 
 def test_the_answer_says_what_may_be_as_good(result):
-    text = training.headline(result)
+    text = training_page.headline(result)
     assert text.startswith(f"{result.best} has an accuracy of ")
-    assert all(name in text for name in training.as_good(result))
+    assert all(name in text for name in training_page.as_good(result))
 
 
 def test_one_method_alone(result):
     alone = replace(result, runs={"ditto": result.runs["ditto"]})
-    page = training.render(alone)
+    page = training_page.render(alone)
     assert "What was trained" in page
-    assert "against" not in training.comparison_table(alone).columns[2]
+    assert "against" not in training_page.comparison_table(alone).columns[2]
 
 
 def test_what_went_wrong_is_said(result):
@@ -79,7 +79,7 @@ def test_what_went_wrong_is_said(result):
     broken = replace(
         run, quarantined={"<7>": (3, "its data give no gradient")}, status="diverged by step 4", failed=["2"]
     )
-    page = training.render(replace(result, runs={**result.runs, "ditto": [broken, result.runs["ditto"][1]]}))
+    page = training_page.render(replace(result, runs={**result.runs, "ditto": [broken, result.runs["ditto"][1]]}))
     assert "Seed 0: ditto left out, for its data give no gradient, client &lt;7&gt;." in page
     assert "diverged by step 4 (client 2)" in page
 
@@ -87,10 +87,10 @@ def test_what_went_wrong_is_said(result):
 def test_a_run_that_ended_before_its_first_round(result):
     run = result.runs["ditto"][0]
     ended = replace(run, curve=[run.curve[0] | {"round": 0}], status="diverged by step 1", rounds=0)
-    assert "diverged by step 1" in training.render(replace(result, runs={"ditto": [ended, ended]}))
+    assert "diverged by step 1" in training_page.render(replace(result, runs={"ditto": [ended, ended]}))
 
 
 def test_a_page_that_cannot_be_written(result, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CoterieError, match="cannot be written"):
-        training.write_report(result, tmp_path / "file" / "r.html")
+        training_page.write_report(result, tmp_path / "file" / "r.html")

@@ -6,10 +6,10 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from coterie import files
-from coterie.errors import CoterieError, fitting
-from coterie.report import collaboration, figures, rounds, similarity, tables, words
-from coterie.report.templating import environment
+from coterie.errors import fitting
+from coterie.report import figures, tables, words
+from coterie.report.method_section import method_section
+from coterie.report.page import environment, write_page
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -53,10 +53,7 @@ def _page(result: FitResult) -> str:
             variances=words.variance_sentences(result) if m.has_variances else [],
             variance_table=tables.variance_table(result) if m.has_variances else None,
             coefficients=tables_of,
-            rounds=[*rounds.sentences(result)[:1], *collaboration.sentences(result), *similarity.sentences(result)],
-            rounds_title="The similarity network" if "network" in m.info else "Over rounds",
-            rounds_tables=over_rounds(result),
-            rounds_figures=run_figures(result),
+            section=method_section(result),
             settings=settings(result),
             record=record(result),
             one=words.one(m.client_name),
@@ -80,11 +77,7 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     CoterieError
         If it cannot be written.
     """
-    file, page = files.local(path), render(result)
-    try:
-        files.write(file, [page.encode()])
-    except OSError as e:
-        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e
+    write_page(render(result), path)
 
 
 def facts(result: FitResult) -> list[str]:
@@ -123,20 +116,6 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
         out.append((plus + words.fixed(gain, places), f"mean gain in {result.loss} over {name}", remark))
         out.append((words.percent(float(best[f"better_than_{other}"])), f"of {many} better off than with {name}", ""))
     return out
-
-
-def over_rounds(result: FitResult) -> list[tables.Table]:
-    """The table of a run over rounds, or of a network and its groups, where there was one."""
-    sections = {"rounds": rounds.table, "collaboration": collaboration.table, "network": similarity.table}
-    found = [table(result) for name, table in sections.items() if name in result.model.info][:1]
-    return [*found, *similarity.groups_tables(result)]
-
-
-def run_figures(result: FitResult) -> list[figures.Figure]:
-    """The pictures of a run over rounds, or of a network."""
-    if "network" in result.model.info:
-        return similarity.figures(result)
-    return [rounds.figure(result)] if "rounds" in result.model.info else []
 
 
 def settings(result: FitResult) -> list[tuple[str, Any]]:

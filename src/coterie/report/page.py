@@ -1,10 +1,13 @@
-"""The templates of the report."""
+"""What every page has: templates that escape what is put into them, and a file written whole or not at all."""
 
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING
 
+from coterie import files
+from coterie.errors import CoterieError
 from coterie.report import words
 
 if TYPE_CHECKING:
@@ -25,3 +28,11 @@ def environment() -> Environment:
     )
     made.filters |= {"sentence": words.sentence, "value": words.plain_text}
     return made
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
+    try:
+        files.write(files.local(path), [page.encode()])
+    except OSError as e:
+        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e

@@ -1,0 +1,293 @@
+"""What a report says of how a model was made: a run over rounds, main clients and collaborators, or a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.relations.graph_layout import spring_layout
+from coterie.relations.network import Network
+from coterie.report import words
+from coterie.report.figures import Axes, Figure
+from coterie.report.network_figures import merge_figure, network_figure
+from coterie.report.tables import Table
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+SPACES = {
+    "model": "with alike coefficients",
+    "data": "with alike rows",
+    "feature": "whose columns vary together alike",
+    "covariates": "with alike covariates",
+    "edges": "that were named",
+}
+LARGEST, NAMES = 5, 8
+"""So many groups, and members of each, are named in a sentence."""
+SHOWN, SHOWN_GROUPS = 1500, 100
+"""Clients and groups that are named in the report, about."""
+
+AGREES = {
+    "inside": "share of ties inside a {}",
+    "chance": "what chance would give",
+    "components": "adjusted Rand index with the {}, of components",
+    "spectral": "the same, of spectral clusters",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a method says of its run: for the terminal all sentences, for the page the first `leading` of them."""
+
+    title: str
+    sentences: list[str]
+    tables: list[Table]
+    figures: list[Figure]
+    leading: int = 2
+
+
+def method_section(result: FitResult) -> Section | None:
+    """The section of a method that is no exact fit of a tree; None for those."""
+    info = result.model.info
+    if "rounds" in info:
+        return Section(
+            "Over rounds", _rounds_sentences(result), [_rounds_table(result)], [_rounds_figure(result)], leading=1
+        )
+    if "collaboration" in info:
+        return Section("Over rounds", _collaboration_sentences(result), [_collaboration_table(result)], [])
+    if "network" in info:
+        tables = [_network_table(result), *merged_tables(result)]
+        return Section("The similarity network", _network_sentences(result), tables, _network_figures(result))
+    return None
+
+
+def _rounds_sentences(result: FitResult) -> list[str]:
+    """Why these parameters, and communications against what was expected."""
+    r = result.model.info["rounds"]
+    chosen = [f"p0 = {words.some(r['p0'])}", f"p = {words.some(r['p'])}", f"step size {words.some(r['eta'])}"]
+    chosen += [f"rho = {words.some(r['rho'])}"] if "rho" in r else []
+    counts = [f"{counted} {name} ({expected} expected)" for name, counted, expected in _communications(r)]
+    return [f"Over rounds with {', '.join(chosen)}: {r['why']}.", f"Communications: {words.joined(counts)}."]
+
+
+def _rounds_table(result: FitResult) -> Table:
+    """Steps, the distance left and communications, counted beside what theory expects."""
+    r = result.model.info["rounds"]
+    rows = [("steps", _mean_count(r["trace"][-1][0]), _mean_count(r["steps"]))]
+    at_most = f"at most {words.number(r['promised'])}" if r["promised"] < 1.0 else "nothing promised"
+    rows.append(("distance from the optimum, relative to the start's", words.number(r["gap"]), at_most))
+    rows += [(f"communications {name}", counted, expected) for name, counted, expected in _communications(r)]
+    note = "Expected: steps as planned, the distance that the theorem promises, and communications in the mean"
+    skipped = _mean_count(r["communications"]["within_printed"])
+    note += f" ({skipped} within each cluster as Proposition 3.2 prints it)."
+    if sent := r["communications"].get("peers"):
+        size = words.amount(sent["bytes"])
+        note += f" Without a coordinator, clusters sent each other {sent['messages']:,} messages of {size} in all."
+    return Table("The run", ("", "this run", "expected"), tuple(rows), note=note)
+
+
+def _rounds_figure(result: FitResult) -> Figure:
+    """The logarithm of the distance left against communications."""
+    r = result.model.info["rounds"]
+    k = len(result.model.levels[0].labels) if result.model.levels else 1
+    trace = np.array([(between + within / k, gap) for _, gap, between, within in r["trace"] if gap > 0.0])
+    sent, left = (trace[:, 0], np.log10(trace[:, 1])) if len(trace) else (np.zeros(1), np.zeros(1))
+    low, high = min(float(left.min()), -1.0), max(float(left.max()), 0.0)
+    axes = Axes((0.0, max(float(sent.max()), 1.0)), (low - 0.1, high + 0.1))
+    x, y = axes.across(sent), axes.down(left)
+    path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
+    parts = [f'<path class="bar thin" d="M{path}"/>']
+    label = f"Distance from the exact optimum over {len(left)} looks, to {words.number(r['gap'])} of that of the start."
+    return Figure(
+        "Distance left against communications",
+        axes.draw(parts, label, "communications of a cluster", "distance left, power of ten"),
+        "Distance from the exact optimum relative to that of the start, all coefficients of all clients together.",
+    )
+
+
+def _communications(r: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Each kind of communication: its name, how many there were, and how many were to be expected."""
+    sent = r["communications"]
+    kinds = {"between": "between clusters", "within": "within each cluster", "refreshes": "to refresh the anchor"}
+    return [
+        (name, _mean_count(sent[kind]), _mean_count(sent[f"{kind}_expected"]))
+        for kind, name in kinds.items()
+        if kind in sent
+    ]
+
+
+def _mean_count(value: float) -> str:
+    """A count, or the mean of some, with a decimal where that says something."""
+    return words.fixed(value, 0 if value >= 100.0 or value == round(value) else 1)
+
+
+def _collaboration_sentences(result: FitResult) -> list[str]:
+    """How many collaborate, and how."""
+    c = result.model.info["collaboration"]
+    how = f"alpha = {words.some(c['alpha'])}"
+    if not _solved(c):
+        how += f", step size {words.some(c['eta'])}"
+    if c["corrected"]:
+        how += f", beta = {words.some(c['beta'])}, {words.percent(c['keep'])} of the bias kept"
+    gain = f"; predicted speed-up {words.some(c['speedup'])}" if c["speedup"] is not None and not c["corrected"] else ""
+    return [f"{_count_range(c['collaborators'])} collaborators for each main client, {how}{gain}."]
+
+
+def _collaboration_table(result: FitResult) -> Table:
+    """What was chosen or given, and how far the run came."""
+    c = result.model.info["collaboration"]
+    made = "exchanges until solved" if _solved(c) else "steps"
+    rows = [(made, f"{c['trace'][-1][0]:,}"), ("distance left, relative to the start's", words.number(c["gap"]))]
+    names = {"alpha": "weight of collaborators, alpha"}
+    if not _solved(c):
+        names |= {"eta": "step size, eta", "beta": "weight of the newest bias, beta"}
+    names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
+    names |= {"delta_at_most": "delta at most, which steps go by"}
+    names |= {"prior": "prior towards the pooled model, in rows"}
+    names |= {"speedup": "predicted speed-up"}
+    rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
+    rows.append(("collaborators of a main client", _count_range(c["collaborators"])))
+    note = (
+        "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
+        f"{'each own optimum' if c['corrected'] and not c['keep'] else 'the optimum of the weighted losses'}."
+    )
+    return Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=note)
+
+
+def _solved(c: dict[str, Any]) -> bool:
+    """Whether the weighted losses were minimised at once, by no run of steps."""
+    return c["status"] in ("exact", "not reached")
+
+
+def _count_range(value: Any) -> str:
+    """Whole numbers: one, a few, or a range."""
+    if isinstance(value, dict):
+        return f"{value['from']:.0f} to {value['to']:.0f}"
+    return ", ".join(f"{float(v):.0f}" for v in np.atleast_1d(value))
+
+
+def _network_sentences(result: FitResult) -> list[str]:
+    """What the network is and what came of it."""
+    i = result.model.info["network"]
+    many, groups = words.several(result.model.client_name), len(set(i["groups"]))
+    ties = f"{i['ties']:,} tie{'s' * (i['ties'] != 1)}"
+    text = f"{ties} between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
+    text += " chosen by held-out rows" if i.get("tried") else ""
+    if groups == len(i["groups"]):
+        return [f"{text}: no two are equal."]
+    found, alone = _groups(result)
+    named = [_listed(members, NAMES) for members in list(found.values())[:LARGEST]]
+    more = len(found) - LARGEST
+    named += [f"{more:,} more group{'s' * (more > 1)}"] if more > 0 else []
+    named += [f"{len(alone):,} alone"] if alone else []
+    text = f"{text}: {groups:,} group{'s' * (groups > 1)} of equal {many}."
+    return [text, f"Who became equal, the largest groups first: {'; '.join(named)}."]
+
+
+def _groups(result: FitResult) -> tuple[dict[int, list[str]], list[str]]:
+    """Labels of every group of two or more by its number, the largest first; and of clients that merged with nobody."""
+    found: dict[int, list[str]] = {}
+    for group, label in zip(result.model.info["network"]["groups"], result.model.labels, strict=True):
+        found.setdefault(int(group) + 1, []).append(words.short(label))
+    by_size = sorted(found.items(), key=lambda item: -len(item[1]))
+    alone = [members[0] for _, members in by_size if len(members) == 1]
+    return {number: members for number, members in by_size if len(members) > 1}, alone
+
+
+def _listed(labels: list[str], most: int) -> str:
+    shown = labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"]
+    return words.joined(shown)
+
+
+def merged_tables(result: FitResult) -> list[Table]:
+    """A table of who became equal; none where nobody did."""
+    i = result.model.info["network"]
+    if len(set(i["groups"])) == len(i["groups"]):
+        return []
+    found, alone = _groups(result)
+    shown: dict[Any, list[str]] = dict(list(found.items())[:SHOWN_GROUPS]) | ({"alone": alone} if alone else {})
+    rows, left = [], SHOWN
+    for name, members in shown.items():
+        rows.append((str(name), _listed(members, max(left, NAMES)), f"{len(members):,}"))
+        left -= len(members)
+    note = "Numbers are those of result.merged, which has the group of each in Python."
+    if len(found) > SHOWN_GROUPS:
+        note = f"The {SHOWN_GROUPS} largest of {len(found):,} groups. {note}"
+    columns = ("group", "who", words.several(result.model.client_name))
+    return [Table("Who became equal", columns, tuple(rows), 2, note=note)]
+
+
+def _network_table(result: FitResult) -> Table:
+    """The network, the penalty and the certificate; of a run, how far it came and what it sent."""
+    i = result.model.info["network"]
+    many = words.several(result.model.client_name)
+    rows = [("ties", f"{i['ties']:,}"), ("components", f"{i['components']:,}")]
+    rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
+    rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
+    where = ", at the optimum" if "gap" in i else ""
+    rows += [(f"groups of equal {many}{where}", f"{len(set(i['groups'])):,}")]
+    if agrees := i.get("against"):
+        level = words.one(result.model.levels[0].name)
+        for name, text in AGREES.items():
+            value = agrees[name]
+            rows.append((text.format(level), "–" if value is None else words.number(value)))
+    if "gap" not in i:
+        rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
+    else:
+        rows.append(("steps", f"{i['trace'][-1][0]:,}"))
+        rows.append(("distance from the optimum in value, relative to the start's", words.number(max(i["gap"], 0.0))))
+        rows.append(("codecs of updates and of models", f"{i['link']['up']}, {i['link']['down']}"))
+        if "bytes_up" in i:
+            rows.append((f"bytes from {many} and to them, in all steps", f"{i['bytes_up']:,}, {i['bytes_down']:,}"))
+    note = "Coefficients are compared in standard units of their columns, and losses are means over all rows."
+    return Table("The similarity network", ("", "this fit"), tuple(rows), note=note)
+
+
+def _network_figures(result: FitResult) -> list[Figure]:
+    """The network, the tree of merges, and held-out losses against the strength; those of which there is enough."""
+    i, m = result.model.info["network"], result.model
+    one, out = words.one(m.client_name), []
+    groups = np.asarray(i["groups"])
+    if i.get("edges") is not None:
+        ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
+        network = Network(len(groups), ends, np.asarray(i["weight"], dtype=np.float64))
+        names = [str(label) for label in m.labels]
+        out.append(network_figure(network, spring_layout(network), groups + 1, names, client=one))
+        if i.get("merges"):
+            chosen = i["lam"] if 0.0 < i["lam"] < np.inf else None
+            out.append(merge_figure(i["merges"], network.n, groups + 1, names, chosen=chosen, client=one))
+    if i.get("tried"):
+        out.append(_losses(i["tried"], i["lam"], result.loss))
+    return out
+
+
+def _losses(tried: list[tuple[float, float]], chosen: float, loss: str) -> Figure:
+    """Mean held-out loss along the path, from clients alone to one model for each component."""
+    at = [(float(lam), float(value)) for lam, value in tried[::-1]]
+    inside = np.array([(np.log10(lam), value) for lam, value in at if 0.0 < lam < np.inf])
+    ends = {lam: value for lam, value in at if lam in (0.0, np.inf)}
+    if not len(inside):
+        inside = np.array([(0.0, value) for value in ends.values()])
+    x, y = inside.T
+    low, high = min(*y, *ends.values()), max(*y, *ends.values())
+    room = 0.05 * (high - low) or 1.0
+    axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
+    line = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(axes.across(x), axes.down(y), strict=True))
+    parts: list[str] = [f'<path class="bar thin" d="M{line}"/>']
+    best = min(at, key=lambda t: t[1])[1]
+    label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {words.number(best, 4)}, at {_lam(chosen)}."
+    said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)
+    return Figure(
+        "Why this strength",
+        axes.draw(parts, label, "strength of ties, power of ten", f"held-out {loss}"),
+        f"Inside the training rows: {words.number(best, 4)} at {_lam(chosen)}; {said}.",
+    )
+
+
+_ENDS = {0.0: "without ties", np.inf: "where all of a component are one"}
+
+
+def _lam(value: Any) -> str:
+    return "∞" if np.isinf(value) else words.number(float(value))
