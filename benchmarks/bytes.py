@@ -27,7 +27,7 @@ from benchmarks.measure import Row, skipped
 from coterie.codecs import by_name
 from coterie.codecs.feedback import FEEDBACKS, coordinate_order, received
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 N, WITHIN, DECAY = 30, 1.01, 200.0
 GRID = tuple(float(c) for c in 2.0 ** np.arange(0.0, 4.51, 0.5))  # of 1 / L, where L bounds the curvature
@@ -105,7 +105,7 @@ def spambase(seed: int, kind: str) -> Problem:
 
     def gradient(x: np.ndarray, t: int) -> np.ndarray:
         if kind == "batch":
-            drawn = keyed.uniform(seed, "batch", np.arange(N), t, 32)
+            drawn = keyed_random.uniform(seed, "batch", np.arange(N), t, 32)
             at = starts[:, None] + (drawn * sizes[:, None]).astype(np.int64)
             return np.einsum("nbd,nb->nd", X[at], _residual(X[at] @ x, y[at])) / 32
         return np.add.reduceat(X * _residual(X @ x, y)[:, None], starts, axis=0) / sizes[:, None]
@@ -113,7 +113,7 @@ def spambase(seed: int, kind: str) -> Problem:
     return Problem(
         *(X.shape[1], float(np.linalg.eigvalsh(X.T @ X / len(y)).max()) / 4, sizes / len(y)),
         *(lambda x: _logistic(X @ x, y), gradient, mail_optimum(), kind == "batch"),
-        keyed.starts(seed, "codec", np.arange(N)),
+        keyed_random.starts(seed, "codec", np.arange(N)),
     )
 
 
@@ -159,7 +159,7 @@ def sparse(seed: int, rows: int = 300, words: int = 40, d: int = 20_000, mu: flo
     L = float(eigsh(curved, 1, v0=np.ones(d), return_eigenvectors=False)[0]) / n / 4 + mu
     options = {"maxiter": 3000, "ftol": 1e-14, "gtol": 1e-9}
     best = float(minimize(loss, np.zeros(d), jac=pooled, method="L-BFGS-B", options=options).fun)
-    return Problem(d, L, np.full(N, 1 / N), loss, gradient, best, keys=keyed.starts(seed, "codec", np.arange(N)))
+    return Problem(d, L, np.full(N, 1 / N), loss, gradient, best, keys=keyed_random.starts(seed, "codec", np.arange(N)))
 
 
 def _residual(margin: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def sent(p: Problem, way: Way, scale: float, budget: float = np.inf, reads: bool
     """Bytes until the loss is there, and steps; infinite where it does not get there. ``reads``: decode what came."""
     up, down, feedback = by_name(way.up), by_name(way.down or None), FEEDBACKS[way.feedback]
     x, memory, own, lost = np.zeros(p.d), np.zeros((N, p.d)), np.zeros((N, p.d)), np.zeros((1, p.d))
-    update, total, start, server = None, 0, p.loss(np.zeros(p.d)), keyed.starts(0, "server", [0])
+    update, total, start, server = None, 0, p.loss(np.zeros(p.d)), keyed_random.starts(0, "server", [0])
     for t in range(400 if p.d < 1_000 else 100):
         order = coordinate_order(way.order, own if t else None, update)
         before, message = memory, feedback(memory, p.gradient(x, t), up, p.keys, t, order)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from coterie.data.dealing import Dealt
 from coterie.data.partition import by_column
-from coterie.numerics import keyed
-from coterie.numerics.keyed import uniform
+from coterie.numerics import keyed_random
+from coterie.numerics.keyed_random import uniform
 
 F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]
@@ -66,10 +66,10 @@ class Scanner:
         seen = 0.5 + self.contrast * (truth - 0.5) + self.brightness
         if self.blur > 0.0:
             seen = gaussian_filter(seen, (0.0, self.blur, self.blur), mode="nearest")
-        turn = 2.0 * np.pi * keyed.uniform(seed, "field", ids, 0, 1)
+        turn = 2.0 * np.pi * keyed_random.uniform(seed, "field", ids, 0, 1)
         y, x = np.linspace(-1.0, 1.0, h)[:, None], np.linspace(-1.0, 1.0, w)[None, :]
         slope = np.cos(turn)[:, :, None] * x + np.sin(turn)[:, :, None] * y
-        noise = keyed.normal(keyed.starts(seed, "noise", ids), 0, h * w).reshape(n, h, w)
+        noise = keyed_random.normal(keyed_random.starts(seed, "noise", ids), 0, h * w).reshape(n, h, w)
         return (seen * (1.0 + self.field * slope) + self.noise * noise).astype(np.float32)
 
 

@@ -12,7 +12,7 @@ from coterie.data.design import INTERCEPT
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError
 from coterie.families import BINOMIAL, family_named
-from coterie.numerics.keyed import uniform, uniform_rows
+from coterie.numerics.keyed_random import uniform, uniform_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -155,7 +155,7 @@ def test_imports_go_one_way() -> None:
         ("methods/x.py", "import flwr.app"),
         ("objectives/glm.py", "def f():\n    import torch.nn"),
         ("engines/message_layout.py", "from ray import remote"),
-        ("errors.py", "from .numerics import keyed"),
+        ("errors.py", "from .numerics import keyed_random"),
         ("data/table.py", "import importlib\nimportlib.import_module('coterie.cli')"),
         ("cli/main.py", "def f():\n    from papers import registry"),
     ],
@@ -169,7 +169,7 @@ def test_a_wrong_import_is_seen(name: str, code: str) -> None:
     [
         (
             "methods/x.py",
-            "from coterie.federation import Federation\nfrom . import y\nfrom ..numerics.keyed import keys",
+            "from coterie.federation import Federation\nfrom . import y\nfrom ..numerics.keyed_random import keys",
         ),
         ("objectives/deep/objective.py", "import torch"),
         ("engines/flower.py", "from flwr.app import Message\nfrom coterie.engines import base"),

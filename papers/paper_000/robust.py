@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.gradient_steps import Draws
 
 STEEPEST = 3.0 * np.sqrt(3.0) / 8.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.codecs import by_name
 from coterie.codecs.total_variation import TotalVariation
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
@@ -29,7 +29,7 @@ NOTES = (
 
 def run(settings: Settings) -> Outcome:
     """Both vectors in all encodings."""
-    noise = keyed.normal(keyed.starts(0, "figure5", [0]), np.zeros(1, dtype=np.int64), D)
+    noise = keyed_random.normal(keyed_random.starts(0, "figure5", [0]), np.zeros(1, dtype=np.int64), D)
     plain = np.repeat(LEVELS, D // len(LEVELS))[None] + NOISE * noise
     clustered = TotalVariation(k=K, relative=RELATIVE).encode(plain, 0, 0).claimed
     without, with_ = all_bits(plain), all_bits(clustered)

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.data.dealing import Dealt
 from coterie.data.partition import tested
 from coterie.numerics.kernels import Floats, Ints
-from coterie.numerics.keyed import uniform
+from coterie.numerics.keyed_random import uniform
 
 
 def noisy_labels(X: Floats, y: Ints, clients: int, channels: Floats, seed: int = 0) -> Dealt:

@@ -14,7 +14,7 @@ from coterie.methods.collaboration.collaborators import Collaborators, require_c
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.theory import over, packed_hessians
 from coterie.methods.replies import require_all_replies
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
@@ -119,7 +119,9 @@ def estimate_constants(
     first = ask(pairs.main, np.zeros((M, 1, d)))
     near = -first.g[:, 0]
     step = reach * np.sqrt(np.maximum(np.sum(near**2, axis=1), np.maximum(first.v[:, 0], 1e-12)))
-    across = keyed.normal(keyed.starts(seed, "directions", ids), np.zeros(M, dtype=np.int64), d * d).reshape(M, d, d)
+    across = keyed_random.normal(
+        keyed_random.starts(seed, "directions", ids), np.zeros(M, dtype=np.int64), d * d
+    ).reshape(M, d, d)
     across = np.swapaxes(np.linalg.qr(across)[0], 1, 2)[:, :directions]
     u = np.concatenate([np.zeros((M, 1, d)), near[:, None], near[:, None] + step[:, None, None] * across], axis=1)
     everyone = ask(pairs.request_client, u[pairs.request_main])
@@ -161,7 +163,7 @@ def with_hessians(found: Constants, fed: Federation, metric: Metric, pairs: Coll
 @work
 def tell(site: Site, theta: Floats, R: Floats, samples: int, batch: int) -> dict[str, Any]:
     """Gradients at points theta (m, P, d), in the metric: 2 d + 3 numbers leave a client for each, and d^2 beside."""
-    (m, P, d), draws, keys = theta.shape, max(samples, 1), keyed.starts(site.seed, "constants", site.ids)
+    (m, P, d), draws, keys = theta.shape, max(samples, 1), keyed_random.starts(site.seed, "constants", site.ids)
     out = {"halves": np.zeros((m, 2, P, d))} | {name: np.zeros((m, P)) for name in ("v", "s", "s_se")}
     covariance = np.zeros((m, d, d))
     site.count(m * P * draws)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import GOLDEN, U64, key, scramble, starts
+from coterie.numerics.keyed_random import GOLDEN, U64, key, scramble, starts
 
 BLOCK = 64
 """Runs side by side: few enough to stay in cache, many enough to fill vector registers."""

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 
 def pair(seed, stream, run, step, d):
     """Two standard normal vectors (d,) by Box and Muller, from 2 d uniform numbers."""
-    u = keyed.uniform(seed, stream, [run], step, 2 * d)[0].reshape(d, 2)
+    u = keyed_random.uniform(seed, stream, [run], step, 2 * d)[0].reshape(d, 2)
     radius, angle = np.sqrt(-2.0 * np.log1p(-u[:, 0])), 2.0 * np.pi * u[:, 1]
     return radius * np.cos(angle), radius * np.sin(angle)
 

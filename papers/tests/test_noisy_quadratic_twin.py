@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.numerics.keyed import starts
+from coterie.numerics.keyed_random import starts
 from papers.paper_004 import noisy_quadratic
 from papers.paper_004.noisy_quadratic import Curve, simulate
 from papers.tests.noisy_quadratic_twin import losses, pair

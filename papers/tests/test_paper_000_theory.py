@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.monitor import noise
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, walk
 from papers import outcome
@@ -36,8 +36,8 @@ def test_losses_have_their_gradients_and_no_more_curvature_than_said():
 
 def test_rows_are_drawn_by_key():
     o = made(GROUP, 2, 3, rows=6, apart=1.0)
-    theta, keys = np.random.default_rng(0).normal(size=(8, 5)), keyed.starts(4, "rows", np.arange(8))
-    drawn = (keyed.uniform(4, "rows", np.arange(8), 9, 3) * 6).astype(int)
+    theta, keys = np.random.default_rng(0).normal(size=(8, 5)), keyed_random.starts(4, "rows", np.arange(8))
+    drawn = (keyed_random.uniform(4, "rows", np.arange(8), 9, 3) * 6).astype(int)
     literal = [o.row_gradients(theta)[i, drawn[i]].mean(axis=0) for i in range(8)]
     draws = Draws(keys, np.full(8, 9), 3)
     np.testing.assert_allclose(gradient(o, theta, draws), literal, rtol=1e-12)

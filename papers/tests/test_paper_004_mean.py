@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from papers import outcome
 from papers.paper_004 import mean
 from papers.paper_004.mean_estimation import MU0, Setting, averaging, decreasing, errors, estimates, measured
@@ -61,10 +61,10 @@ def by_weights(s, T):
 def test_weighted_averaging_is_the_average_of_the_mixed_samples():
     T, runs = 20, 3
     found = estimates([UNEQUAL], [1, T], runs, seed=5)[0]
-    noise = keyed.starts(5, "rows", np.arange(runs * 4))
+    noise = keyed_random.starts(5, "rows", np.arange(runs * 4))
     means = MU0 + np.append(0.0, UNEQUAL.gaps)
     z = means - np.append(UNEQUAL.sigma, UNEQUAL.sigmas) * np.array(
-        [keyed.normal(noise, np.full(runs * 4, t), 1).reshape(runs, 4) for t in range(T)]
+        [keyed_random.normal(noise, np.full(runs * 4, t), 1).reshape(runs, 4) for t in range(T)]
     )
     mixed = z @ np.append(1.0 - UNEQUAL.alpha, UNEQUAL.alpha * UNEQUAL.tau)
     np.testing.assert_allclose(found[:, 0] + MU0, mixed[0], rtol=1e-12)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, entry
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -277,11 +277,11 @@ class Site:
 
     def uniform(self, n: int, step: npt.ArrayLike, stream: str) -> npt.NDArray[np.float64]:
         """Keyed uniform numbers in [0, 1), shape (m, n): a function of (seed, stream, client id, step) only."""
-        return keyed.uniform(self.seed, stream, self.ids, step, n)
+        return keyed_random.uniform(self.seed, stream, self.ids, step, n)
 
     def generator(self, i: int, step: int, stream: str) -> np.random.Generator:
         """A NumPy generator for client ``i`` of this site; about 30 microseconds, so prefer :meth:`uniform`."""
-        return keyed.generator(self.seed, stream, int(self.ids[i]), step)
+        return keyed_random.generator(self.seed, stream, int(self.ids[i]), step)
 
     def count(self, gradients: int) -> None:
         """Tell the ledger that this work evaluated ``gradients`` client gradients, over all clients of the site."""

@@ -9,7 +9,7 @@ from coterie.codecs import by_name
 from coterie.codecs.feedback import ef21, error_feedback, plain, received
 from coterie.engines import InProcess
 from coterie.federation import Site, work
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.quadratic import NoisyQuadratic
 
 BIASED = ("float16", "topk:0.1", "topk:1", "sign", "kmeans:4", "kmeans:2", "lowrank:1")
@@ -58,7 +58,7 @@ def test_memories_are_not_changed_in_place(feedback: object) -> None:
 @work
 def compressed(site: Site, x: np.ndarray, step: int) -> dict[str, object]:
     gradient = np.outer(site.weights, x)
-    keys = keyed.starts(site.seed, "codec", site.ids)
+    keys = keyed_random.starts(site.seed, "codec", site.ids)
     sent = error_feedback(site.state.get("memory", np.zeros_like(gradient)), gradient, QSGD2, keys, step)
     site.state["memory"] = sent.memory
     return {"update": sent.payload}

@@ -17,7 +17,7 @@ from coterie.codecs.low_rank import _columns
 from coterie.codecs.quantisation import _round
 from coterie.codecs.range_coder import ORDER0, ORDER1, RUNS, UNIFORM, decode_labels, encode_labels
 from coterie.federation import Ragged
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 
 def bits_of(data: bytes) -> list[int]:
@@ -53,8 +53,8 @@ def test_the_polynomials_are_those_of_the_standard_library() -> None:
 
 
 def test_draws_are_the_keyed_ones() -> None:
-    starts, steps = keyed.starts(4, "codec", np.arange(5)), np.array([0, 3, 3, 7, 10**9])
-    assert np.array_equal(_draws(starts, steps), keyed.keys(4, "codec", np.arange(5), steps))
+    starts, steps = keyed_random.starts(4, "codec", np.arange(5)), np.array([0, 3, 3, 7, 10**9])
+    assert np.array_equal(_draws(starts, steps), keyed_random.keys(4, "codec", np.arange(5), steps))
 
 
 @pytest.mark.parametrize("levels", [1, 7, 127])
@@ -62,8 +62,8 @@ def test_qsgd(levels: int) -> None:
     """Each coordinate goes up with the probability of its fraction, by its own uniform number."""
     x = np.random.default_rng(levels).normal(size=(4, 30))
     top = np.array([np.abs(r).max() for r in x])
-    u = keyed.uniform(1, "codec", np.arange(4), 2, 30)
-    found = _round(x, top, keyed.keys(1, "codec", np.arange(4), 2), levels)
+    u = keyed_random.uniform(1, "codec", np.arange(4), 2, 30)
+    found = _round(x, top, keyed_random.keys(1, "codec", np.arange(4), 2), levels)
     for i in range(4):
         for j in range(30):
             place = x[i, j] / top[i] * levels
@@ -72,8 +72,8 @@ def test_qsgd(levels: int) -> None:
 
 
 def test_low_rank_starts() -> None:
-    u = keyed.uniform(1, "codec", np.arange(3), 2, 8)
-    assert np.array_equal(_columns(keyed.keys(1, "codec", np.arange(3), 2), 8), 2.0 * u - 1.0)
+    u = keyed_random.uniform(1, "codec", np.arange(3), 2, 8)
+    assert np.array_equal(_columns(keyed_random.keys(1, "codec", np.arange(3), 2), 8), 2.0 * u - 1.0)
 
 
 def test_k_means_on_all_cuts() -> None:

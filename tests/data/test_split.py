@@ -8,7 +8,7 @@ from coterie.data import Clients
 from coterie.data.labels import label_ids
 from coterie.data.split import split_rows
 from coterie.errors import CoterieError
-from coterie.numerics.keyed import uniform, uniform_rows
+from coterie.numerics.keyed_random import uniform, uniform_rows
 
 
 def make(counts, seed=0):

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws, Sampled
 from tests.deep.twin import flat, load, rows_of, walked
@@ -46,7 +46,7 @@ def deep(make: Any = mlp, shape: tuple[int, ...] = (6,), **how: Any) -> Deep:
 
 
 def draws(size: int, first: int = 4) -> Draws:
-    return Draws(keyed.starts(0, "rows", IDS), np.full(M, first), size)
+    return Draws(keyed_random.starts(0, "rows", IDS), np.full(M, first), size)
 
 
 def models(objective: Deep, seed: int = 3, spread: float = 0.1) -> np.ndarray:
@@ -131,7 +131,7 @@ def test_a_minibatch_gradient_is_unbiased() -> None:
     many = 2000
     objective = deep(batched=True).take(np.zeros(many, dtype=np.int64))
     theta = models(deep())[:1]
-    keys = np.repeat(keyed.starts(0, "rows", np.array([1])), many)
+    keys = np.repeat(keyed_random.starts(0, "rows", np.array([1])), many)
     every = objective.mean_gradient(np.tile(theta, (many, 1)), Draws(keys, np.arange(many), 2))
     exact = deep().gradient(theta.repeat(M, axis=0))[0] / COUNTS[0]
     error = np.std(every, axis=0) / np.sqrt(many)

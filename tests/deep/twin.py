@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 
 def rows_of(ids: Any, i: int, step: int, size: int, start: int, stop: int, seed: int = 0) -> np.ndarray:
     """The rows that a step draws: with replacement, by (seed, stream, client, step)."""
-    u = keyed.uniform(seed, "rows", ids[i : i + 1], step, size)[0]
+    u = keyed_random.uniform(seed, "rows", ids[i : i + 1], step, size)[0]
     return start + np.minimum((u * (stop - start)).astype(int), stop - start - 1)
 
 

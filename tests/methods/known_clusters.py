@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.methods.tree.client_work import reveal
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Ties
 
@@ -43,7 +43,7 @@ def gradient(glm, batch=0, ids=None, seed=0):
 
     def of(theta, t):
         out = np.zeros_like(theta)
-        draws = keyed.uniform(seed, "rows", ids, t, batch) if batch else None
+        draws = keyed_random.uniform(seed, "rows", ids, t, batch) if batch else None
         for i, (a, b) in enumerate(zip(glm.starts, glm.stops, strict=True)):
             rows = range(a, b) if not batch else a + np.floor(draws[i] * (b - a)).astype(int)
             out[i] = sum(row(i, r, theta[i]) for r in rows) * ((b - a) / batch if batch else 1)

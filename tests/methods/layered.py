@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.quadratic import Quadratic
 
 
@@ -28,7 +28,7 @@ class Layered:
         return replace(self, A=self.A[rows], b=self.b[rows])
 
     def start(self, seed):
-        return 0.1 * keyed.normal(keyed.starts(seed, "start", [0]), 0, 7)[0]
+        return 0.1 * keyed_random.normal(keyed_random.starts(seed, "start", [0]), 0, 7)[0]
 
     def value(self, theta):
         return Quadratic(self.A, self.b).value(theta)

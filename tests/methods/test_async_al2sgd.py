@@ -10,7 +10,7 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.clustered_l2gd import coins, coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import Majority, ring
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
 from tests.methods.known_clusters import gradient, table, theta_of, ties_of
@@ -24,7 +24,7 @@ def literal(glm, ties, method, n, ids, seed):
     steps = np.arange(n)
     p = np.where(ties.Gamma > 0, method.p, 0)
     draws = coordinator.Coordinated(method.p0).draw(method.seed, steps), coins.cluster_coins(method.seed, steps, p)
-    moves = keyed.uniform(method.seed, "anchor coin", np.zeros(n), steps, 1)[:, 0] < method.rho
+    moves = keyed_random.uniform(method.seed, "anchor coin", np.zeros(n), steps, 1)[:, 0] < method.rho
     whole, row = gradient(glm), gradient(glm, method.batch, ids, seed)
 
     def change(theta, x, t):
@@ -89,7 +89,7 @@ def test_any_objective_with_gradients_will_do():
     *_, _ = method.run(fed, [100])
     steps = np.arange(100)
     draws = coordinator.Coordinated(0.15).draw(0, steps), coins.cluster_coins(0, steps, P)
-    moves = keyed.uniform(0, "anchor coin", np.zeros(100), steps, 1)[:, 0] < 0.1
+    moves = keyed_random.uniform(0, "anchor coin", np.zeros(100), steps, 1)[:, 0] < 0.1
     grad = objective.gradient
     expected = async_al2sgd(
         grad, lambda th, x, t: grad(th) - grad(x), 3, ties, MOMENTUM, 0.15, P, fractions(0.15, P), *draws, moves

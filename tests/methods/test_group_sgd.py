@@ -8,7 +8,7 @@ from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.monitor import group_bound, growth, shared_bound
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
@@ -70,7 +70,7 @@ def test_rounds_are_those_of_the_loop(own, B):
     shared = ["0", "1", "2", "7"]
     fed = InProcess(o, GROUP, WEIGHTS, seed=3)
     method = GroupSGD(eta=0.2, shared=tuple(shared), tau=3, B=B, own=own)
-    keys = keyed.starts(3, "rows", fed.clients.ids)
+    keys = keyed_random.starts(3, "rows", fed.clients.ids)
 
     def walk(i, theta, t):
         for s in range(3):
@@ -149,7 +149,7 @@ def test_heads_of_other_shapes():
     method = GroupSGD(eta=0.2, shared=("body",), tau=2, B=2, monitor=1)
     state = last(method, fed, 4)
     names = [list(p.names.items()) for p in parts]
-    keys = keyed.starts(3, "rows", fed.clients.ids)
+    keys = keyed_random.starts(3, "rows", fed.clients.ids)
     place = np.array([0, 1, 2, 0, 1, 0, 1])
 
     def walk(i, theta, t):
@@ -195,7 +195,7 @@ def test_a_look_tells_gradients_ratios_and_variances():
     np.testing.assert_allclose(trace["M_shared"][1], off / (grad[:3] @ grad[:3]))
     pairs = [np.sum((means[a, [0, 4, 5]] - means[b, [0, 4, 5]]) ** 2) for a in range(3) for b in range(3)]
     np.testing.assert_allclose(trace["pair"][1], max(pairs) / (grad @ grad))
-    keys = keyed.starts(3, "look", fed.clients.ids)
+    keys = keyed_random.starts(3, "look", fed.clients.ids)
     drawn = np.array([gradient(o, theta, Draws(keys, np.full(7, 2 * R + r), B)) for r in range(R)])
     whole = np.array([twin.flat(twin.assembled(x, names, shared, GROUP, WEIGHTS, one)) for one in drawn])
     blocks = np.r_[np.zeros(3), np.repeat([1, 2, 3], 6)].astype(int)

@@ -15,7 +15,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
 from coterie.methods.local_training.participation import BROKEN, DIVERGED, GOOD, participants
 from coterie.methods.pfedme import PFedMe
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws, descend
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
@@ -173,7 +173,7 @@ def test_one_client_is_sgd_at_home():
     o = rows(1, 12)
     fed = InProcess(o, seed=4)
     state = last(FedAvg(eta=0.3, B=5, E=2), fed, 4)
-    draws = Draws(keyed.starts(4, "rows", fed.clients.ids), np.zeros(1, np.int64), 5)
+    draws = Draws(keyed_random.starts(4, "rows", fed.clients.ids), np.zeros(1, np.int64), 5)
     expected = descend(o, np.zeros((1, 6)), np.array([0.3 / 12]), np.array([4 * 2 * 3]), draws)
     np.testing.assert_allclose(state["w"], expected[0], rtol=1e-12)
 

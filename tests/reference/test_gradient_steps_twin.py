@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import pull, weighted_rows
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
 from coterie.objectives.quadratic import Quadratic, closed_form_steps, eigenbasis, quadratic_ranks
@@ -44,12 +44,12 @@ def estimate(o, i, theta, draws, step):
         return np.zeros_like(theta)
     if not draws.size:
         return sum(row_gradient(o, r, theta) for r in range(lo, lo + n))
-    u = keyed.uniform(3, "rows", np.arange(len(o)), draws.first[i] + step, draws.size)[i]
+    u = keyed_random.uniform(3, "rows", np.arange(len(o)), draws.first[i] + step, draws.size)[i]
     return n / draws.size * sum(row_gradient(o, lo + int(v * n), theta) for v in u)
 
 
 def draws_of(size):
-    return Draws(keyed.starts(3, "rows", np.arange(len(COUNTS))), np.array([0, 4, 9, 2, 7]), size)
+    return Draws(keyed_random.starts(3, "rows", np.arange(len(COUNTS))), np.array([0, 4, 9, 2, 7]), size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
@@ -117,10 +117,10 @@ def test_pulls():
 
 def test_keyed_numbers_in_compiled_code_are_those_outside():
     ids = np.array([0, 5, 2**63 + 11], dtype=np.uint64)
-    starts = keyed.starts(9, "rows", ids)
+    starts = keyed_random.starts(9, "rows", ids)
     for step in (0, 1, 10**12):
-        u = keyed.uniform(9, "rows", ids, step, 50)
+        u = keyed_random.uniform(9, "rows", ids, step, 50)
         for i in range(3):
             at = np.uint64(key(starts[i], step))
-            assert int(at) == int(keyed.keys(9, "rows", ids, step)[i])
+            assert int(at) == int(keyed_random.keys(9, "rows", ids, step)[i])
             assert [whole(at, draw, 7) for draw in range(50)] == [int(v * 7) for v in u[i]]

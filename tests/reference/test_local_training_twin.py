@@ -10,7 +10,7 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.pfedme import PFedMe
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
@@ -72,14 +72,16 @@ class Client:
         if not self.B:
             return sum(self.row(r, theta)[1] for r in self.rows) / self.weight
         n = len(self.rows)
-        u = keyed.uniform(SEED, self.stream, IDS[self.k : self.k + 1], step, self.B)[0]
+        u = keyed_random.uniform(SEED, self.stream, IDS[self.k : self.k + 1], step, self.B)[0]
         return sum(self.row(self.rows[int(v * n)], theta)[1] for v in u) * n / self.B / self.weight
 
 
 def chosen(C, seed):
     """Who takes part: the share with the smallest numbers."""
     m = max(round(C * M), 1)
-    return [np.sort(np.argsort(keyed.uniform(seed, "participation", IDS, t, 1)[:, 0])[:m]) for t in range(ROUNDS)]
+    return [
+        np.sort(np.argsort(keyed_random.uniform(seed, "participation", IDS, t, 1)[:, 0])[:m]) for t in range(ROUNDS)
+    ]
 
 
 def run(method, o, w=None):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws
@@ -65,7 +65,7 @@ def drawn_gradient(o, i, theta, at):
 
 
 def draws(size, first=(0, 4, 9, 2, 7)):
-    return Draws(keyed.starts(3, "rows", np.arange(len(COUNTS))), np.array(first), size)
+    return Draws(keyed_random.starts(3, "rows", np.arange(len(COUNTS))), np.array(first), size)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,7 +115,7 @@ def test_path(family, size, steps):
     for i in range(5):
         x, total = theta[i].copy(), np.zeros(3)
         for s in range(steps):
-            u = keyed.uniform(3, "rows", np.arange(5), draws(size).first[i] + s, max(size, 1))[i]
+            u = keyed_random.uniform(3, "rows", np.arange(5), draws(size).first[i] + s, max(size, 1))[i]
             at = [int(v * COUNTS[i]) for v in u]
             g = drawn_gradient(o, i, x, at) if size else mean_gradient(o, i, x)
             total += g / steps
@@ -134,7 +134,7 @@ def test_over_all_draws_there_can_be_the_gradient_is_the_mean_loss_s(family, siz
     T = 4000
     still = np.zeros((T, 3)), np.zeros((3, 3)), np.zeros(T), 1
     for i in range(1, 4):
-        many = Draws(np.repeat(keyed.starts(8, "rows", [i]), T), np.arange(T), size)
+        many = Draws(np.repeat(keyed_random.starts(8, "rows", [i]), T), np.arange(T), size)
         g = path(o.take(np.full(T, i)), np.tile(theta, (T, 1)), *still, many)
         error = 4.5 * g.std(axis=0) / np.sqrt(T)
         assert (np.abs(g.mean(axis=0) - mean_gradient(o, i, theta)) <= error + 1e-11).all()
@@ -145,12 +145,12 @@ def test_path_of_noisy_quadratics():
     root, b = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2))
     A, sigma = root @ root.transpose(0, 2, 1), np.array([0.5, 1.0, 2.0])
     theta, shift, P = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.normal(size=(2, 2))
-    keys, first, eta = keyed.starts(5, "rows", [4, 5, 6]), np.array([7, 0, 2]), np.array([0.1, 0.02, 0.05])
+    keys, first, eta = keyed_random.starts(5, "rows", [4, 5, 6]), np.array([7, 0, 2]), np.array([0.1, 0.02, 0.05])
     found = path(NoisyQuadratic(A, b, sigma), theta, shift, P, eta, 3, Draws(keys, first, 1))
     for i in range(3):
         x, total = theta[i].copy(), np.zeros(2)
         for s in range(3):
-            u = keyed.uniform(5, "rows", [4, 5, 6], first[i] + s, 4)[i]
+            u = keyed_random.uniform(5, "rows", [4, 5, 6], first[i] + s, 4)[i]
             noise = [np.sqrt(-2 * np.log(1 - u[j])) * np.cos(2 * np.pi * u[2 + j]) for j in range(2)]
             g = A[i] @ x - b[i] + sigma[i] * np.array(noise)
             total += g / 3
@@ -163,7 +163,7 @@ def test_quadratics_have_no_rows_to_draw():
     q = Quadratic(np.eye(2)[None], np.ones((1, 2)))
     for steps in (1, 2):
         with pytest.raises(CoterieError, match="no rows to draw from"):
-            path(q, *one, steps, Draws(keyed.starts(0, "rows", [0]), np.zeros(1, int), 1))
+            path(q, *one, steps, Draws(keyed_random.starts(0, "rows", [0]), np.zeros(1, int), 1))
 
 
 @pytest.mark.parametrize("size", [0, 2])
@@ -188,7 +188,7 @@ def test_walk_with_a_correction_and_parameters_that_stay(kind, size, shifted, he
             if kind == "noisy":
                 g = o.take(np.array([i])).sample(x[None], now.keys, now.first)[0]
             elif size:
-                u = keyed.uniform(3, "rows", np.arange(5), now.first[0], size)[i]
+                u = keyed_random.uniform(3, "rows", np.arange(5), now.first[0], size)[i]
                 g = drawn_gradient(o, i, x, [int(v * COUNTS[i]) for v in u])
             else:
                 g = mean_gradient(o, i, x)

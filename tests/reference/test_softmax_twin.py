@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
 from coterie.objectives.mean_loss import expand, gradient, path, sizes, walk
@@ -52,12 +52,12 @@ def seen(o, i, theta, size, step):
         return np.zeros(P * K)
     if not size:
         return sum(row(o, r, theta)[1] for r in range(lo, lo + n)) / W
-    u = keyed.uniform(3, "rows", np.arange(5), FIRST[i] + step, size)[i]
+    u = keyed_random.uniform(3, "rows", np.arange(5), FIRST[i] + step, size)[i]
     return sum(row(o, lo + int(v * n), theta)[1] for v in u) * n / size / W
 
 
 def draws(size):
-    return Draws(keyed.starts(3, "rows", np.arange(5)), FIRST, size)
+    return Draws(keyed_random.starts(3, "rows", np.arange(5)), FIRST, size)
 
 
 def points(seed=1):

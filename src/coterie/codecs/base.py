@@ -18,7 +18,7 @@ from coterie.codecs.framing import Words, compress, decompress, frame, permutati
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import U64, key
+from coterie.numerics.keyed_random import U64, key
 from coterie.numerics.parse_arrays import float_array
 
 LONGEST = 8
@@ -85,7 +85,7 @@ class Codec(ABC):
         rows : (m, d)
             Finite numbers; d is at least 1.
         keys : (m,) uint64
-            What the rows' random numbers are made from: ``keyed.starts(seed, stream, site.ids)``.
+            What the rows' random numbers are made from: ``keyed_random.starts(seed, stream, site.ids)``.
         step : int or (m,) int
             The method's own step number. Rows of the same key need another step for other draws.
         order : (d,) or (m, d) int, optional

@@ -19,7 +19,7 @@ from coterie.codecs.feedback import FEEDBACKS, Sent, ef21, received
 from coterie.codecs.registry import by_name, need_codec
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Ragged, Replies, Site, Sums, To, Work
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 
 State = dict[str, Any]
@@ -55,7 +55,7 @@ class Compression:
 
     def deliver(self, reference: Floats, models: Floats, ids: npt.ArrayLike, step: int) -> Sent:
         """Compress the change of models (m, d) since their references; ``memory`` are the new references."""
-        return ef21(reference, models, by_name(self.down), keyed.starts(self.seed, "deliver", ids), step)
+        return ef21(reference, models, by_name(self.down), keyed_random.starts(self.seed, "deliver", ids), step)
 
 
 def send(
@@ -65,7 +65,7 @@ def send(
     memory = value
     if feedback != "none":
         memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
-    keys, good = keyed.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
+    keys, good = keyed_random.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
     sent = FEEDBACKS[feedback](np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
     if feedback != "none":
         site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
@@ -107,7 +107,7 @@ def send_change(site: Site, models: Floats, good: Bools, name: str, step: int) -
     """
     codec, change = by_name(name), models - site.state["base"]
     memory = 0.0 if codec.unbiased else site.state.get("memory", np.zeros(models.shape, dtype=models.dtype))
-    keys = keyed.starts(site.seed, "codec", site.ids)
+    keys = keyed_random.starts(site.seed, "codec", site.ids)
     good = good & _representable(codec, np.where(good[:, None], memory + change, 0.0), keys, step)
     change = np.where(good[:, None], change, 0.0)
     return send(site, change, name, "none" if codec.unbiased else "ef", step, good=good).payload, good

@@ -17,7 +17,7 @@ from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import U64
+from coterie.numerics.keyed_random import U64
 
 
 @dataclass(frozen=True)

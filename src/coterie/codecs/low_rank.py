@@ -13,7 +13,7 @@ from coterie.codecs.quantisation import Float16
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, kernel
-from coterie.numerics.keyed import GOLDEN, U64, scramble
+from coterie.numerics.keyed_random import GOLDEN, U64, scramble
 
 
 @dataclass(frozen=True)

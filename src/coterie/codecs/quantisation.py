@@ -28,7 +28,7 @@ from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_label
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, kernel
-from coterie.numerics.keyed import GOLDEN, U64, scramble
+from coterie.numerics.keyed_random import GOLDEN, U64, scramble
 
 LARGEST = 15
 """float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""

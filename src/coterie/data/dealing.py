@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coterie.data.columns import at_rows
 from coterie.errors import CoterieError
-from coterie.numerics.keyed import uniform
+from coterie.numerics.keyed_random import uniform
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]

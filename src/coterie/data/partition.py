@@ -20,7 +20,7 @@ from coterie.data.columns import at_rows
 from coterie.data.dealing import I64, Array, Deal, Dealt, dealt_out, need_rows, places, shuffled, whole, whole_labels
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
-from coterie.numerics.keyed import uniform
+from coterie.numerics.keyed_random import uniform
 
 TRIES = 20  # how often Dirichlet shares are drawn anew before rows are moved
 

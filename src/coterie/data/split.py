@@ -12,7 +12,7 @@ from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
 from coterie.data.order import row_order
 from coterie.errors import CoterieError
-from coterie.numerics.keyed import uniform, uniform_rows
+from coterie.numerics.keyed_random import uniform, uniform_rows
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

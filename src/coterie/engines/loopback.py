@@ -18,7 +18,7 @@ from coterie.engines.node import Node
 from coterie.engines.policy import Exchanged, Policy
 from coterie.errors import CoterieError
 from coterie.federation import Ints
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Party, Secure
@@ -54,7 +54,7 @@ class Faults:
 
     def draw(self, what: str, exchange: int, site: int, attempt: int) -> float:
         """A keyed uniform number."""
-        return float(keyed.uniform(self.seed, f"fault/{what}", [site], exchange * 4096 + attempt, 1)[0, 0])
+        return float(keyed_random.uniform(self.seed, f"fault/{what}", [site], exchange * 4096 + attempt, 1)[0, 0])
 
     def happens(self, what: str, exchange: int, site: int, attempt: int) -> bool:
         """Whether the fault ``what`` strikes this attempt."""

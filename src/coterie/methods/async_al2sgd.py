@@ -18,7 +18,7 @@ from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAvera
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
 from coterie.relations.clusters import Ties
@@ -62,7 +62,7 @@ def client_update(
         g = h[spoke] + gamma[spoke, None] * (c[j[spoke], None] * (theta - x[spoke]) - u[j[spoke]])
         y, z = np.array(y), np.array(z)
         y[spoke], z[spoke] = theta - m.eta * g, m.b1 * z[spoke] + (1.0 - m.b1) * theta - m.pace * g
-    draws = Draws(keyed.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
+    draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
     y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws)
     site.count(2 * int(steps["count"][j].sum()))
     site.state["theta"], site.state["z"] = y, z
@@ -132,7 +132,7 @@ class AsyncAL2SGD(Stepwise):
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
             steps = np.arange(t, t + len(xi0))
-            moves = keyed.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
+            moves = keyed_random.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last, more = self.iterate(heads, t, p, xi0, xi, moves)
             counts = {name: count + more[name] for name, count in counts.items()}
         outcome = observe(fed, self.monitor, last, heads.u, heads.average)

@@ -18,7 +18,7 @@ from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, start_from, train, weight
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, merge
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import value
 
@@ -91,12 +91,12 @@ class IFCA(LocalTraining):
     @property
     def seeds(self) -> list[int]:
         """Of the first models, one each."""
-        return [int(key >> np.uint64(33)) for key in keyed.starts(self.seed, "first models", np.arange(self.k))]
+        return [int(key >> np.uint64(33)) for key in keyed_random.starts(self.seed, "first models", np.arange(self.k))]
 
     def first(self, start: FirstModels) -> Floats:
         """The objective's own first models (k, d1) where it has any, else small numbers."""
-        keys, d = keyed.starts(self.seed, "first models", np.arange(self.k)), len(start.shared)
-        out = start.shared_layers(start.models if start.known else self.spread * keyed.normal(keys, 0, d))
+        keys, d = keyed_random.starts(self.seed, "first models", np.arange(self.k)), len(start.shared)
+        out = start.shared_layers(start.models if start.known else self.spread * keyed_random.normal(keys, 0, d))
         if self.k > 1 and start.known and out.size and (out == out[0]).all():
             raise CoterieError(
                 f"The model always begins with the same numbers, and {self.k} groups must begin apart: give the "

@@ -24,7 +24,7 @@ from coterie.methods.groups.group_models import address, group_means, group_mode
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, train, weight
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 LONGEST = 1e9
@@ -91,7 +91,7 @@ class L2GD(LocalTraining):
 
     def drawn(self, t: int) -> int:
         """Local steps of round t: how often the coin falls on them before the next communication."""
-        u = keyed.uniform(self.seed, "local steps", np.zeros(1, dtype=np.int64), t, 1)[0, 0]
+        u = keyed_random.uniform(self.seed, "local steps", np.zeros(1, dtype=np.int64), t, 1)[0, 0]
         return int(np.log1p(-u) // -np.log1p(1.0 / self.tau))
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:

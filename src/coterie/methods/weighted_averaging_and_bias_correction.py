@@ -22,7 +22,7 @@ from coterie.methods.collaboration.collaborators import Collaborators, require_c
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, at_step, require_schedule
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
@@ -37,7 +37,7 @@ def weighted_gradient(
 ) -> State:
     """``tau_k g_k(x_t)``: the mean gradient on local steps from theta, NaN where an objective gives something else."""
     m, d = theta.shape
-    draws = Draws(keyed.starts(site.seed, stream, site.ids), np.full(m, t * local, dtype=np.int64), batch)
+    draws = Draws(keyed_random.starts(site.seed, stream, site.ids), np.full(m, t * local, dtype=np.int64), batch)
     still, g = {"shift": np.zeros((m, d)), "P": np.zeros((d, d)), "eta": np.zeros(m)}, np.full((m, d), np.nan)
     if site.objective.dim == d:
         site.count(m * local)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
 from coterie.objectives.glm import GLM
 
@@ -132,5 +132,5 @@ def features(objective: GLM, columns: Ints, centre: Floats, unit: Floats, omega:
 
 def frequencies(seed: int, pairs: int, q: int, width: float) -> Floats:
     """Frequencies (pairs, q) of a Gaussian kernel ``exp(-|x - x'|^2 / (2 width^2))``: the same wherever drawn."""
-    start = keyed.starts(seed, "random features", np.arange(pairs, dtype=np.uint64))
-    return keyed.normal(start, np.zeros(pairs, dtype=np.int64), q) / width
+    start = keyed_random.starts(seed, "random features", np.arange(pairs, dtype=np.uint64))
+    return keyed_random.normal(start, np.zeros(pairs, dtype=np.int64), q) / width

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.glm import GLM, Data, row_derivatives
 
 
@@ -25,7 +25,7 @@ class Draws:
     Attributes
     ----------
     keys : (m,) uint64
-        ``keyed.starts``: what the draws of a client are keyed by, beside the step.
+        ``keyed_random.starts``: what the draws of a client are keyed by, beside the step.
     first : (m,) int64
         Number of a client's first step.
     size : int

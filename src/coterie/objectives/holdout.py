@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 
 
@@ -79,7 +79,7 @@ def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0) -> list[Any]:
     n = whole.stops - whole.starts
     owner, first = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
     row = np.repeat(whole.starts - first, n) + np.arange(len(owner))
-    order = np.lexsort((keyed.uniform_rows(seed, "halves", ids, 0, n), owner))
+    order = np.lexsort((keyed_random.uniform_rows(seed, "halves", ids, 0, n), owner))
     rank = np.arange(len(owner)) - np.repeat(first, n)
     out = []
     for low, high in ((0 * n, n // 2), (n // 2, n)):
@@ -132,7 +132,7 @@ def hold_out(
     owner = np.repeat(np.arange(len(lo)), n)
     first = np.cumsum(n) - n
     row = np.repeat(lo - first, n) + np.arange(len(owner))
-    u = keyed.uniform_rows(seed, "kept back", names, 0, n)
+    u = keyed_random.uniform_rows(seed, "kept back", names, 0, n)
     order = row[np.lexsort((u, owner))]
     kept = np.clip(np.rint(fraction * n).astype(np.int64), np.minimum(n - 1, 1), n - 1).clip(0)
     cut = first + n - kept

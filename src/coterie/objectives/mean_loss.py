@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.gradient_steps import Draws, Sampled, add_row, advance, changes, full_gradient

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, full, kernel, summing
 from coterie.objectives.glm import GLM
 
@@ -97,7 +97,7 @@ class NoisyQuadratic(Quadratic):
 
     def sample(self, x: Floats, keys: npt.NDArray[np.uint64], step: npt.NDArray[np.int64]) -> Floats:
         """Gradients (m, d) with Gaussian noise: a function of each client's key (m,) and step (m,)."""
-        noise = keyed.normal(keys, step, self.dim)
+        noise = keyed_random.normal(keys, step, self.dim)
         return np.asarray(self.gradient(x) + self.sigma[self._rows][:, None] * noise)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel, reading
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.constants import BLOCK, extreme_eigenvalues
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, advance, changes

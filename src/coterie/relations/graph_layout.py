@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.relations.network import Network
 from coterie.relations.partitions import leading_eigenvectors
@@ -37,7 +37,7 @@ def spring_layout(network: Network, seed: int = 0) -> Floats:
     start = leading_eigenvectors(network.adjacency, 3, seed)[:, 1:]
     start = start * np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0)
     start = start / np.maximum(np.sqrt(np.mean(start**2, axis=0)), 1e-12)
-    jitter = keyed.uniform(seed, "positions", np.arange(n, dtype=np.uint64), 0, 2) - 0.5
+    jitter = keyed_random.uniform(seed, "positions", np.arange(n, dtype=np.uint64), 0, 2) - 0.5
     place = np.ascontiguousarray((start + 0.5 * jitter) * 0.5 * np.sqrt(n))
     pull = network.weight
     if len(network):

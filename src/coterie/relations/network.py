@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, listed
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations import neighbours, partitions
 
@@ -194,7 +194,7 @@ class Network:
         n, k = _whole("n", n, 1), _whole("k", k, 0)
         if k >= n:
             raise CoterieError(f"k must be at most {n - 1} among {n} clients, not {k}: take a smaller k.")
-        u = keyed.uniform(seed, "random network", np.arange(n), 0, k)
+        u = keyed_random.uniform(seed, "random network", np.arange(n), 0, k)
         drawn = np.full((n, k), -1, dtype=np.int64)
         for c in range(k):  # Floyd's sample without repeats, of the n - 1 others
             last = n - 1 - k + c

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.errors import listed
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools
 from coterie.results.metrics import bootstrap
 
@@ -78,7 +78,7 @@ def _measured(advice: Advice) -> Iterator[str]:
         yield "One pooled model does better over rows than the collaborators: take it, or one that ties all clients."
     if mean["local"] < mean["together"]:
         yield "Clients alone do better over rows than with collaborators: what is predicted is not borne out here."
-    low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+    low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
     interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
     yield (
         f"A client gains {gain.mean():.3g} in the mean{interval} and {np.median(gain):.3g} in the median over being "
@@ -113,7 +113,7 @@ def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
     whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
     text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
     if len(frame) >= FEW:
-        low, high = bootstrap(gain, keyed.generator(seed, "bootstrap", 0, 0))
+        low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
         verdict = "they agree" if low <= predicted.mean() <= high else "they differ by more than chance"
         if not low <= predicted.mean() <= high:
             verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"

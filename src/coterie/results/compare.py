@@ -20,7 +20,7 @@ from coterie.families import Family
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.registry import METHODS, Method
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import ClusterTree
@@ -181,10 +181,10 @@ class Evidence:
             row |= {"loss_clients": mean.mean(), "se_clients": error}
             for other in ("local", "pooled"):
                 gain = self.against(other, name)[tested] - mean
-                low, high = bootstrap(gain, keyed.generator(self.seed, "bootstrap", 0, 0))
+                low, high = bootstrap(gain, keyed_random.generator(self.seed, "bootstrap", 0, 0))
                 row |= {f"gain_over_{other}": gain.mean(), f"gain_over_{other}_low": low}
                 row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float((gain > 0).mean())}
-            low, high = bootstrap(mean - best, keyed.generator(self.seed, "bootstrap", 0, 0))
+            low, high = bootstrap(mean - best, keyed_random.generator(self.seed, "bootstrap", 0, 0))
             row |= {"behind_best": (mean - best).mean(), "behind_best_low": low, "behind_best_high": high}
             rows.append(row | {"seconds": self.seconds[name]})
         return pd.DataFrame(rows).set_index("method")

@@ -20,7 +20,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
@@ -508,7 +508,7 @@ def test_bias_correction_on_tables_is_the_loop_in_the_metric_s_parameters(family
     def path(k, u, t, size, shift):
         u, total = u.copy(), np.zeros(d)
         for s in range(local):
-            v = keyed.uniform(9, "rows", [k], t * local + s, max(batch, 1))[0]
+            v = keyed_random.uniform(9, "rows", [k], t * local + s, max(batch, 1))[0]
             rows = (v * (o.stops[k] - o.starts[k])).astype(int) if batch else None
             g = R.T @ gradient_of(o, k, at + R @ u, rows)
             total += g / local

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ragged, Site, find_work, work
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 
 Reply = dict[str, Any]
@@ -114,7 +114,7 @@ def noised(site: Site, name: str, rows: Floats, deviation: Floats, seed: Any) ->
 def normal(site: Site, name: str, seed: Any, n: int) -> Floats:
     """Standard normal numbers (m, n): keyed by a seed, or of the operating system's secret ones."""
     if seed is not None:
-        return keyed.normal(keyed.starts(seed[0], f"private {name}", site.ids), seed[1], n)
+        return keyed_random.normal(keyed_random.starts(seed[0], f"private {name}", site.ids), seed[1], n)
     from scipy.special import ndtri
 
     bits = np.frombuffer(os.urandom(8 * len(site) * n), dtype=np.uint64).reshape(len(site), n)
@@ -131,7 +131,7 @@ def _uniform(site: Site, name: str, seed: Any, n: int) -> Floats:
     if seed is None:
         return np.asarray((np.frombuffer(os.urandom(8 * n), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53)
     counts = np.ones(len(site), dtype=np.int64) if n == len(site) else site.objective.counts
-    return keyed.uniform_rows(seed[0], f"private {name}", site.ids, seed[1], counts)
+    return keyed_random.uniform_rows(seed[0], f"private {name}", site.ids, seed[1], counts)
 
 
 def _rows(site: Site, inner: str, message: Any, bound: float, sampling: float, seed: Any) -> Reply:

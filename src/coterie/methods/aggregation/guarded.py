@@ -10,7 +10,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Ragged, Work
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 LARGEST = 1e150
@@ -113,7 +113,9 @@ class Guarded:
 
     def _aggregated(self, work: Work, to: Ints, message: State) -> Mapping[str, Floats]:
         M, d, t, weight = self.M, self.d, self.state["t"], message["weight"].value
-        drawn = keyed.uniform(self.seed, "participation", self.clients.ids[to[M:]], t, 1)[:, 0] < self.participation
+        drawn = (
+            keyed_random.uniform(self.seed, "participation", self.clients.ids[to[M:]], t, 1)[:, 0] < self.participation
+        )
         asked = np.concatenate([np.ones(M, dtype=bool), drawn & (weight[M:] > 0.0)])
         rows = np.flatnonzero(asked & self._allowed(to))
         answered, g, diverged = self._individual(work, to, rows, message)

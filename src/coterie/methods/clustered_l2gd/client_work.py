@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Federation, Site, Work, work
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.gradient_steps import Draws, descend, descend_one
@@ -43,7 +43,7 @@ def local_steps(site: Site, theta: Floats, step: Floats, steps: Ints, first: Int
     """Line 15 of Algorithm 1 from theta (m, d), ``steps`` (m,) times by ``step`` (m,): the parameters after it."""
     if "values" in site.state:
         return closed_form_steps(theta, site.state["values"], site.state["vectors"], site.state["goal"], step, steps)
-    draws = Draws(keyed.starts(site.seed, "rows", site.ids), first, batch)
+    draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), first, batch)
     return descend(site.objective, theta, step, steps, draws)
 
 
@@ -58,7 +58,7 @@ def compiled_losses(site: Site, first: int, batch: int) -> Losses:
     if "values" in site.state:
         basis = (site.state["values"], site.state["vectors"], site.state["goal"])
     rows = site.objective.compiled if isinstance(site.objective, GLM) else (0, none[0], *none[2:3] * 3, *none[3:] * 2)
-    return basis, rows, (keyed.starts(site.seed, "rows", site.ids), first, batch)
+    return basis, rows, (keyed_random.starts(site.seed, "rows", site.ids), first, batch)
 
 
 @kernel

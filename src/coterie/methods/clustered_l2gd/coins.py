@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from coterie.methods.clustered_l2gd.coordinator import Vote
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 AHEAD = 2_000_000
@@ -19,7 +19,7 @@ AHEAD = 2_000_000
 
 def cluster_coins(seed: int, steps: Ints, p: Floats) -> Bools:
     """Whether clusters would speak among themselves at each step, (n, k): heads with probability p_j."""
-    return np.asarray(keyed.uniform(seed, "cluster coins", np.zeros(len(steps)), steps, len(p)) < p)
+    return np.asarray(keyed_random.uniform(seed, "cluster coins", np.zeros(len(steps)), steps, len(p)) < p)
 
 
 def draw(seed: int, first: int, count: int, vote: Vote, p: Floats) -> Iterator[tuple[int, Bools, Bools]]:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from coterie.errors import CoterieError
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 
@@ -35,7 +35,7 @@ class Coordinated:
 
     def draw(self, seed: int, steps: Ints) -> Bools:
         """Whether each step (n,) is a global round."""
-        return np.asarray(keyed.uniform(seed, "global coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.p0)
+        return np.asarray(keyed_random.uniform(seed, "global coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.p0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Majority:
 
     def votes(self, seed: int, steps: Ints) -> Bools:
         """Every cluster's fresh coin at each step, (n, k)."""
-        return np.asarray(keyed.uniform(seed, "votes", np.zeros(len(steps)), steps, self.k) < self.q)
+        return np.asarray(keyed_random.uniform(seed, "votes", np.zeros(len(steps)), steps, self.k) < self.q)
 
     def draw(self, seed: int, steps: Ints) -> Bools:
         """Whether each step (n,) is a global round."""

@@ -20,7 +20,7 @@ from coterie.methods.checks import need
 from coterie.methods.grouping.evaluation import Groups, held_loss, numbered, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import finite, train
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 
 
@@ -35,7 +35,7 @@ def alone(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, An
 
 def draw(ids: npt.NDArray[np.uint64], k: int, restart: int, seed: int) -> Ints:
     """Positions of k different clients, for one restart: who they are does not depend on the order of ``ids`` (m,)."""
-    u = keyed.uniform(seed, "first clients", ids, restart, 1)[:, 0]
+    u = keyed_random.uniform(seed, "first clients", ids, restart, 1)[:, 0]
     return np.sort(np.argsort(u, kind="stable")[:k])
 
 

@@ -17,7 +17,7 @@ from coterie.federation import Federation, Site, work
 from coterie.methods.checks import need
 from coterie.methods.grouping.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.holdout import halves
@@ -58,7 +58,7 @@ def _walked(
 ) -> tuple[Floats, Floats]:
     """Where ``steps`` steps on an objective of the site's clients lead, and how far."""
     start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
-    draws = Draws(keyed.starts(site.seed, f"direction rows{half}", site.ids), np.zeros_like(many), B)
+    draws = Draws(keyed_random.starts(site.seed, f"direction rows{half}", site.ids), np.zeros_like(many), B)
     site.count(gradients=int(many.sum()))
     theta = walk(objective, start, start, np.full(len(site), eta), 0.0, many, draws)
     change = np.where(finite(theta)[:, None], theta - start, 0.0).astype(np.float64)
@@ -97,7 +97,7 @@ def alike(halves: Floats, seed: int = 0) -> float:
     if n <= 6:
         pairs = np.array(list(permutations(range(n))))
     else:
-        u = keyed.uniform(seed, "pairings", np.arange(SHUFFLES), 0, n)
+        u = keyed_random.uniform(seed, "pairings", np.arange(SHUFFLES), 0, n)
         pairs = np.concatenate([np.arange(n)[None], np.argsort(u, axis=1)])
     agree = cosines[np.arange(n), pairs].sum(axis=1)
     return float(np.mean(agree >= agree[0] - 1e-9))
@@ -186,7 +186,7 @@ def _differ(replies: Any, seed: int) -> float | None:
     """The p-value of ``alike`` for the clients that have two halves of rows; of ``SAMPLED`` where there are more."""
     both = replies["u"] if replies else np.zeros((0, 2, 1))
     both = both[(both != 0.0).any(axis=2).all(axis=1)].astype(np.float64)
-    some = np.argsort(keyed.uniform(seed, "alike", [0], 0, max(len(both), 1))[0])[:SAMPLED]
+    some = np.argsort(keyed_random.uniform(seed, "alike", [0], 0, max(len(both), 1))[0])[:SAMPLED]
     return alike(both[np.sort(some)], seed) if len(both) > 1 else None
 
 
@@ -211,7 +211,7 @@ def silhouette(points: Floats, labels: Ints, seed: int = 0) -> float:
     """Mean silhouette by cosines; of ``SAMPLED`` random clients where there are more, and -1 if all are alike."""
     from sklearn.metrics import silhouette_score
 
-    some = np.argsort(keyed.uniform(seed, "silhouette", [0], 0, len(points))[0])[:SAMPLED]
+    some = np.argsort(keyed_random.uniform(seed, "silhouette", [0], 0, len(points))[0])[:SAMPLED]
     points, labels = points[some], labels[some]
     if len(np.unique(labels)) < 2:
         return -1.0
@@ -231,6 +231,6 @@ def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
         return update
     from scipy.sparse import csr_array
 
-    u = keyed.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
+    u = keyed_random.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
     place, sign = (u[:d] * q).astype(np.int64), np.where(u[d:] < 0.5, -1.0, 1.0)
     return np.asarray(update @ csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))

@@ -17,7 +17,7 @@ from coterie.federation import Site, work
 from coterie.methods.groups.group_models import client_weights, group_models
 from coterie.methods.local_training.client_work import Reply, finite
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -36,7 +36,7 @@ def observe(
     codec is used: ``uncompressed`` is what other work calls ``transport``, of the layers that stay.
     """
     theta, travels = group_models(site, w, clusters, uncompressed), ~personal_mask(site, uncompressed)
-    m, keys = len(site), keyed.starts(site.seed, STREAM, site.ids)
+    m, keys = len(site), keyed_random.starts(site.seed, STREAM, site.ids)
     every = gradient(site.objective, theta, Draws(keys, np.zeros(m, dtype=np.int64)))
     first = np.full(m, t * R, dtype=np.int64)
     drawn = [gradient(site.objective, theta, Draws(keys, first + r, B)) for r in range(R)]

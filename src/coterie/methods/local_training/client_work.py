@@ -16,7 +16,7 @@ from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
 from coterie.methods.local_training.participation import BROKEN, DIVERGED
 from coterie.methods.local_training.personal_layers import Transport, merge, split
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import sizes, walk
@@ -68,7 +68,7 @@ def train(
     ``done`` (m,) steps came before them, which keys the rows that they draw. ``shift`` (m, d) is added to every
     gradient; where ``on`` (d,) is 0, parameters stay.
     """
-    draws = Draws(keyed.starts(site.seed, stream, site.ids), done.astype(np.int64), batch)
+    draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done.astype(np.int64), batch)
     site.count(gradients=int(steps.sum()))
     size = np.full(len(site), float(eta))
     to = start if anchor is None else anchor

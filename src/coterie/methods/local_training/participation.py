@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Ints
 from coterie.objectives.parameters import has_finite_gradient
 
@@ -34,7 +34,7 @@ def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
     m = max(int(C * len(free) + 0.5), 1)
     if m == len(free):
         return free
-    u = keyed.uniform(seed, "participation", ids[free], t, 1)[:, 0]
+    u = keyed_random.uniform(seed, "participation", ids[free], t, 1)[:, 0]
     return np.sort(free[np.argpartition(u, m - 1)[:m]])
 
 

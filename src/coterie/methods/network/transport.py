@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.checks import need_choices, need_positive, need_whole
 from coterie.methods.replies import require_all_replies
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
@@ -115,7 +115,7 @@ class Transport:
     def exchange(self, fed: Federation, state: State, theta: Floats) -> Received:
         """Deliver the models theta (n, d) to whoever takes part, and collect their gradients."""
         t, (n, d) = state["t"], theta.shape
-        takes = keyed.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
+        takes = keyed_random.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
         to = np.flatnonzero(takes & (state["quarantined"] == 0))
         message, held = self._delivered(fed, state, theta, to)
         how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down}
@@ -198,7 +198,7 @@ def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str,
     """
     theta = received(site, theta, d, down)
     by = ordered(site, theta, order)
-    draws = Draws(keyed.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
+    draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
     site.count(len(site))
     g = at(site.objective, theta, draws)
     sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints, kernel
-from coterie.numerics.keyed import key, whole
+from coterie.numerics.keyed_random import key, whole
 
 
 @kernel

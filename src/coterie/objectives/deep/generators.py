@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.numerics.keyed import GOLDEN
+from coterie.numerics.keyed_random import GOLDEN
 
 LOCK = threading.RLock()
 """Held while the common generators, which all threads share, are set: another thread's draws would come between."""

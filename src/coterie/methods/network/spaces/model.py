@@ -18,7 +18,7 @@ from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.spaces.data import Reply, rows_of, sums, widths
 from coterie.methods.replies import require_all_replies
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats
 
 LARGEST = 1e300
@@ -102,6 +102,6 @@ def draw(fed: Federation, probes: int, seed: int = 0) -> Floats:
     covariance = s["xx"] / float(s["w"])
     sd = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(np.where(sd > 0.0, sd, 1.0), np.where(sd > 0.0, sd, 1.0)))
-    start = keyed.starts(seed, "probes", np.arange(probes, dtype=np.uint64))
-    z = keyed.normal(start, np.zeros(probes, dtype=np.int64), p)
+    start = keyed_random.starts(seed, "probes", np.arange(probes, dtype=np.uint64))
+    z = keyed_random.normal(start, np.zeros(probes, dtype=np.int64), p)
     return np.asarray(centre + sd * ((z * np.sqrt(np.maximum(values, 0.0))) @ vectors.T))

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from coterie.numerics import keyed
+from coterie.numerics import keyed_random
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -40,28 +40,28 @@ def test_splitmix_as_published():
 
 def test_keys():
     for seed, stream, step in ((0, "coins", 0), (7, "split", 3), (-1, "ünïcode", 10**9)):
-        ours = keyed.keys(seed, stream, np.array(IDS, dtype=np.uint64), step)
+        ours = keyed_random.keys(seed, stream, np.array(IDS, dtype=np.uint64), step)
         assert [int(k) for k in ours] == [literal_key(seed, stream, i, step) for i in IDS]
 
 
 def test_keys_of_own_steps():
-    ours = keyed.keys(3, "a", np.array(IDS, dtype=np.uint64), np.arange(5))
+    ours = keyed_random.keys(3, "a", np.array(IDS, dtype=np.uint64), np.arange(5))
     assert [int(k) for k in ours] == [literal_key(3, "a", i, s) for s, i in enumerate(IDS)]
 
 
 def test_uniform():
-    ours = keyed.uniform(5, "coins", np.array(IDS, dtype=np.uint64), 2, 6)
+    ours = keyed_random.uniform(5, "coins", np.array(IDS, dtype=np.uint64), 2, 6)
     assert ours.tolist() == [literal_uniform(5, "coins", i, 2, 6) for i in IDS]
 
 
 def test_uniform_rows():
     counts = [3, 0, 1, 5, 2]
-    ours = keyed.uniform_rows(5, "split", np.array(IDS, dtype=np.uint64), 1, counts)
+    ours = keyed_random.uniform_rows(5, "split", np.array(IDS, dtype=np.uint64), 1, counts)
     expected = [u for i, k in zip(IDS, counts, strict=True) for u in literal_uniform(5, "split", i, 1, k)]
     assert ours.tolist() == expected
 
 
 def test_generator():
-    ours = keyed.generator(5, "noise", IDS[4], 3).normal(size=4)
+    ours = keyed_random.generator(5, "noise", IDS[4], 3).normal(size=4)
     theirs = np.random.Generator(np.random.PCG64(literal_key(5, "noise", IDS[4], 3))).normal(size=4)
     np.testing.assert_array_equal(ours, theirs)

@@ -102,12 +102,12 @@ def scramble(z: np.uint64) -> np.uint64:
 
 @kernel
 def key(start: np.uint64, step: int) -> np.uint64:
-    """``keyed.keys`` of one client, from its ``keyed.starts``."""
+    """``keyed_random.keys`` of one client, from its ``keyed_random.starts``."""
     return scramble(start + np.uint64(step) * GOLDEN)
 
 
 @kernel
 def whole(key: np.uint64, draw: int, n: int) -> int:
-    """One of 0, ..., n - 1, from draw number ``draw`` of a key: ``floor(n * keyed.uniform(...)[draw])``."""
+    """One of 0, ..., n - 1, from draw number ``draw`` of a key: ``floor(n * keyed_random.uniform(...)[draw])``."""
     bits = scramble(key + (np.uint64(draw) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
     return min(int(float(bits) * 2.0**-53 * n), n - 1)
