@@ -9,7 +9,7 @@ from pathlib import Path
 
 import coterie
 from benchmarks.measure import Row, median_seconds, skipped
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 
 FITS = {
     "gaussian": ("score ~ gcsecnt", (), 50.0, "Chem97, intercept and slope at both levels, REML"),

@@ -72,7 +72,7 @@ PINNED_BOTH = Way("tv:4:relative=1", "ef", "magnitude", "tv:4:relative=1")
 
 @cache
 def mail() -> tuple[np.ndarray, np.ndarray]:
-    from coterie.data.catalog import fetch
+    from coterie.data.datasets import fetch
 
     table = fetch("spambase")
     X = np.log(0.1 + table.drop(columns=["spam", "client"]).to_numpy(np.float64))

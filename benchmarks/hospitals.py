@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 
 from benchmarks.measure import Row
-from coterie.data.catalog import fetch
 from coterie.data.clients import Clients
-from coterie.data.reading import prepare
+from coterie.data.datasets import fetch
+from coterie.data.prepare_table import prepare
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.collaborators import resolved

@@ -16,8 +16,8 @@ ROUNDS = 200
 
 def measure() -> None:
     """In a process of its own: seconds of a fit, of 200 rounds of each method, and the peak memory in MB."""
-    from coterie.data.catalog import fetch
-    from coterie.data.reading import prepare
+    from coterie.data.datasets import fetch
+    from coterie.data.prepare_table import prepare
     from coterie.engines import InProcess
     from coterie.methods.collaboration.fit import fit
     from coterie.methods.estimates import GroupedProblem

@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.measure import Row
-from coterie.data.reading import prepare
+from coterie.data.prepare_table import prepare
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import Splits

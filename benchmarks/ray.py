@@ -24,7 +24,7 @@ from benchmarks.measure import Row, skipped
 
 M, ROWS, P, K, FILES, REPEATS = 200_000, 10, 10, 20, 8, 5
 FORMULA = "y ~ " + " + ".join(f"x{j}" for j in range(1, P))
-IMPORTS = ("pandas", "coterie.data.reading", "coterie.engines.ray.shard_schema", "coterie.methods.hierarchical")
+IMPORTS = ("pandas", "coterie.data.prepare_table", "coterie.engines.ray.shard_schema", "coterie.methods.hierarchical")
 METHODS = {"exact": "hierarchical, Gaussian, diagonal D", "rounds": "Async-L2GD, 2,000 iterations"}
 
 
@@ -107,8 +107,8 @@ def here(method: str, folder: str) -> dict[str, float]:
     """In one process, as :func:`coterie.fit` does it."""
     import pandas as pd
 
-    from coterie.data.identify import collinear, constant_within_clients
-    from coterie.data.reading import prepare
+    from coterie.data.identifiability import collinear, constant_within_clients
+    from coterie.data.prepare_table import prepare
     from coterie.engines import InProcess
     from coterie.methods.estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree

@@ -9,7 +9,7 @@ import numpy as np
 
 import coterie
 from benchmarks.measure import Row
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 
 FOLDER = Path(__file__).parents[1] / "tests" / "reference" / "lme4"
 

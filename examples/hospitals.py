@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 import coterie
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.results.result import FitResult

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.catalog import describe, fetch
+from coterie.data.datasets import describe, fetch
 from coterie.numerics.kernels import Floats
 from coterie.report.words import joined
 from papers.outcome import Outcome, Settings

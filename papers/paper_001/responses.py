@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
-from coterie.data.reading import prepare
+from coterie.data.prepare_table import prepare
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.families import BINOMIAL

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.codecs import by_name
 from coterie.codecs.feedback import coordinate_order
 from coterie.codecs.total_variation import TotalVariation
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 from coterie.numerics.kernels import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

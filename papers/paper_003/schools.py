@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.catalog import describe, fetch
-from coterie.data.reading import prepare
+from coterie.data.datasets import describe, fetch
+from coterie.data.prepare_table import prepare
 from coterie.report.tables import Table
 from coterie.results.networks import by_position
 from papers.outcome import Outcome, Settings

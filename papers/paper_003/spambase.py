@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.catalog import fetch
 from coterie.data.clients import Clients
+from coterie.data.datasets import fetch
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

@@ -9,7 +9,7 @@ import pytest
 
 from coterie import CoterieError
 from coterie.codecs import by_name
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 from coterie.numerics.total_variation import pinned_tv
 from papers import outcome
 from papers.paper_003 import figure5, figure6

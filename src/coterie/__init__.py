@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.api import compare, fit
+    from coterie.data.auxiliary_tasks import stack_tasks
     from coterie.data.table import read_table
-    from coterie.data.tasks import stack_tasks
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice, advise
@@ -30,7 +30,7 @@ _HOMES = {
     "fit": "coterie.api",
     "load": "coterie.results.result",
     "read_table": "coterie.data.table",
-    "stack_tasks": "coterie.data.tasks",
+    "stack_tasks": "coterie.data.auxiliary_tasks",
 }
 
 __all__ = [

@@ -11,8 +11,8 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.columns import as_name, as_names, at_rows, need, read_as_missing
-from coterie.data.order import row_order
-from coterie.data.reading import prepare
+from coterie.data.prepare_table import prepare
+from coterie.data.sort_keys import sort_keys
 from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
 from coterie.errors import CoterieError
@@ -86,7 +86,7 @@ def fit(
     test_fraction : float, default 0.25
     order_by : str, optional
         Test on each client's latest rows by this column instead (one split). Dates and numbers in text are read; see
-        :func:`coterie.data.order.row_order`.
+        :func:`coterie.data.sort_keys.sort_keys`.
     split_by : str, optional
         Keep rows with the same value of this column (a person's) on one side of a split.
     seed : int, default 0
@@ -141,7 +141,7 @@ def fit(
     splits, test_fraction, seed, reml = int(splits), float(test_fraction), int(seed), bool(reml)  # NumPy's come too
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
     if order is not None and splits:
-        order, note = row_order(order, str(order_by))
+        order, note = sort_keys(order, str(order_by))
         clients = replace(clients, notes=(*clients.notes, *([] if note is None else [note])))
     hold = Splits(splits, test_fraction, seed, order, groups)
     if split_by is not None and splits:

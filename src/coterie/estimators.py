@@ -50,7 +50,7 @@ from coterie.data.label_columns import (
     take_columns,
     together,
 )
-from coterie.data.reading import informative_tree
+from coterie.data.prepare_table import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.families import BINOMIAL, FAMILIES, family_named
 from coterie.methods.registry import METHODS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coterie.data.catalog import list_data
+from coterie.data.datasets import list_data
 from tests.cli.harness import coterie, files
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import coterie.data.catalog
+import coterie.data.datasets
 from coterie.deployment import toml
 from coterie.deployment.config import SCHEMA, Config, Member
 from coterie.deployment.host import Host
@@ -18,7 +18,7 @@ EXACT = {"program": "hierarchical", "task": TASK, "options": {"covariance": "iso
 
 def heart():
     """The table, with hospitals named as sites are."""
-    table = coterie.data.catalog.fetch("heart")
+    table = coterie.data.datasets.fetch("heart")
     return table.assign(hospital=table["hospital"].str.lower().str.split().str[0])
 
 

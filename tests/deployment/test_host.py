@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data.reading import prepare
+from coterie.data.prepare_table import prepare
 from coterie.deployment import host as host_module
 from coterie.deployment import logs, prepared, tasks, toml
 from coterie.deployment.column_types import Column

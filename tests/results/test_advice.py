@@ -7,7 +7,7 @@ from scipy.stats import t as student
 
 import coterie
 from coterie.data import prepare
-from coterie.data.catalog import fetch
+from coterie.data.datasets import fetch
 from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError

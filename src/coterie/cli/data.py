@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.families import DEFAULT
 
 if TYPE_CHECKING:
-    from coterie.data.catalog import Entry
+    from coterie.data.datasets import Entry
 
 _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
 
@@ -36,7 +36,7 @@ def list_tables() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from coterie.data.catalog import list_data
+    from coterie.data.datasets import list_data
 
     grid = Table(box=None, pad_edge=False)
     grid.add_column("name", no_wrap=True)
@@ -55,7 +55,7 @@ def list_tables() -> None:
 @app.command()
 def show(name: Name) -> None:
     """Say what a table is, and which commands model it."""
-    from coterie.data.catalog import describe
+    from coterie.data.datasets import describe
 
     entry = describe(name)
     for line in str(entry).splitlines():
@@ -80,7 +80,7 @@ def fetch(
     force: Force = False,
 ) -> None:
     """Write a table to a file."""
-    from coterie.data.catalog import describe, fetch
+    from coterie.data.datasets import describe, fetch
     from coterie.data.table import write_table
 
     entry = describe(name)

@@ -3,7 +3,7 @@
 from coterie.data.clients import Clients, Level
 from coterie.data.design import Design
 from coterie.data.labels import find_labels
-from coterie.data.reading import check_outcome, prepare
+from coterie.data.prepare_table import check_outcome, prepare
 from coterie.data.table import fingerprint, read_table, to_pandas, write_table
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
-from coterie.data.order import row_order
+from coterie.data.sort_keys import sort_keys
 from coterie.errors import CoterieError
 from coterie.numerics.keyed_random import uniform, uniform_rows
 
@@ -36,8 +36,9 @@ def split_rows(
     repeat : int, default 0
         Number of the split.
     order : (n,) values, optional
-        By sorted row (``column[clients.order]``), read by :func:`coterie.data.order.row_order`: the latest rows of each
-        client are tested on. There is one such split; of equal values, those further down the table count as later.
+        By sorted row (``column[clients.order]``), read by :func:`coterie.data.sort_keys.sort_keys`: the latest rows of
+        each client are tested on. There is one such split; of equal values, those further down the table count as
+        later.
     groups : (n,) labels, optional
         By sorted row: rows with the same label (one person's) stay together, in all clients. Whole groups are drawn,
         and the share counts groups.
@@ -111,7 +112,7 @@ def _latest(clients: Clients, take: I64, order: Any) -> Mask:
 
     series = pd.Series(order)
     _complete(series.isna().to_numpy(dtype=bool), len(clients.y), "order", clients.order)
-    by_time = np.lexsort((row_order(series, "order")[0], clients.codes))
+    by_time = np.lexsort((sort_keys(series, "order")[0], clients.codes))
     test = np.zeros(len(clients.y), dtype=bool)
     test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
     return test

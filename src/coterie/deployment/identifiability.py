@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.design import INTERCEPT
-from coterie.data.identify import Facts, constant_within, far_from_zero, shared_terms
+from coterie.data.identifiability import Facts, constant_within, far_from_zero, shared_terms
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named

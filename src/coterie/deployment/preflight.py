@@ -303,7 +303,7 @@ def function(folder: Path, program: Program) -> Any:
 
 def _table(folder: Path, program: Program) -> None:
     """What sites are asked to prepare of their tables."""
-    from coterie.data.reading import check_choices
+    from coterie.data.prepare_table import check_choices
 
     task = program.task
     check_choices(task.get("family", DEFAULT), task.get("missing", "error"))

@@ -49,7 +49,7 @@ def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
 
 def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
     """Everything of a prepared table that a node needs, as plain values."""
-    from coterie.data.reading import prepare as read_clients
+    from coterie.data.prepare_table import prepare as read_clients
     from coterie.data.table import read_table
     from coterie.deployment.row_validation import require_schema
 
@@ -98,7 +98,7 @@ def guarded_arrays(
     What is wrong with rows is kept in a file for the owner. Whatever goes wrong once rows are looked at is said in one
     and the same sentence.
     """
-    from coterie.data.reading import check_choices
+    from coterie.data.prepare_table import check_choices
     from coterie.deployment.formula_grammar import allowed
 
     check_choices(task["family"], task["missing"])
@@ -133,7 +133,7 @@ def _rows(
 ) -> tuple[dict[str, Any], list[str], int]:
     """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
     from coterie.data.labels import encode
-    from coterie.data.reading import prepare as read_clients
+    from coterie.data.prepare_table import prepare as read_clients
     from coterie.data.table import read_table
     from coterie.deployment import row_validation
 

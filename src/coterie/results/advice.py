@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.data.columns import as_names
-from coterie.data.identify import collinear
+from coterie.data.identifiability import collinear
 from coterie.data.label_normalisation import resembling
 from coterie.data.labels import find_labels
-from coterie.data.reading import prepare
+from coterie.data.prepare_table import prepare
 from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess

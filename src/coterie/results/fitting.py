@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
-from coterie.data.identify import collinear, constant_within_clients, orthogonal_columns, shared_terms
+from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from coterie.data.design import INTERCEPT
-from coterie.data.identify import constant_within_clients
-from coterie.data.reading import prepare
+from coterie.data.identifiability import constant_within_clients
+from coterie.data.prepare_table import prepare
 from coterie.engines import InProcess
 from coterie.engines.ray import Ray
 from coterie.errors import CoterieError

@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.data.columns import read_levels, read_numbers
 from coterie.data.design import INTERCEPT, Design
-from coterie.data.identify import Facts, collinear_over, constant_within, shared_terms
+from coterie.data.identifiability import Facts, collinear_over, constant_within, shared_terms
 from coterie.data.labels import Coded, encode
-from coterie.data.reading import informative_tree
+from coterie.data.prepare_table import informative_tree
 from coterie.engines.ray.cluster import ActorSlots, get
 from coterie.engines.ray.shards import Asked, Built, Plan, Shard, again
 from coterie.errors import CoterieError, NoRows

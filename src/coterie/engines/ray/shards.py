@@ -12,9 +12,9 @@ from coterie.data.clients import Clients
 from coterie.data.columns import at, column_kinds
 from coterie.data.design import Design
 from coterie.data.formula import Parsed
-from coterie.data.identify import Facts, triangle
+from coterie.data.identifiability import Facts, triangle
 from coterie.data.labels import Coded, encode, find_labels, label_ids
-from coterie.data.reading import prepare, read_roles, sound_rows, weighing_rows
+from coterie.data.prepare_table import prepare, read_roles, sound_rows, weighing_rows
 from coterie.data.table import readable, write_table
 from coterie.engines.ray.cluster import Parts
 from coterie.errors import CoterieError, NoRows

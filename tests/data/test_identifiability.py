@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from coterie.data import Clients, prepare
-from coterie.data.identify import collinear, constant_within_clients
+from coterie.data.identifiability import collinear, constant_within_clients
 
 
 def shared_twin(clients):
@@ -139,7 +139,7 @@ def test_collinear(values, expected):
 def test_blocks_do_not_show(monkeypatch):
     clients = columns(t=lambda d: d["x"] + d["z"])
     whole = collinear(clients)
-    monkeypatch.setattr("coterie.data.identify._BLOCK", 11)
+    monkeypatch.setattr("coterie.data.identifiability._BLOCK", 11)
     assert collinear(clients) == whole
 
 

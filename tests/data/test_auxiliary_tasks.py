@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data.tasks import stack_tasks
+from coterie.data.auxiliary_tasks import stack_tasks
 from coterie.errors import CoterieError
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data.order import row_order
+from coterie.data.sort_keys import sort_keys
 from coterie.errors import CoterieError
 
 DAYS = pd.date_range("2023-11-06", periods=60, freq="7D")
@@ -57,7 +57,7 @@ SORTED = {
 def test_text_is_read_and_a_note_says_so(name):
     values = list(SORTED[name])
     shuffled = np.random.default_rng(1).permutation(len(values))
-    keys, note = row_order(pd.Series([values[i] for i in shuffled], dtype=object), "t")
+    keys, note = sort_keys(pd.Series([values[i] for i in shuffled], dtype=object), "t")
     assert np.array_equal(np.argsort(keys), np.argsort(shuffled)), name
     assert "'t'" in note
     assert note.endswith((f"to '{values[-1]}'.", "of it.")) or isinstance(values[-1], bytes)
@@ -87,7 +87,7 @@ def test_text_is_read_and_a_note_says_so(name):
 )
 def test_what_cannot_be_told_is_refused(values, words):
     with pytest.raises(CoterieError, match=words):
-        row_order(pd.Series(values), "t")
+        sort_keys(pd.Series(values), "t")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_what_cannot_be_told_is_refused(values, words):
     ids=lambda v: type(v).__name__,
 )
 def test_what_has_an_order_keeps_it_without_a_word(values):
-    keys, note = row_order(pd.Series(values), "t")
+    keys, note = sort_keys(pd.Series(values), "t")
     assert keys[0] < keys[1]
     assert note is None
 
 
 def test_a_category_without_an_order_is_text():
-    keys, note = row_order(pd.Series(["week 10", "week 9"], dtype="category"), "t")
+    keys, note = sort_keys(pd.Series(["week 10", "week 9"], dtype="category"), "t")
     assert keys[0] > keys[1]
     assert "numbers" in note
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from coterie.data import prepare
-from coterie.data.catalog import describe, fetch, list_data
+from coterie.data.datasets import describe, fetch, list_data
 from coterie.errors import CoterieError
 
 NAMES = [entry.name for entry in list_data()]
@@ -107,7 +107,7 @@ def test_mail_is_dealt_out_evenly():
 def test_a_missing_r_package_is_named(monkeypatch, tmp_path):
     for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("coterie.data.catalog.R_LIBRARIES", (str(tmp_path),))
+    monkeypatch.setattr("coterie.data.datasets.R_LIBRARIES", (str(tmp_path),))
     with pytest.raises(CoterieError, match="not installed: apt install r-cran-bayesm"):
         fetch("bank")
     with pytest.raises(CoterieError, match="'spambase' comes out of the R package kernlab, which is not installed"):

@@ -61,7 +61,7 @@ _WORDS = frozenset(
 _YEARS = range(1000, 3000)
 
 
-def row_order(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
+def sort_keys(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
     """What the rows of a table are sorted by, and what to say of it.
 
     Numbers, dates, durations and ordered categories are taken as they are. In text, dates and numbers are read: a day
