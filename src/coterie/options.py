@@ -1,0 +1,399 @@
+"""Options, declared once: type, range, default and a line of text, from which checks, help and tables of docs come.
+
+An option is an annotated field of a dataclass, or an annotated parameter of a function:
+
+```python
+@dataclass(frozen=True, kw_only=True)
+class Ditto(LocalTraining):
+    lam: Annotated[float, Option("Pull of own models to the shared one.", low=0.0)]
+    s: Annotated[int, Option("Steps of an own model in a round.", low=1)] = 1
+    rule: Annotated[str, Option("How gradients are put together.", choices=AGGREGATORS)] = "mean"
+    own: Annotated[Literal["weighted", "averaged"], Option("How groups' layers move.")] = "weighted"
+    alpha: Annotated[float | Literal["auto"], Option("Weight of the others.", low=0.0, high=1.0)] = "auto"
+    steps: Annotated[int | None, Option("By default as many as theory wants.", low=1, high=10**9)] = None
+    personal: Annotated[tuple[str, ...], Option("Patterns of parameters.")] = ()
+    policy: Annotated[Policy, Option("When an exchange is over.")] = Policy()        # a table within a table
+    columns: Annotated[dict[str, Column], Option("Tables by name.")] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)                     # each option by itself; then what one says of another
+        if self.rule == "mean" and self.alpha == 1.0:
+            raise CoterieError("...")
+```
+
+``check(self)`` in ``__post_init__`` (a base class's will do) refuses what was not declared, and keeps values in their
+declared form: numbers of NumPy become Python's, lists tuples, tables the classes that are declared for them. Nothing is
+coerced: "3" is no number, 3.0 no whole number, True no number, NaN and infinity are refused (but ``infinite=True``),
+and whole numbers end below 2**63. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's mapping: it
+also refuses names that are not known and says which are needed. ``call(function, mapping, what=...)`` does the same for
+the annotated parameters of a function, and ``checked`` is a decorator of functions that check their arguments.
+
+A subclass may give an inherited option another default (``eta: float = 0.05``); the declaration above it holds. What
+no range or list says is said by ``read``, a function that returns the value or raises a ValueError, and ``what``, the
+words of the sentence for it; a CoterieError of ``read`` is the sentence itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
+from functools import cache, wraps
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from coterie.errors import CoterieError, nearest, shortened
+
+LARGE = 2**63
+"""Whole numbers are smaller: what int64 holds, and keys of random numbers."""
+_SHOWN = 120  # characters of a value in a sentence
+_PLAIN = (str, bytes, int, float, complex, list, tuple, dict, set, type(None))
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """What is said of an option beside its type and its default.
+
+    Attributes
+    ----------
+    text : str
+        One line for help and documentation.
+    low, above, high, below : float, optional
+        Range of a number: ends that are included (low, high) or not (above, below).
+    infinite : bool, default False
+        Whether infinity is a value, too.
+    choices : collection of str, or function that gives one, optional
+        What a text may be, where no Literal says it: the names in a table.
+    what : str
+        What it must be, in words, where type, range and choices do not say it.
+    read : callable, optional
+        Takes a value of the declared type, and returns what is kept.
+    remedy : str
+        A sentence after each refusal.
+    matters : bool, default True
+        Whether another value can give other numbers.
+    """
+
+    text: str = ""
+    _: KW_ONLY
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    below: float | None = None
+    infinite: bool = False
+    choices: Collection[str] | Callable[[], Collection[str]] | None = None
+    what: str = ""
+    read: Callable[[Any], Any] | None = None
+    remedy: str = ""
+    matters: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """The choices."""
+        found = self.choices() if callable(self.choices) else self.choices
+        return [str(name) for name in found or ()]
+
+    @property
+    def ends(self) -> tuple[float | None, ...]:
+        """Of its range: low, above, high, below."""
+        return self.low, self.above, self.high, self.below
+
+    def range(self, unit: str) -> str:
+        """The range in words: a number above 0 and up to 1."""
+        low, above, high, below = ("" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in self.ends)
+        if low and high:
+            return f"{unit} from {low} to {high}"
+        if above and below:
+            return f"{unit} between {above} and {below}"
+        start = f"above {above}" if above else f"from {low}" if low else ""
+        end = f"up to {high}" if high else f"below {below}" if below else ""
+        span = f"{unit} {' and '.join(filter(None, (start, end)))}".rstrip()
+        return f"{span} or inf" if self.infinite else span
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """One option of a class or a function: its name, its type, what is said of it, and its default.
+
+    ``default`` is ``dataclasses.MISSING`` where a value is needed.
+    """
+
+    name: str
+    kind: Any
+    option: Option
+    default: Any = MISSING
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is no default."""
+        return self.default is MISSING
+
+    @property
+    def allowed(self) -> str:
+        """What it must be, in words: "auto or a number from 0 to 1"."""
+        return self.option.what or _words(self.kind, self.option)
+
+    @property
+    def names(self) -> list[str]:
+        """The texts that it may be, where they are listed."""
+        return [*_literals(self.kind), *self.option.names]
+
+    def read(self, value: Any, what: str = "") -> Any:
+        """The value as it is kept; a CoterieError says what it must be. ``what`` is that of :func:`of`."""
+        if (tables := _tables(self.kind, value, self.name, what)) is not None:
+            return tables
+        try:
+            found = _adapter(self.kind, self.option).validate_python(value)
+            return found if self.option.read is None else self.option.read(found)
+        except CoterieError:
+            raise
+        except (ValueError, TypeError, OverflowError, KeyError) as problem:
+            raise CoterieError(self.refusal(value, what)) from problem
+
+    def refusal(self, value: Any, what: str = "") -> str:
+        """The sentence for a value that cannot be."""
+        subject = f"{self.name} of {what[0].lower()}{what[1:]}" if what else self.name
+        endless = "number" in self.allowed and self.option.high is None and self.option.below is None
+        huge = endless and isinstance(value, int) and abs(value) >= LARGE
+        hint = nearest(value, self.names) if isinstance(value, str) else ""
+        remedy = f" {self.option.remedy}" if self.option.remedy else ""
+        return f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}{remedy}"
+
+
+@cache
+def declared(of: Hashable) -> dict[str, Declared]:
+    """The options of a dataclass or of a function, by name, in their order."""
+    if not isinstance(of, type):
+        function: Any = of
+        hints, parameters = inspect.get_annotations(function, eval_str=True), inspect.signature(function).parameters
+        found = {name: _split(hints.get(name)) for name in parameters}
+        default = {name: MISSING if p.default is p.empty else p.default for name, p in parameters.items()}
+        return {name: Declared(name, *split, default[name]) for name, split in found.items() if split}
+    out: dict[str, Declared] = {}
+    above = [_annotations(cls) for cls in of.__mro__]
+    for f in (f for f in fields(of) if f.init):
+        if split := next(filter(None, (_split(hints.get(f.name)) for hints in above)), None):
+            out[f.name] = Declared(f.name, *split, f.default if f.default_factory is MISSING else f.default_factory())
+    return out
+
+
+def check(options: Any) -> None:
+    """Check every option of a dataclass's instance, and keep values in their declared form.
+
+    Raises
+    ------
+    CoterieError
+        That names the option, what it may be, and what it was.
+    """
+    kind: Any = type(options)
+    for name, one in declared(kind).items():
+        value = getattr(options, name)
+        if (found := one.read(value)) is not value:
+            object.__setattr__(options, name, found)
+
+
+def of(cls: type[T], given: Any, what: str, *, hidden: Collection[str] = (), noun: str = "option") -> T:
+    """An instance of a dataclass from a user's mapping.
+
+    Parameters
+    ----------
+    cls : type
+        A dataclass with declared options.
+    given : mapping
+        From the user.
+    what : str
+        Whose options they are, as the beginning of a sentence: "[policy]", "The method ditto".
+    hidden : collection of str
+        Fields that a user cannot give.
+    noun : str
+        "option", "key", "hyper-parameter".
+
+    Raises
+    ------
+    CoterieError
+        For what is no mapping, a name that is not known, a value that cannot be, and one that is needed.
+    """
+    names = [f.name for f in fields(cls) if f.init and f.name not in hidden]  # type: ignore[arg-type]
+    return cls(**_read(cls, given, what, names, noun))
+
+
+def call(function: Callable[..., T], given: Any, what: str, *fixed: Any, noun: str = "option", **more: Any) -> T:
+    """What a function gives for a user's mapping of its keyword arguments, beside those that are fixed."""
+    names = [name for name in inspect.signature(function).parameters if name not in more][len(fixed) :]
+    return function(*fixed, **_read(function, given, what, names, noun), **more)
+
+
+def checked(function: Callable[..., T]) -> Callable[..., T]:
+    """A function that checks its annotated arguments before it does anything."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checks(*args: Any, **kwargs: Any) -> T:
+        bound = signature.bind(*args, **kwargs)
+        for name, one in declared(function).items():
+            if name in bound.arguments:
+                bound.arguments[name] = one.read(bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return checks
+
+
+def need_names(what: str, given: Any, names: Collection[str], noun: str = "option") -> None:
+    """Raise for what is no mapping, and for a name in it that is not known."""
+    if not isinstance(given, Mapping):
+        raise CoterieError(f"{what} must be {_TABLE}, not {shown(given)}.")
+    for name in given:
+        if name not in names:
+            hint = nearest(name, names) or f" There are {', '.join(names)}."
+            raise CoterieError(f"{what} has no {noun} {name!r}.{hint}")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: as it is written where that is short, else what it is."""
+    if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
+        return shortened(repr(value), _SHOWN)
+    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+
+
+def _read(of: Any, given: Any, what: str, names: list[str], noun: str) -> dict[str, Any]:
+    """A user's mapping, checked against the options of a class or a function."""
+    need_names(what, given, names, noun)
+    known = declared(of)
+    needed = [name for name in names if name in known and known[name].needed]
+    if lost := [name for name in needed if name not in given]:
+        raise CoterieError(f"{what} does not say {' or '.join(lost)}.")
+    return {name: known[name].read(value, what) if name in known else value for name, value in given.items()}
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(cls, eval_str=True)
+    except Exception:  # a class of a user's own may name what is there for type checkers only
+        if cls.__module__.partition(".")[0] == "coterie":
+            raise
+        return {}
+
+
+def _split(hint: Any) -> tuple[Any, Option] | None:
+    """Type and declaration of an annotation; None where nothing is declared."""
+    if get_origin(hint) is not Annotated:
+        return None
+    kind, *said = get_args(hint)
+    return next(((kind, one) for one in said if isinstance(one, Option)), None)
+
+
+def _tables(kind: Any, value: Any, name: str, what: str) -> Any:
+    """A table, or tables by name, as the dataclasses that are declared for them; None where none is."""
+    place = f"{what[:-1]}.{name}]" if what.startswith("[") else f"[{name}]"
+    for one in get_args(kind) if _is_union(kind) else (kind,):
+        inner: Any = get_args(one)[-1] if get_origin(one) is dict else None
+        if _has_options(one) and isinstance(value, Mapping):
+            return of(one, value, place, noun="key")
+        if _has_options(inner) and isinstance(value, Mapping):
+            each = {str(key): (v, f"{place[:-1]}.{key}]") for key, v in value.items()}
+            return {key: v if isinstance(v, inner) else of(inner, v, at, noun="key") for key, (v, at) in each.items()}
+    return None
+
+
+def _has_options(kind: Any) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind) and bool(declared(kind))
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _literals(kind: Any) -> list[str]:
+    """All texts that a type lists."""
+    if get_origin(kind) is Literal:
+        return [str(v) for v in get_args(kind)]
+    return [text for part in get_args(kind) for text in _literals(part)] if _is_union(kind) else []
+
+
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): ""}
+_SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+_TABLE = "a table of names and values"
+
+
+def _words(kind: Any, option: Option) -> str:
+    """What a value of a type must be."""
+    parts, origin = get_args(kind), get_origin(kind)
+    if origin is Literal or (kind is str and option.choices is not None):
+        return _one_of(_literals(kind) or option.names)
+    if kind in _NOUNS:
+        return option.range(_NOUNS[kind]) if kind in (int, float) else _NOUNS[kind]
+    if _is_union(kind):
+        rest = [_words(p, option) for p in parts if get_origin(p) is not Literal]
+        return _one_of([*_literals(kind), *filter(None, rest)])
+    if origin is tuple:
+        several = _SEVERAL.get(parts[0], "values")
+        count = "a list of" if parts[-1] is Ellipsis else len(parts)
+        return f"{count} {option.range(several) if option.choices is None else _one_of(option.names)}"
+    if origin is dict or _has_options(kind):
+        return _TABLE
+    return "a function" if origin is Callable else f"a {getattr(kind, '__name__', 'value')}"
+
+
+def _one_of(names: list[str]) -> str:
+    """Names as alternatives: a, b or c."""
+    return " or ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+@cache
+def _adapter(kind: Any, option: Option) -> Any:
+    """What checks values of a type."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(_typed(kind, option))
+
+
+def _typed(kind: Any, option: Option) -> Any:
+    """A type as pydantic checks it: without coercion, within its range, and with NumPy's numbers as Python's."""
+    from pydantic import BeforeValidator, Field, InstanceOf, Strict
+
+    low, above, high, below = option.ends
+    if kind is float:
+        finite = Field(ge=low, gt=above, le=high, lt=below, allow_inf_nan=option.infinite)
+        return Annotated[float, Strict(), finite, BeforeValidator(_number)]
+    if kind is int:
+        return Annotated[int, Strict(), Field(ge=low, gt=above, le=high, lt=below), BeforeValidator(_number)]
+    if kind is bool:
+        return Annotated[bool, Strict(), BeforeValidator(_number)]
+    if kind is str:
+        return Annotated[str, Strict()] if option.choices is None else Literal[tuple(option.names)]
+    parts, origin = get_args(kind), get_origin(kind)
+    if _is_union(kind):
+        return Union[tuple(_typed(part, option) for part in parts)]  # noqa: UP007
+    if origin is tuple:
+        each = tuple(part if part is Ellipsis else _typed(part, option) for part in parts)
+        return Annotated[tuple[each], Strict(), BeforeValidator(_several if Ellipsis in each else _listed)]  # type: ignore
+    if origin is dict:
+        return Annotated[dict[_typed(parts[0], option), _typed(parts[1], option)], Strict()]  # type: ignore[misc]
+    plain = kind is Any or kind is type(None) or origin is not None or not isinstance(kind, type)
+    return kind if plain else Annotated[kind, InstanceOf()]
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy as Python's; a ValueError where it takes more than 64 bits."""
+    numpy = sys.modules.get("numpy")  # without which there is none of its numbers
+    if numpy is not None and isinstance(value, numpy.generic):
+        value = value.item()
+    if value != value or (isinstance(value, int) and not -LARGE <= value < LARGE):
+        raise ValueError("no number, or too large")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """A list, or an array, as a tuple."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _several(value: Any) -> Any:
+    """The same; a single text or number is a list of one."""
+    found = _listed(value)
+    return (found,) if isinstance(found, (str, int, float)) else found
