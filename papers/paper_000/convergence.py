@@ -11,11 +11,11 @@ import numpy as np
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.monitor import Growth, growth
 from coterie.numerics.kernels import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory
+from papers.paper_000.growth import Growth, growth
 from papers.paper_000.robust import BODY, made
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, RED, panels
 

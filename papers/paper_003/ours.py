@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.path import Path, grid, path
 from coterie.methods.network.similarity import Similarity
@@ -19,6 +18,7 @@ from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from coterie.relations.partitions import adjusted_rand_index
+from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path
 from papers.paper_003.rivals import problem
 from papers.paper_003.study import Chosen, Data, Gridded, Setting
 

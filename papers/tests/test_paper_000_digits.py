@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="networks need the extra torch")
 
-from coterie.methods.grouping.evaluation import correctly_grouped
+from coterie.methods.groups.evaluation import correctly_grouped
 from papers.paper_000 import digits
 from papers.paper_000.digits import by_first_models, by_silhouette, group_models, methods, rows
 from papers.paper_003.study import Chosen, Gridded, Scores

@@ -10,7 +10,6 @@ import pytest
 
 from coterie import CoterieError
 from coterie.data.clients import Clients
-from coterie.methods.network.first_order_path import approximate_lambda_max, first_order_path
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
@@ -18,6 +17,7 @@ from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from coterie.relations.partitions import adjusted_rand_index
 from papers.paper_003 import schools, spambase
+from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path
 from papers.paper_003.ours import Ours, local_models, on_table, over_steps, remembered
 from papers.paper_003.rivals import alone, by_rounds, exactly_in_groups, grid, ifca, in_groups, one_model
 from papers.paper_003.study import Data, Gridded

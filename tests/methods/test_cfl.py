@@ -11,7 +11,7 @@ from coterie.engines import Faults, InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.cfl import CFL, bipartition
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.grouping.evaluation import correctly_grouped
+from coterie.methods.groups.evaluation import correctly_grouped
 from coterie.objectives.quadratic import Quadratic
 
 

@@ -7,7 +7,6 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.monitor import group_bound, growth, shared_bound
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -218,29 +217,6 @@ def test_the_notes_formula_is_the_formula_where_clients_count_alike():
     np.testing.assert_allclose(state["trace"]["client"][0], 7 * notes, rtol=0.05)
 
 
-def test_gradients_of_groups_are_bounded_on_random_cases():
-    rng = np.random.default_rng(0)
-    tightest, tightest_shared = 0.0, 0.0
-    for _ in range(4000):
-        k, d = rng.integers(2, 6), rng.integers(1, 4)
-        share = rng.dirichlet(np.ones(k)) + 1e-3
-        share /= share.sum()
-        s, own = rng.normal(size=(k, d)) * rng.exponential(size=(k, 1)), rng.normal(size=(k, 2)) * rng.exponential()
-        mean = share @ s
-        norm = mean @ mean + np.sum((share[:, None] * own) ** 2)
-        group = np.sum(s**2, axis=1) + np.sum(own**2, axis=1)
-        off = np.sum((s - mean) ** 2, axis=1)
-        used = group / (group_bound(off / norm, share) * norm)
-        used_shared = group / (shared_bound(off / (mean @ mean), share) * norm)
-        assert (used <= 1 + 1e-12).all() and (used_shared <= 1 + 1e-12).all()
-        tightest, tightest_shared = max(tightest, used.max()), max(tightest_shared, used_shared.max())
-        if k == 2:
-            pair = np.sum((s[0] - s[1]) ** 2) / norm
-            notes = 2 + 2 * share[1] ** 2 * pair + 1 / share[0] ** 2
-            np.testing.assert_allclose(group_bound(off / norm, share)[0], notes)
-    assert tightest > 0.7 and tightest_shared > 0.7  # they are not idle
-
-
 def test_a_stationary_point_of_the_sum_that_is_none_of_the_groups_shows():
     A = np.tile(np.eye(2), (4, 1, 1))
     b = np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 2.0], [-1.0, 2.0]])  # groups want x_s = 1 and -1
@@ -358,12 +334,3 @@ def test_models_of_groups_may_travel_coded(given):
     assert np.abs(coded["w"] - plain["w"]).max() < 1e-3
     assert not np.array_equal(coded["w"], plain["w"])
     assert coded["trace"]["norm"].shape == (3,)
-
-
-def test_a_small_group_that_shares_nothing_is_not_stalled():
-    """Its gradient is n / |G| times as long as its block of f's, squared 400 times, and vanishes with it."""
-    q = Quadratic(np.broadcast_to(np.eye(3), (20, 3, 3)), np.random.default_rng(0).normal(size=(20, 3)))
-    fed = InProcess(q, np.array([0] + [1] * 19))
-    seen = growth(last(GroupSGD(eta=1.0, monitor=1), fed, 40)["trace"])
-    assert seen.norm[-1] < 1e-3 * seen.norm[0] and seen.group_norm[-1, 0] > 300 * seen.norm[-1]
-    assert not seen.stalled.any() and len(seen.sentences()) == 1

@@ -11,8 +11,8 @@ from scipy.stats import t as student
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.grouping.confidence import adapt, judge, judge_groups, probability
-from coterie.methods.grouping.evaluation import (
+from coterie.methods.groups.confidence import adapt, judge, judge_groups, probability
+from coterie.methods.groups.evaluation import (
     Groups,
     by_held_out,
     correctly_grouped,
@@ -20,9 +20,8 @@ from coterie.methods.grouping.evaluation import (
     numbered,
     training_loss,
 )
-from coterie.methods.grouping.merging import by_merging
-from coterie.methods.grouping.restarts import by_restarts, draw, number_by_held_out
-from coterie.methods.grouping.updates import alike, by_updates, silhouette, sketch
+from coterie.methods.groups.restarts import by_restarts, draw
+from coterie.methods.groups.updates import alike, by_updates, silhouette, sketch
 from coterie.methods.ifca import IFCA
 from coterie.objectives.glm import GLM
 from coterie.objectives.holdout import HeldOut, halves, hold_out
@@ -219,14 +218,7 @@ def test_first_clients_are_drawn_by_key():
 
 
 def test_the_number_of_groups_by_rows_kept_back():
-    fed, known = keeping(n=40)
-    methods = [IFCA(k=k, eta=0.5, tau=5) for k in (1, 2, 3, 4)]
-    found = number_by_held_out(fed, methods, np.zeros(15), rounds=8, restarts=6)
-    assert found.k == 3 and correctly_grouped(found.labels, known) == 18
-    assert set(found.score) == {1, 2, 3, 4} and found.score[1] > found.score[3]
-    alone = number_by_held_out(fed, methods[1:2], np.zeros(15), rounds=2, restarts=1)
-    assert set(alone.score) == {1, 2}
-
+    fed, _ = keeping(n=40)
     found = by_updates(fed, np.zeros(15), eta=0.5, k=range(2, 6))
     chosen = by_held_out(fed, found.about["partitions"], rounds=30, eta=0.5, tau=5)
     assert chosen.k == 3 and set(chosen.score) == {1, 2, 3, 4, 5}
@@ -249,19 +241,6 @@ def test_losses_are_those_of_the_rows_kept_back():
     assert held_loss(fed, theta, some) == pytest.approx(o.value(theta)[some].sum() / o.counts[some].sum())
     with pytest.raises(CoterieError, match="No rows were kept back"):
         held_loss(federation()[0], theta)
-
-
-# -- by merging
-
-
-def test_merging_along_the_network_finds_the_groups():
-    fed, known = federation(n=40)
-    method = FedAvg(eta=1.0, finetune=100)
-    alone = method.models(fed, method.init(fed))
-    shared = list(FedAvg(eta=1.0, E=5).run(fed, [40]))[-1]["w"]
-    found = by_merging(fed, alone, shared, eta=1.0, steps=20, points=10)
-    assert found.k == 3 and correctly_grouped(found.labels, known) == 18
-    assert 3 in found.about["partitions"] and found.score[3] == max(found.score.values())
 
 
 # -- how sure

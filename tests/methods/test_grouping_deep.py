@@ -12,8 +12,8 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.found_groups import FoundGroups
-from coterie.methods.grouping.confidence import adapt
-from coterie.methods.grouping.restarts import by_restarts, number_by_held_out
+from coterie.methods.groups.confidence import adapt
+from coterie.methods.groups.restarts import by_restarts
 from coterie.methods.ifca import IFCA
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.deep import Deep
@@ -39,8 +39,6 @@ def test_restarts_judge_models_with_the_parts_that_stay_at_home():
     found = by_restarts(fed, IFCA(k=2, eta=0.3, tau=5), w, rounds=6, restarts=4, steps=30)
     assert found.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert np.isfinite(found.score[2])
-    with pytest.raises(CoterieError, match="Parts of the models stay with clients"):
-        number_by_held_out(fed, [IFCA(k=2, eta=0.3, tau=5)], w, rounds=2, restarts=1)
     with pytest.raises(CoterieError, match="A group's model must be 68 numbers"):
         adapt(fed, found.about["w"])
 

@@ -1,1 +1,1 @@
-"""What the method of shared and group-specific layers is made of: groups' layers, diagnostics and theory."""
+"""Clients in groups: models of known groups and their monitor; groups that are found, and how sure they are."""

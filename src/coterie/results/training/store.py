@@ -27,7 +27,7 @@ from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.federation import Ragged
-from coterie.methods.grouping.confidence import Adapted, adapt
+from coterie.methods.groups.confidence import Adapted, adapt
 from coterie.methods.training import trainer
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.results.plain import from_json, plain, unplain
@@ -109,7 +109,7 @@ class Saved:
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows.
 
-        See :func:`coterie.methods.grouping.confidence.adapt`.
+        See :func:`coterie.methods.groups.confidence.adapt`.
 
         It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
         Models of clients that were left out, or that diverged, have no part in either.

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.checks import need
-from coterie.methods.grouping.evaluation import Groups, numbered
+from coterie.methods.groups.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints

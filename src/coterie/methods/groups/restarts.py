@@ -7,8 +7,6 @@ groups is luck, hence the restarts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.checks import need
-from coterie.methods.grouping.evaluation import Groups, held_loss, numbered, training_loss
+from coterie.methods.groups.evaluation import Groups, numbered, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics import keyed_random
@@ -101,38 +99,3 @@ def by_restarts(
     same = (partitions == partitions[best]).all(axis=1)
     about = {"w": models[best], "losses": losses, "labels": partitions, "same": float(same.mean())}
     return Groups(partitions[best], {k: float(losses[best])}, about | {"group": labels[best]})
-
-
-def number_by_held_out(
-    fed: Federation, methods: Iterable[IFCA], w: Floats, *, rounds: int, restarts: int = 20, steps: int = 50
-) -> Groups:
-    """The same for several numbers of groups; the number is the one with the least loss on rows kept back.
-
-    Parameters
-    ----------
-    fed : Federation
-        Its objective keeps rows back: see ``objectives.holdout.hold_out``.
-    methods : iterable of IFCA
-        One for each number of groups; one group is tried too, by the first of them.
-    w, rounds, restarts, steps
-        As for :func:`by_restarts`.
-
-    Raises
-    ------
-    CoterieError
-        Where parts of the models stay with clients, so that nobody has a group's whole model to judge.
-    """
-    found, score = {}, {}
-    given = list(methods)
-    for method in (*(replace(one, k=1) for one in given[:1] if all(other.k > 1 for other in given)), *given):
-        one = by_restarts(fed, method, w, rounds=rounds, restarts=restarts if method.k > 1 else 1, steps=steps)
-        found[method.k] = one
-        group = one.about["group"]
-        if one.about["w"].shape[1] < np.shape(w)[-1]:
-            raise CoterieError(
-                "Parts of the models stay with clients, so that numbers of groups cannot be told apart by models: "
-                "look for groups by updates, and use by_held_out."
-            )
-        score[method.k] = held_loss(fed, one.about["w"][group], np.flatnonzero(group >= 0))
-    best = min(score, key=lambda k: (score[k], k))
-    return Groups(found[best].labels, score, found[best].about)
