@@ -22,6 +22,8 @@ def formula(text):
 
 CASES = [
     # id, table, arguments that replace or add to the usual ones, what the sentence holds
+    ("formula twice", table(), [*formula("score ~ 1"), *formula("score ~ day")], ["--formula is given 2 times"]),
+    ("seed twice", table(), ["--seed", "1", "--seed", "1"], ["--seed is given 2 times"]),
     ("client column", table(), ["--client", "schol"], ["client column 'schol'", "Did you mean 'school'"]),
     ("cluster column", table(), ["--cluster", "sectr"], ["cluster column 'sectr'", "Did you mean 'sector'"]),
     ("offset column", table(), ["--offset", "hour"], ["offset column 'hour'", "'hours'"]),
@@ -123,7 +125,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def fit(file, *arguments):
-    return coterie("fit", file, "--formula", "score ~ hours", "--client", "school", "--out", "model", *arguments)
+    usual = {"--formula": "score ~ hours", "--client": "school", "--out": "model"}
+    return coterie("fit", file, *(v for pair in usual.items() if pair[0] not in arguments for v in pair), *arguments)
 
 
 @pytest.mark.parametrize(("df", "arguments", "fragments"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])

@@ -8,12 +8,14 @@ import os
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from coterie import files
 from coterie.errors import CoterieError, listed
@@ -24,6 +26,27 @@ if TYPE_CHECKING:
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files that coterie did not write.")]
+
+
+class Command(TyperCommand):
+    """A command that refuses an option of one value that is given twice, where typer would take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read options and arguments."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        once = [max(each.opts, key=len) for each in order if each.param_type_name == "option" and not each.multiple]
+        for name, times in Counter(once).items():
+            if times > 1:
+                raise CoterieError(f"{name} is given {times} times: give it once.")
+        return super().parse_args(ctx, args)
+
+
+class Commands(typer.Typer):
+    """Commands that are such."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        """As typer's."""
+        return super().command(name, **{"cls": Command, **options})
 
 
 def complain(message: str, code: int) -> int:

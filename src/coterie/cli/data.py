@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import Force, check_table, need_room, ours, place, say, width, wrote
+from coterie.cli.common import Commands, Force, check_table, need_room, ours, place, say, width, wrote
 from coterie.errors import CoterieError
 from coterie.families import DEFAULT
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
 
-app = typer.Typer(no_args_is_help=False, rich_markup_mode="rich")
+app = Commands(no_args_is_help=False, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.")]
 

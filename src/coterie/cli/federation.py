@@ -7,8 +7,9 @@ import typer
 from coterie.cli import federation_inspect as inspect
 from coterie.cli import federation_run as run
 from coterie.cli import federation_setup as setup
+from coterie.cli.common import Commands
 
-app = typer.Typer(no_args_is_help=False, rich_markup_mode="rich")
+app = Commands(no_args_is_help=False, rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)

@@ -14,12 +14,12 @@ import typer
 from typer.main import get_command
 
 from coterie.cli import advise, compare, data, federation, fit, predict, report, train
-from coterie.cli.common import OUTPUTS, complain, interrupted
+from coterie.cli.common import OUTPUTS, Commands, complain, interrupted
 from coterie.errors import CoterieError
 
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
-app = typer.Typer(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
+app = Commands(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
 app.command(epilog=fit.EXAMPLE)(fit.fit)
 app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
