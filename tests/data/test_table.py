@@ -75,13 +75,13 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".tsv.gz"])
 @pytest.mark.parametrize(("cells", "values"), LABELS, ids=[" ".join(c)[:30] for c, _ in LABELS])
 def test_labels_are_read_as_they_are_written(tmp_path, cells, values, suffix):
     path = tmp_path / f"a{suffix}"
-    mark = "\t" if suffix == ".tsv" else ","
+    mark = "\t" if ".tsv" in suffix else ","
     content = "\n".join([f"x{mark}zip", *(f"NA{mark}{c}" for c in cells)]).encode()
-    path.write_bytes(gzip.compress(content) if suffix == ".csv.gz" else content)
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
     df = read_table(path, labels=["zip", "absent"])
     assert [None if pd.isna(v) else v for v in df["zip"]] == values
     assert df["x"].isna().all()
@@ -285,3 +285,10 @@ def test_a_dot_leaves_out_the_row_numbers_of_a_csv(tmp_path):
     df = read_table(tmp_path / "a.csv")
     assert "Unnamed: 0" in df.columns
     assert parse("y ~ .", df.columns, exclude=["g"]).columns == ("x",)
+
+
+@pytest.mark.parametrize("column", ["school", "level"])
+def test_halves_of_characters_are_no_text(column):
+    values = pd.Series(["ash", "oak\udcff", "yew"], dtype=object)
+    with pytest.raises(CoterieError, match=f"'{column}' has text that is not Unicode in data row 2"):
+        to_pandas(pd.DataFrame({column: values}))

@@ -115,7 +115,7 @@ def place(text: str | Path) -> Path:
         raise typer.BadParameter(str(problem)) from problem
 
 
-_TABLES = "CSV, CSV.gz, TSV, Parquet, Feather or NPZ."
+_TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ."
 TablePath = Annotated[Path, typer.Argument(parser=place, metavar="TABLE", help=_TABLES)]
 ModelPath = Annotated[
     Path, typer.Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")

@@ -20,7 +20,7 @@ TableOrConfig = Annotated[
     typer.Argument(
         parser=place,
         metavar="TABLE",
-        help="CSV, CSV.gz, TSV, Parquet, Feather or NPZ; or a .toml file, as of coterie train.",
+        help="CSV, TSV (also .gz), Parquet, Feather or NPZ; or a .toml file, as of coterie train.",
     ),
 ]
 Out = Annotated[

@@ -51,7 +51,7 @@ def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collecti
     """
     import pandas as pd
 
-    sep = "\t" if file.name.lower().endswith(".tsv") else ","
+    sep = "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
     _check_start(file)
     form: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
     try:
@@ -141,7 +141,7 @@ def _other_mark(file: Path, mark: str) -> str:
 
     sentence = f"'{file}' has {_MARKS[mark]} between its columns, not commas; save it with commas"
     if mark == "\t":
-        return f"{sentence}, or give it the extension .tsv."
+        return f"{sentence}, or give it the extension .tsv{'.gz' * file.name.endswith('.gz')}."
     rows = pd.read_csv(file, sep=mark, dtype=str, encoding="utf-8-sig", nrows=1000, index_col=False)
     commas = any(rows[c].str.fullmatch(_DECIMAL, na=False).any() for c in rows.columns)
     decimal = ", decimal=','" if commas else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator, Sequence
@@ -21,7 +22,7 @@ from coterie.errors import CoterieError, NoRows, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv")
+_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv", ".tsv.gz")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
 
 
@@ -33,10 +34,10 @@ def read_table(
     Parameters
     ----------
     path : path
-        ``.csv``, ``.csv.gz``, ``.tsv`` (UTF-8, names in the first line), ``.parquet``, ``.feather`` or ``.npz``. Whole
-        numbers with leading zeros in a CSV, such as ZIP codes, make their column text. In an NPZ file every
-        one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in an array
-        ``columns`` where it has one name for each.
+        ``.csv``, ``.tsv`` (UTF-8, names in the first line), the same with ``.gz``, ``.parquet``, ``.feather`` or
+        ``.npz``. Whole numbers with leading zeros in a CSV, such as ZIP codes, make their column text. In an NPZ file
+        every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in an
+        array ``columns`` where it has one name for each.
     labels : str or sequence of str, optional
         Columns of a CSV that hold labels, such as those of clients and clusters. They are read as they are written:
         ``1e3`` and ``1000`` are two, ``NA`` and ``null`` are labels, and only an empty cell has none. Names that are
@@ -159,7 +160,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
     Raises
     ------
     CoterieError
-        For other things, and for columns of the same name.
+        For other things, for columns of the same name, and for text that is not Unicode.
     """
     import pandas as pd
 
@@ -182,7 +183,18 @@ def to_pandas(df: Any) -> pd.DataFrame:
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
     distinct(names)
+    for name, (_, column) in zip(names, frame.items(), strict=True):
+        if column.dtype == object:
+            _need_unicode(name, column)
     return frame if all(isinstance(c, str) for c in frame.columns) else frame.set_axis(names, axis=1)
+
+
+def _need_unicode(name: str, values: pd.Series[Any]) -> None:
+    """Raise for halves of characters, which a wrong decoding leaves: nothing can hash or write them."""
+    for row, value in enumerate(values, 1):
+        if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
+            text = f"text that is not Unicode in data row {row}: {value!r:.60}"
+            raise CoterieError(f"Column '{name}' has {text}. Decode it with the encoding that it has.")
 
 
 def fingerprint(df: Any, columns: Container[str] | None = None) -> str:
