@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.measure import Row, skipped
-from coterie.data.dealing import Dealt
-from coterie.data.fashion import fashion
-from coterie.data.partition import dirichlet
+from coterie.data.image_datasets import fashion
+from coterie.data.partition import PartitionedRows, dirichlet
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
@@ -33,21 +32,21 @@ SMALL = 1000
 class Images:
     """Fashion-MNIST as twenty clients hold it, and the images that nobody trains on."""
 
-    dealt: Dealt
+    partitioned: PartitionedRows
     X: np.ndarray
     y: np.ndarray
 
     @classmethod
-    def dealt_out(cls, rows: int = ROWS, seed: int = 0) -> Images:
+    def partition_rows(cls, rows: int = ROWS, seed: int = 0) -> Images:
         """The first ``rows`` images, dealt by Dirichlet shares."""
         data = fashion()
         images, labels = scaled(data.images[:rows]), data.labels[:rows]
-        deal = dirichlet(labels, CLIENTS, ALPHA, least=2, seed=seed, test_fraction=0.05)
-        return cls(deal.of(images, labels), scaled(data.test_images), data.test_labels)
+        partition = dirichlet(labels, CLIENTS, ALPHA, least=2, seed=seed, test_fraction=0.05)
+        return cls(partition.take(images, labels), scaled(data.test_images), data.test_labels)
 
     def objective(self) -> Deep:
         """Of the clients."""
-        part = self.dealt.train
+        part = self.partitioned.train
         return Deep.of(cnn, part.X.reshape(-1, 1, 28, 28), part.y, part.starts, part.stops)
 
     def accuracy(self, w: Any) -> float:
@@ -195,7 +194,7 @@ def run() -> list[Row]:
     """All of the above."""
     rows = [small_models()]
     try:
-        images = Images.dealt_out()
+        images = Images.partition_rows()
     except CoterieError as problem:
         return [*rows, skipped("Fashion-MNIST", str(problem))]
     return [*rows, large_models(images), *coded(images)]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from simulated_hospitals import two_hospitals
 
-from coterie.data.dealing import Dealt, Part
 from coterie.data.images import read_folder, standardised
+from coterie.data.partition import ClientRows, PartitionedRows
 from coterie.engines.inprocess import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
@@ -29,19 +29,19 @@ METHODS = {
 }
 
 
-def objective(part: Part, together: bool = False) -> Deep:
+def objective(part: ClientRows, together: bool = False) -> Deep:
     """A small U-Net on a hospital's images, or on those of all hospitals as if they were one's."""
     starts, stops = (part.starts[:1], part.stops[-1:]) if together else (part.starts, part.stops)
     X = standardised(part.X)
     return Deep.of(unet, X, part.y, starts, stops, loss=dice_and_cross_entropy, score=dice, clip=1.0)
 
 
-def scores(dealt: Dealt, name: str, rounds: int, seed: int) -> np.ndarray:
+def scores(partitioned: PartitionedRows, name: str, rounds: int, seed: int) -> np.ndarray:
     """Mean Dice coefficient of every hospital's held-out images after training by one of the methods."""
-    fed = InProcess(objective(dealt.train, together=name.startswith("pooled")), seed=seed)
+    fed = InProcess(objective(partitioned.train, together=name.startswith("pooled")), seed=seed)
     method = FedAvg(eta=lambda t: 0.4 * (1.0 - t / rounds), B=8, personal=METHODS[name], seed=seed)
     *_, state = method.run(fed, [rounds])
-    models, test = method.models(fed, state), objective(dealt.test)
+    models, test = method.models(fed, state), objective(partitioned.test)
     return test.accuracy(np.broadcast_to(models, (len(test), test.dim)))
 
 
@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     found: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
     for seed in range(given.first, given.first + given.seeds):
         made = given.folder is None
-        dealt = (
+        partitioned = (
             two_hospitals(given.images, seed=seed, test_fraction=0.8) if made else read_folder(given.folder, seed=seed)
         )
         for name in METHODS:
-            found[name].append(scores(dealt, name, given.rounds, seed))
-    counts = ", ".join(str(n) for n in dealt.train.stops - dealt.train.starts)
+            found[name].append(scores(partitioned, name, given.rounds, seed))
+    counts = ", ".join(str(n) for n in partitioned.train.stops - partitioned.train.starts)
     print(f"Dice of held-out images, mean of {given.seeds} seeds; {counts} images to train on at the hospitals")
-    print(f"{'':40}" + "".join(f"{name:>12}" for name in dealt.names))
+    print(f"{'':40}" + "".join(f"{name:>12}" for name in partitioned.names))
     for name, values in found.items():
         print(f"{name:40}" + "".join(f"{value:12.3f}" for value in np.mean(values, axis=0)))
     return {name: np.stack(values) for name, values in found.items()}

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.dealing import Dealt
-from coterie.data.partition import by_column
+from coterie.data.partition import PartitionedRows, by_column
 from coterie.numerics import keyed_random
 from coterie.numerics.keyed_random import uniform
 
@@ -116,7 +115,7 @@ def two_hospitals(
     side: int = 32,
     seed: int = 0,
     test_fraction: float = 0.5,
-) -> Dealt:
+) -> PartitionedRows:
     """The bright organ of bodies that hospitals see through other scanners; each hospital is a client.
 
     Parameters
@@ -133,7 +132,7 @@ def two_hospitals(
 
     Returns
     -------
-    Dealt
+    PartitionedRows
         X (n, 1, side, side) float32, y (n, 1, side, side) uint8 masks of 0 and 1.
     """
     hospital = owners(images, len(scanners))
@@ -143,7 +142,7 @@ def two_hospitals(
     for h, scanner in enumerate(scanners):
         own = hospital == h
         X[own] = scanner.scan(truth[own], ids[own], seed)
-    return by_column(hospital, seed, test_fraction).of(X[:, None], mask[:, None])
+    return by_column(hospital, seed, test_fraction).take(X[:, None], mask[:, None])
 
 
 def two_organs(n: int, side: int, ids: U64, seed: int) -> tuple[F64, Bytes]:
@@ -222,7 +221,7 @@ def three_hospitals(
     side: int = 48,
     seed: int = 0,
     test_fraction: float = 0.5,
-) -> Dealt:
+) -> PartitionedRows:
     """Slices of lungs with nodules; each hospital is a client.
 
     Parameters
@@ -239,7 +238,7 @@ def three_hospitals(
 
     Returns
     -------
-    Dealt
+    PartitionedRows
         X (n, 1, side, side) float32, y (n, 3, 5) float64 boxes (presence, x, y, width, height) in pixels, filled up
         with zeros; ``coterie.data.boxes.to_grid`` makes targets of them.
     """
@@ -250,7 +249,7 @@ def three_hospitals(
         own = hospital == h
         truth, y[own] = slices(one, side, ids[own], seed)
         X[own] = one.scanner.scan(truth, ids[own], seed)
-    return by_column(hospital, seed, test_fraction).of(X[:, None], y)
+    return by_column(hospital, seed, test_fraction).take(X[:, None], y)
 
 
 def slices(hospital: Hospital, side: int, ids: U64, seed: int) -> tuple[F64, F64]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data.fashion import fashion, read_idx
+from coterie.data.image_datasets import fashion, read_idx
 from coterie.data.images import read_folder
 from coterie.data.table import check_writable, write_table
 from coterie.deployment import folders, run

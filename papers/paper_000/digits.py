@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.partition import rotated_digits
+from coterie.data.image_datasets import rotated_digits
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -88,12 +88,12 @@ class Images(Data):
 
 def rows(seed: int, clients: int = CLIENTS) -> tuple[Images, Images, Ints]:
     """Rows to learn from and to test on, and hidden groups."""
-    dealt = rotated_digits(clients, seed=seed)
+    partitioned = rotated_digits(clients, seed=seed)
     parts = []
-    for part in (dealt.train, dealt.test):
+    for part in (partitioned.train, partitioned.test):
         client = np.repeat(np.arange(clients), part.stops - part.starts)
         parts.append(Images(Clients.from_arrays(part.X[:, 1:], part.y, client), "softmax", CLASSES, seed))
-    return parts[0], parts[1], dealt.group
+    return parts[0], parts[1], partitioned.group
 
 
 Find = Callable[[Images], Groups]

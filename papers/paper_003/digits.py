@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.partition import rotated_digits
+from coterie.data.image_datasets import rotated_digits
 from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.network import Network
@@ -51,12 +51,12 @@ def run(settings: Settings) -> Outcome:
 
 def rows(seed: int) -> tuple[Data, Data, Ints]:
     """Rows to learn from and to test on, and hidden groups."""
-    dealt = rotated_digits(CLIENTS, seed=seed)
+    partitioned = rotated_digits(CLIENTS, seed=seed)
     parts = []
-    for part in (dealt.train, dealt.test):
+    for part in (partitioned.train, partitioned.test):
         client = np.repeat(np.arange(CLIENTS), part.stops - part.starts)
         parts.append(Data(Clients.from_arrays(part.X, part.y, client), "softmax", CLASSES))
-    return parts[0], parts[1], dealt.group
+    return parts[0], parts[1], partitioned.group
 
 
 def points(name: str, data: Data, models: Floats) -> Floats:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.data.dealing import Dealt
-from coterie.data.partition import tested
+from coterie.data.partition import PartitionedRows, iid_tested
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.keyed_random import uniform
 
 
-def noisy_labels(X: Floats, y: Ints, clients: int, channels: Floats, seed: int = 0) -> Dealt:
-    """Rows (n, p) with classes (n,) dealt out to clients, half of each client's to test on.
+def noisy_labels(X: Floats, y: Ints, clients: int, channels: Floats, seed: int = 0) -> PartitionedRows:
+    """Rows (n, p) with classes (n,) partitioned among clients, half of each client's to test on.
 
     In group g, a row of class a has label b with probability ``channels[g, a, b]`` (G, K, K), drawn for each row by
     itself. Rows to test on are labelled by the same rule: a client is judged by what it calls things.
     """
-    dealt = tested(len(X), clients, len(channels), seed, 0.5)
-    upto = np.cumsum(channels, axis=2)[dealt.group[dealt.client], y[dealt.row]]
-    u = uniform(seed, "labels", dealt.row.astype(np.uint64), 0, 1)
+    partition = iid_tested(len(X), clients, len(channels), seed, 0.5)
+    upto = np.cumsum(channels, axis=2)[partition.group[partition.client], y[partition.row]]
+    u = uniform(seed, "labels", partition.row.astype(np.uint64), 0, 1)
     K = channels.shape[1]
     read = np.minimum((u >= upto).sum(axis=1), K - 1).astype(np.int64)
-    return dealt.parts(X[dealt.row], read, K)
+    return partition.take_sorted(X[partition.row], read, K)
 
 
 def rotated_channels(classes: int, noise: float) -> Floats:

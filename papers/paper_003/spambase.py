@@ -60,12 +60,12 @@ def rows(channels: Floats, seed: int) -> tuple[Data, Data, Ints]:
     table = fetch("spambase")
     X = table.drop(columns=["spam", "client"]).to_numpy(dtype=np.float64)
     X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
-    dealt = noisy_labels(X, table["spam"].to_numpy(dtype=np.int64), CLIENTS, channels, seed)
+    partitioned = noisy_labels(X, table["spam"].to_numpy(dtype=np.int64), CLIENTS, channels, seed)
     parts = []
-    for part in (dealt.train, dealt.test):
+    for part in (partitioned.train, partitioned.test):
         client = np.repeat(np.arange(CLIENTS), part.stops - part.starts)
-        parts.append(Data(Clients.from_arrays(part.X, part.y, client, dealt.group[client]), "binomial"))
-    return parts[0], parts[1], np.sort(dealt.group)
+        parts.append(Data(Clients.from_arrays(part.X, part.y, client, partitioned.group[client]), "binomial"))
+    return parts[0], parts[1], np.sort(partitioned.group)
 
 
 def study(name: str) -> Study:

@@ -35,14 +35,14 @@ def small(seed: int = 0, groups: int = 2, each: int = 6) -> tuple[Data, np.ndarr
 
 
 def federation_of_digits(clients: int = 12) -> tuple[Data, Data, np.ndarray]:
-    from coterie.data.partition import rotated_digits
+    from coterie.data.image_datasets import rotated_digits
 
-    dealt = rotated_digits(clients, seed=0, test_fraction=0.7)
+    partitioned = rotated_digits(clients, seed=0, test_fraction=0.7)
     parts = []
-    for part in (dealt.train, dealt.test):
+    for part in (partitioned.train, partitioned.test):
         client = np.repeat(np.arange(clients), part.stops - part.starts)
         parts.append(Data(Clients.from_arrays(part.X, part.y, client), "softmax", 10))
-    return parts[0], parts[1], dealt.group
+    return parts[0], parts[1], partitioned.group
 
 
 def test_losses_are_those_of_every_row() -> None:

@@ -5,9 +5,9 @@ import numpy as np
 from papers.paper_003.labels import noisy_labels, rotated_channels, tilted_channels
 
 
-def both(dealt):
-    """X, y and client of train and test rows, aligned with ``dealt.row``."""
-    parts = dealt.train, dealt.test
+def both(partitioned):
+    """X, y and client of train and test rows, aligned with ``partitioned.row``."""
+    parts = partitioned.train, partitioned.test
     X, y = (np.concatenate([getattr(p, name) for p in parts]) for name in ("X", "y"))
     return X, y, np.concatenate([np.repeat(np.arange(len(p.starts)), p.stops - p.starts) for p in parts])
 

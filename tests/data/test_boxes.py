@@ -7,7 +7,7 @@ import pytest
 from simulated_hospitals import three_hospitals
 from sklearn.metrics import average_precision_score
 
-from coterie.data.boxes import average_precision, from_grid, hits, sensitivity, shares, to_grid
+from coterie.data.boxes import average_precision, from_grid, iou, matched_boxes, sensitivity, to_grid
 from coterie.errors import CoterieError
 
 
@@ -18,7 +18,7 @@ def test_a_grid_and_back():
     logits = grid.copy()
     logits[:, 0] = np.where(grid[:, 0] > 0, 9.0, -9.0)
     found = from_grid(logits, 48, keep=3)
-    assert hits(found, truth, 0.99).sum() == truth[:, :, 0].sum()
+    assert matched_boxes(found, truth, 0.99).sum() == truth[:, :, 0].sum()
     assert average_precision(found, truth) == pytest.approx(1.0)
 
 
@@ -40,7 +40,7 @@ def test_the_likelier_of_two_boxes_of_one_place_is_kept():
 def test_shared_area():
     """Squares of side 2 moved by one pixel share 2 of 6."""
     a, b = np.array([[[1.0, 5, 5, 2, 2]]]), np.array([[[1.0, 6, 5, 2, 2], [1, 5, 5, 2, 2], [1, 9, 9, 2, 2], [0] * 5]])
-    np.testing.assert_allclose(shares(a, b), [[[1 / 3, 1, 0, 0]]])
+    np.testing.assert_allclose(iou(a, b), [[[1 / 3, 1, 0, 0]]])
 
 
 def found_of(scores, right):
@@ -66,7 +66,7 @@ def test_average_precision_is_the_area_of_the_envelope():
 def test_a_nodule_counts_once():
     truth = np.array([[[1.0, 5, 5, 2, 2], [0] * 5]])
     found = np.array([[[0.9, 5, 5, 2, 2], [0.8, 5, 5, 2, 2]]])
-    assert hits(found, truth).tolist() == [[True, False]]
+    assert matched_boxes(found, truth).tolist() == [[True, False]]
     assert average_precision(found, truth) == 1.0
 
 

@@ -39,14 +39,14 @@ def folder(tmp_path):
 
 
 def test_a_folder_of_one_s_own(folder):
-    dealt = read_folder(folder, test_fraction=0.5)
-    assert dealt.names == ("north", "south")
-    assert dealt.train.X.shape[1:] == (1, 6, 8) and len(dealt.train.X) + len(dealt.test.X) == 7
-    X, y = (np.concatenate([getattr(p, name) for p in (dealt.train, dealt.test)]) for name in ("X", "y"))
-    k = int(np.flatnonzero(dealt.row == 5)[0])  # south's second
+    partitioned = read_folder(folder, test_fraction=0.5)
+    assert partitioned.names == ("north", "south")
+    assert partitioned.train.X.shape[1:] == (1, 6, 8) and len(partitioned.train.X) + len(partitioned.test.X) == 7
+    X, y = (np.concatenate([getattr(p, name) for p in (partitioned.train, partitioned.test)]) for name in ("X", "y"))
+    k = int(np.flatnonzero(partitioned.row == 5)[0])  # south's second
     np.testing.assert_allclose(X[k, 0], np.load(folder / "south/images/s1.npy"), atol=1e-6)
     np.testing.assert_array_equal(y[k, 0], read_image(folder / "south/masks/s1.png") > 0.5)
-    k = int(np.flatnonzero(dealt.row == 0)[0])
+    k = int(np.flatnonzero(partitioned.row == 0)[0])
     np.testing.assert_array_equal(y[k, 0], np.load(folder / "north/masks/s0.npy"))
     assert X[k].max() <= 1.0 and X[k].min() >= 0.0
 
@@ -56,8 +56,8 @@ def test_other_sizes_are_brought_to_one(folder):
         np.save(folder / "south" / part / "big.npy", np.ones((12, 16)))
     with pytest.raises(CoterieError, match=r"big.npy is 12 x 16 and .*s0.png is 6 x 8: name a size"):
         read_folder(folder)
-    dealt = read_folder(folder, size=(12, 16))
-    assert dealt.train.X.shape[2:] == (12, 16) and set(np.unique(dealt.train.y)) == {0, 1}
+    partitioned = read_folder(folder, size=(12, 16))
+    assert partitioned.train.X.shape[2:] == (12, 16) and set(np.unique(partitioned.train.y)) == {0, 1}
     mask = np.zeros((4, 4), dtype=np.uint8)
     mask[:, 2:] = 1
     np.testing.assert_array_equal(resized(mask, (8, 8), 0)[0], [0, 0, 0, 0, 1, 1, 1, 1])

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
-from coterie.data.partition import _shares, by_column, dirichlet, iid, rotated, shards
+from coterie.data.image_datasets import rotated
+from coterie.data.partition import _shares, by_column, dirichlet, iid, shards
 from coterie.errors import CoterieError
 
 Y = np.arange(600) % 10
 
 
-def by_class(deal, y):
+def by_class(partition, y):
     """Rows of each class at each client (m, K)."""
-    out = np.zeros((len(deal.group), y.max() + 1), dtype=int)
-    np.add.at(out, (deal.client, y[deal.row]), 1)
+    out = np.zeros((len(partition.group), y.max() + 1), dtype=int)
+    np.add.at(out, (partition.client, y[partition.row]), 1)
     return out
 
 
@@ -33,8 +34,8 @@ def test_a_small_alpha_makes_clients_of_few_classes_and_a_large_one_alike():
 
 
 def test_a_least_number_that_shares_never_give_is_reached_by_moving_rows():
-    deal = dirichlet(Y, 60, 1e-300, least=10)  # each class goes to one client, and 50 of 60 have no class
-    assert (np.bincount(deal.client) == 10).all()
+    partition = dirichlet(Y, 60, 1e-300, least=10)  # each class goes to one client, and 50 of 60 have no class
+    assert (np.bincount(partition.client) == 10).all()
     counts = np.bincount(dirichlet(Y, 60, 1e-300, least=2).client)
     assert counts.min() == 2 and np.sum(counts > 2) <= 10  # what is moved comes from those that have most
 
@@ -50,24 +51,25 @@ def test_shards_are_cut_from_rows_sorted_by_class():
 
 
 def test_a_single_row_is_trained_on():
-    dealt = by_column(["a", "b", "b"], test_fraction=0.9).of(np.arange(3.0), np.arange(3.0))
-    assert (dealt.train.stops - dealt.train.starts).tolist() == [1, 1]
-    assert (dealt.test.stops - dealt.test.starts).tolist() == [0, 1]
-    assert dealt.classes == 0 and dealt.names == ("a", "b")
+    partitioned = by_column(["a", "b", "b"], test_fraction=0.9).take(np.arange(3.0), np.arange(3.0))
+    assert (partitioned.train.stops - partitioned.train.starts).tolist() == [1, 1]
+    assert (partitioned.test.stops - partitioned.test.starts).tolist() == [0, 1]
+    assert partitioned.classes == 0 and partitioned.names == ("a", "b")
 
 
 def test_outcomes_that_are_images_are_no_classes():
-    dealt = iid(6, 2).of(np.zeros((6, 2, 2), dtype=np.uint8), np.ones((6, 2, 2), dtype=np.uint8))
-    assert dealt.classes == 0 and dealt.train.y.dtype == np.uint8 and dealt.train.X.shape == (4, 2, 2)
+    partitioned = iid(6, 2).take(np.zeros((6, 2, 2), dtype=np.uint8), np.ones((6, 2, 2), dtype=np.uint8))
+    assert partitioned.classes == 0 and partitioned.train.y.dtype == np.uint8 and partitioned.train.X.shape == (4, 2, 2)
 
 
 def test_groups_see_images_at_their_angles():
     images = np.random.default_rng(0).integers(0, 255, (40, 5, 5), dtype=np.uint8)
-    dealt = rotated(images, np.arange(40) % 4, 8, (0, 90))
-    client = np.concatenate([np.repeat(np.arange(8), p.stops - p.starts) for p in (dealt.train, dealt.test)])
-    for r, image in enumerate(np.concatenate([dealt.train.X, dealt.test.X])):
-        np.testing.assert_array_equal(image, np.rot90(images[dealt.row[r]], dealt.group[client[r]]))
-    assert dealt.classes == 4 and dealt.train.X.dtype == np.uint8
+    partitioned = rotated(images, np.arange(40) % 4, 8, (0, 90))
+    sides = partitioned.train, partitioned.test
+    client = np.concatenate([np.repeat(np.arange(8), p.stops - p.starts) for p in sides])
+    for r, image in enumerate(np.concatenate([partitioned.train.X, partitioned.test.X])):
+        np.testing.assert_array_equal(image, np.rot90(images[partitioned.row[r]], partitioned.group[client[r]]))
+    assert partitioned.classes == 4 and partitioned.train.X.dtype == np.uint8
 
 
 BAD = [
@@ -94,11 +96,11 @@ BAD = [
     (lambda: by_column([]), "column of clients has no rows"),
     (lambda: by_column(["a", None]), "column of clients is empty in 1 row \\(data row 2\\)"),
     (
-        lambda: iid(2, 1).of(np.array([[0.0], [np.nan]]), [0, 1]),
+        lambda: iid(2, 1).take(np.array([[0.0], [np.nan]]), [0, 1]),
         "X has values that are not finite in 1 row \\(data row 2\\)",
     ),
-    (lambda: iid(2, 1).of(np.zeros((2, 1)), [0, np.inf]), "y has values that are not finite in 1 row \\(data row 2\\)"),
-    (lambda: iid(2, 1).of(np.zeros((3, 1)), [0, 1]), "X has 3 rows; 2 were dealt out"),
+    (lambda: iid(2, 1).take(np.zeros((2, 1)), [0, np.inf]), "y has values that are not finite in 1 row"),
+    (lambda: iid(2, 1).take(np.zeros((3, 1)), [0, 1]), "X has 3 rows; the partition has 2"),
     (lambda: rotated(np.zeros((4, 2, 3)), [0, 1, 0, 1], 2), "must be square"),
     (lambda: rotated(np.full((4, 2, 2), np.nan), [0, 1, 0, 1], 2), "not finite in 4 rows"),
     (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 2, ()), "rotations must be angles"),

@@ -25,9 +25,9 @@ def test_an_example_prints_its_table(name, shape, images, capsys):
 
 
 def test_a_folder_of_one_s_own(tmp_path, capsys):
-    dealt = two_hospitals(5, test_fraction=0.0).train
-    for client, a, b in zip(("east", "west"), dealt.starts, dealt.stops, strict=True):
-        for part, values in (("images", dealt.X), ("masks", dealt.y)):
+    partitioned = two_hospitals(5, test_fraction=0.0).train
+    for client, a, b in zip(("east", "west"), partitioned.starts, partitioned.stops, strict=True):
+        for part, values in (("images", partitioned.X), ("masks", partitioned.y)):
             (tmp_path / client / part).mkdir(parents=True)
             for k in range(a, b):
                 pixels = values[k, 0].astype(float)

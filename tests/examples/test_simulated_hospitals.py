@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from simulated_hospitals import HOSPITALS, Hospital, Scanner, ellipses, three_hospitals, two_hospitals
 
-from coterie.data.boxes import shares
+from coterie.data.boxes import iou
 
 
 def test_hospitals_see_the_same_bodies_otherwise():
-    dealt = two_hospitals(30, side=32)
-    assert dealt.train.X.shape == (30, 1, 32, 32) and dealt.train.X.dtype == np.float32
-    assert dealt.train.y.shape == (30, 1, 32, 32) and set(np.unique(dealt.train.y)) == {0, 1}
-    assert (dealt.train.stops - dealt.train.starts).tolist() == [15, 15] and dealt.classes == 0
+    partitioned = two_hospitals(30, side=32)
+    assert partitioned.train.X.shape == (30, 1, 32, 32) and partitioned.train.X.dtype == np.float32
+    assert partitioned.train.y.shape == (30, 1, 32, 32) and set(np.unique(partitioned.train.y)) == {0, 1}
+    assert (partitioned.train.stops - partitioned.train.starts).tolist() == [15, 15] and partitioned.classes == 0
     gap = []
-    for a, b in zip(dealt.train.starts, dealt.train.stops, strict=True):
-        X, inside = dealt.train.X[a:b], dealt.train.y[a:b] > 0
+    for a, b in zip(partitioned.train.starts, partitioned.train.stops, strict=True):
+        X, inside = partitioned.train.X[a:b], partitioned.train.y[a:b] > 0
         assert 0.01 < inside.mean() < 0.15 and inside.any(axis=(1, 2, 3)).all()
         gap.append(X[inside].mean() - X[~inside].mean())
     assert gap[0] > 0.2 and gap[1] < -0.1  # bright in one, dark in the other
@@ -55,10 +55,11 @@ def boxes_of(part, i):
 
 
 def test_hospitals_are_not_alike():
-    dealt = three_hospitals(400, side=48)
-    assert dealt.train.X.shape == (600, 1, 48, 48) and dealt.train.y.shape == (600, 3, 5) and len(dealt.group) == 3
+    partitioned = three_hospitals(400, side=48)
+    assert partitioned.train.X.shape == (600, 1, 48, 48) and partitioned.train.y.shape == (600, 3, 5)
+    assert len(partitioned.group) == 3
     for i, hospital in enumerate(HOSPITALS):
-        boxes = np.concatenate([boxes_of(p, i) for p in (dealt.train, dealt.test)])
+        boxes = np.concatenate([boxes_of(p, i) for p in (partitioned.train, partitioned.test)])
         there = boxes[:, :, 0] > 0
         sd = np.sqrt(hospital.nodules / 400)  # three coins a slice vary less than a Poisson number
         assert abs(there.sum(axis=1).mean() - hospital.nodules) < 4 * sd
@@ -78,7 +79,7 @@ def test_nodules_are_bright_and_in_their_boxes():
             assert image[int(y), int(x)] == pytest.approx(0.9) and inside.mean() > 0.6
             bright[int(y - h / 2) : int(y + h / 2 + 1), int(x - w / 2) : int(x + w / 2 + 1)] = False
         assert not bright.any()
-        assert not np.triu(shares(boxes[None], boxes[None])[0], 1).any()  # none hides another
+        assert not np.triu(iou(boxes[None], boxes[None])[0], 1).any()  # none hides another
 
 
 def test_slices_are_functions_of_the_seed():

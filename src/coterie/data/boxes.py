@@ -107,7 +107,7 @@ def from_grid(outputs: npt.ArrayLike, side: int, keep: int = 10, overlap: float 
 
 def _likeliest(boxes: F64, overlap: float) -> F64:
     """Scores of boxes that share too much with a likelier one of their image become 0; they go last."""
-    shared = shares(boxes, boxes)
+    shared = iou(boxes, boxes)
     for k in range(boxes.shape[1] - 1):
         hidden = (boxes[:, k, None, 0] > 0.0) & (shared[:, k, k + 1 :] > overlap)
         boxes[:, k + 1 :, 0] *= ~hidden
@@ -115,7 +115,7 @@ def _likeliest(boxes: F64, overlap: float) -> F64:
     return np.take_along_axis(boxes, order[:, :, None], axis=1)
 
 
-def shares(a: F64, b: F64) -> F64:
+def iou(a: F64, b: F64) -> F64:
     """Intersection over union (n, p, q) of boxes (n, p, 5) and (n, q, 5); 0 for boxes without size."""
     low = [boxes[:, :, 1:3] - boxes[:, :, 3:] / 2.0 for boxes in (a, b)]
     high = [boxes[:, :, 1:3] + boxes[:, :, 3:] / 2.0 for boxes in (a, b)]
@@ -126,7 +126,7 @@ def shares(a: F64, b: F64) -> F64:
     return np.where(union > 0.0, both / np.where(union > 0.0, union, 1.0), 0.0)
 
 
-def hits(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> Mask:
+def matched_boxes(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> Mask:
     """Which of the boxes found (n, k, 5), likeliest first, are right.
 
     Each takes the free true box with which it shares most, if that is at least ``overlap`` (intersection over union); a
@@ -137,7 +137,7 @@ def hits(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> Mask:
     (n, k) bool
     """
     real = np.asarray(truth, dtype=np.float64)
-    shared = shares(found, real) * (real[:, None, :, 0] > 0.0)
+    shared = iou(found, real) * (real[:, None, :, 0] > 0.0)
     out, rows = np.zeros(found.shape[:2], dtype=bool), np.arange(len(found))
     for k in range(found.shape[1]):
         best = shared[:, k].argmax(axis=1)
@@ -155,7 +155,7 @@ def average_precision(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) ->
         As :func:`from_grid` gives them.
     truth : (n, boxes, 5)
     overlap : float, default 0.5
-        See :func:`hits`.
+        See :func:`matched_boxes`.
 
     References
     ----------
@@ -197,7 +197,7 @@ def sensitivity(
 
 def _curve(found: F64, truth: npt.ArrayLike, overlap: float) -> tuple[Mask, F64, int]:
     """Boxes of all images by score: which are right, their scores; how many there are to be found."""
-    right, score = hits(found, truth, overlap).ravel(), found[:, :, 0].ravel()
+    right, score = matched_boxes(found, truth, overlap).ravel(), found[:, :, 0].ravel()
     order = np.argsort(-score, kind="stable")
     order = order[score[order] > 0.0]
     return right[order], score[order], int(np.count_nonzero(np.asarray(truth)[:, :, 0]))

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.dealing import Array, Dealt, whole
-from coterie.data.partition import by_column
+from coterie.data.partition import Array, PartitionedRows, by_column, positive_int
 from coterie.errors import CoterieError
 from coterie.files import local
 
@@ -19,7 +18,7 @@ KINDS = (".png", ".npy")
 
 def read_folder(
     folder: str | Path, size: tuple[int, int] | None = None, seed: int = 0, test_fraction: float = 0.2
-) -> Dealt:
+) -> PartitionedRows:
     """A user's own images and masks, one client a sub-folder.
 
     ``folder/north/images/a.png`` belongs to ``folder/north/masks/a.png``; either may be a NumPy file instead. In masks,
@@ -36,7 +35,7 @@ def read_folder(
 
     Returns
     -------
-    Dealt
+    PartitionedRows
         X (n, 1, h, w) float32, y (n, 1, h, w) uint8, and ``names`` of the sub-folders in natural order.
 
     Raises
@@ -67,8 +66,8 @@ def read_folder(
             )
         X.append(pixels if size is None else resized(pixels, size, 1))
         y.append(inside.astype(np.uint8) if size is None else resized(inside.astype(np.uint8), size, 0))
-    deal = by_column([name for name, _, _ in pairs], seed, test_fraction)
-    return deal.of(np.stack(X)[:, None], np.stack(y)[:, None])
+    partition = by_column([name for name, _, _ in pairs], seed, test_fraction)
+    return partition.take(np.stack(X)[:, None], np.stack(y)[:, None])
 
 
 def _pairs(place: Path) -> list[tuple[Path, Path]]:
@@ -99,7 +98,7 @@ def resized(pixels: Array, size: tuple[int, int], order: Any) -> Array:
     """An image (h, w) brought to another size by splines of this order (0: nearest, 1: linear)."""
     from scipy.ndimage import zoom
 
-    height, width = (whole("size", side) for side in size)
+    height, width = (positive_int("size", side) for side in size)
     factor: Any = (height / pixels.shape[0], width / pixels.shape[1])
     return np.asarray(zoom(pixels, factor, order=order, mode="nearest", grid_mode=True))
 

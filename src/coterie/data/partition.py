@@ -1,31 +1,134 @@
-"""Labelled rows dealt out among clients: evenly, by Dirichlet shares, in shards, by a column, or at groups' angles.
+"""Partitions: which rows of a table are which client's, evenly, by Dirichlet shares, in shards or by a column.
 
 Every row goes to one client only. Who gets which row, which rows are held out and who is in which group are functions
-of the seed and of the row's or client's number. A function says who gets what (:class:`Deal`); ``.of(X, y)`` gathers
-the rows, once::
+of the seed and of the row's or client's number. A function says who gets what (:class:`Partition`); ``.take(X, y)``
+gathers the rows, once::
 
-    dealt = dirichlet(labels, clients=20, alpha=0.1).of(images, labels)
+    partitioned = dirichlet(labels, clients=20, alpha=0.1).take(images, labels)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.columns import at_rows
-from coterie.data.dealing import I64, Array, Deal, Dealt, dealt_out, need_rows, places, shuffled, whole, whole_labels
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
 from coterie.numerics.keyed_random import uniform
 
+Array = npt.NDArray[Any]
+I64 = npt.NDArray[np.int64]
+
 TRIES = 20  # how often Dirichlet shares are drawn anew before rows are moved
 
 
-def iid(rows: int, clients: int, seed: int = 0, test_fraction: float = 0.2, groups: int = 1) -> Deal:
+@dataclass(frozen=True)
+class ClientRows:
+    """Rows sorted by client.
+
+    Attributes
+    ----------
+    X : (n, ...)
+    y : (n, ...)
+        int64 classes 0, ..., K - 1, where outcomes are classes.
+    starts, stops : (m,) int64
+        Row range of every client.
+    """
+
+    X: Array
+    y: Array
+    starts: I64
+    stops: I64
+
+
+@dataclass(frozen=True)
+class PartitionedRows:
+    """What clients got.
+
+    Attributes
+    ----------
+    train, test : ClientRows
+        Rows to train on and held-out rows of the same clients.
+    group : (m,) int64
+        Hidden group of every client.
+    row : (n,) int64
+        Which row of the table each is, those of ``train`` first.
+    classes : int
+        How many there are; 0 where outcomes are no classes.
+    names : tuple of str
+        What clients are called; empty where they have numbers only.
+    """
+
+    train: ClientRows
+    test: ClientRows
+    group: I64
+    row: I64
+    classes: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who gets which rows; those to train on first, then held-out ones, each sorted by client.
+
+    Attributes
+    ----------
+    group : (m,) int64
+    client, row : (n,) int64
+        The client and the row of the table of each.
+    trained : int
+        How many are trained on.
+    names : tuple of str
+    """
+
+    group: I64
+    client: I64
+    row: I64
+    trained: int
+    names: tuple[str, ...] = ()
+
+    def take(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: int | None = None) -> PartitionedRows:
+        """What everybody got.
+
+        Parameters
+        ----------
+        X, y : (n, ...)
+            Of the rows that were partitioned, in the table's order. Whole numbers (n,) are classes.
+        classes : int, optional
+            By default one more than the largest label.
+
+        Raises
+        ------
+        CoterieError
+            For numbers that are not finite, and for more or fewer rows than were partitioned.
+        """
+        X, y = np.asarray(X), np.asarray(y)
+        for name, values in (("X", X), ("y", y)):
+            if len(values) != len(self.row):
+                raise CoterieError(f"{name} has {len(values):,} rows; the partition has {len(self.row):,}.")
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+                raise CoterieError(f"{name} has values that are not finite in {at_rows(bad)}: fill or drop them first.")
+        return self.take_sorted(X[self.row], y[self.row], classes)
+
+    def take_sorted(self, X: Array, y: Array, classes: int | None = None) -> PartitionedRows:
+        """The same of rows that are in the partition's order already."""
+        labels = y.ndim == 1 and y.dtype.kind in "biu"
+        y = y.astype(np.int64) if labels else y
+        K = classes if classes is not None else int(y.max(initial=-1)) + 1 if labels else 0
+        train, test = (self._part(X, y, s) for s in (slice(0, self.trained), slice(self.trained, len(y))))
+        return PartitionedRows(train, test, self.group, self.row, K, self.names)
+
+    def _part(self, X: Array, y: Array, rows: slice) -> ClientRows:
+        stops = np.cumsum(np.bincount(self.client[rows], minlength=len(self.group))).astype(np.int64)
+        return ClientRows(X[rows], y[rows], np.concatenate([[0], stops[:-1]]).astype(np.int64), stops)
+
+
+def iid(rows: int, clients: int, seed: int = 0, test_fraction: float = 0.2, groups: int = 1) -> Partition:
     """Every client gets as many rows as the others, give or take one, whatever they are.
 
     Parameters
@@ -42,24 +145,24 @@ def iid(rows: int, clients: int, seed: int = 0, test_fraction: float = 0.2, grou
 
     Returns
     -------
-    Deal
+    Partition
 
     Raises
     ------
     CoterieError
         For more clients than rows, and numbers out of range.
     """
-    n, m = whole("rows", rows), whole("clients", clients)
+    n, m = positive_int("rows", rows), positive_int("clients", clients)
     need_rows(n, m, 1)
     order = shuffled(seed, n)
     owner = np.empty(n, dtype=np.int64)
     owner[order] = np.arange(n) % m
-    return dealt_out(owner, m, order, seed, test_fraction, whole("groups", groups))
+    return partition_rows(owner, m, order, seed, test_fraction, positive_int("groups", groups))
 
 
 def dirichlet(
     labels: npt.ArrayLike, clients: int, alpha: float, least: int = 1, seed: int = 0, test_fraction: float = 0.2
-) -> Deal:
+) -> Partition:
     """Shares of each class drawn from a symmetric Dirichlet distribution over the clients (Yurochkin et al. 2019).
 
     Small ``alpha`` gives clients of few classes and of very unequal size, a large one clients that are all alike.
@@ -80,7 +183,7 @@ def dirichlet(
 
     Returns
     -------
-    Deal
+    Partition
 
     Raises
     ------
@@ -91,7 +194,7 @@ def dirichlet(
     ----------
     Yurochkin et al. (2019), Bayesian nonparametric federated learning of neural networks, ICML, section 4.
     """
-    codes, m, least = whole_labels(labels), whole("clients", clients), whole("least", least)
+    codes, m, least = whole_labels(labels), positive_int("clients", clients), positive_int("least", least)
     codes = encode(codes).codes  # labels may have gaps
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)) or not 0.0 < alpha < np.inf:
         raise CoterieError(f"alpha must be a number above 0, not {alpha!r}: 0.1 makes clients unlike, 100 alike.")
@@ -107,10 +210,10 @@ def dirichlet(
     by_class = order[np.argsort(codes[order], kind="stable")]
     owner = np.empty(len(codes), dtype=np.int64)
     owner[by_class] = np.repeat(np.tile(np.arange(m), len(sizes)), best.ravel())
-    return dealt_out(_fill(owner, m, least, order), m, order, seed, test_fraction)
+    return partition_rows(_fill(owner, m, least, order), m, order, seed, test_fraction)
 
 
-def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, test_fraction: float = 0.2) -> Deal:
+def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, test_fraction: float = 0.2) -> Partition:
     """Rows sorted by class and cut into ``clients * each`` shards of one size; every client gets some of them.
 
     Parameters
@@ -126,7 +229,7 @@ def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, te
 
     Returns
     -------
-    Deal
+    Partition
 
     Raises
     ------
@@ -137,7 +240,7 @@ def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, te
     ----------
     McMahan et al. (2017), Communication-efficient learning of deep networks from decentralized data, section 3.
     """
-    codes, m, each = whole_labels(labels), whole("clients", clients), whole("each", each)
+    codes, m, each = whole_labels(labels), positive_int("clients", clients), positive_int("each", each)
     n, many = len(codes), m * each
     need_rows(n, m, each)
     order = shuffled(seed, n)
@@ -146,10 +249,10 @@ def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, te
     taker[shuffled(seed, many, "shards")] = np.arange(many) % m
     owner = np.empty(n, dtype=np.int64)
     owner[by_class] = np.repeat(taker, np.diff(np.arange(many + 1) * n // many))
-    return dealt_out(owner, m, order, seed, test_fraction)
+    return partition_rows(owner, m, order, seed, test_fraction)
 
 
-def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Deal:
+def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Partition:
     """The clients that a column of the table names, in natural order.
 
     Parameters
@@ -162,7 +265,7 @@ def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Deal:
 
     Returns
     -------
-    Deal
+    Partition
         With ``names``.
 
     Raises
@@ -176,92 +279,80 @@ def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Deal:
     if coded.missing.any():
         raise CoterieError(f"The column of clients is empty in {at_rows(coded.missing)}: fill or drop them first.")
     names = tuple(str(label) for label in coded.labels)
-    return dealt_out(coded.codes, len(names), shuffled(seed, len(coded.codes)), seed, test_fraction, names=names)
+    return partition_rows(coded.codes, len(names), shuffled(seed, len(coded.codes)), seed, test_fraction, names=names)
 
 
-def rotated(
-    images: npt.ArrayLike,
-    labels: npt.ArrayLike,
-    clients: int = 40,
-    rotations: Sequence[float] = (0, 90, 180, 270),
-    seed: int = 0,
-    test_fraction: float = 0.5,
-) -> Dealt:
-    """Images dealt out evenly to clients in hidden groups that hold them at other angles.
-
-    Parameters
-    ----------
-    images : (n, h, h)
-    labels : (n,)
-        Classes, whole numbers from 0.
-    clients : int, default 40
-    rotations : sequence of float, default (0, 90, 180, 270)
-        Degrees, counter-clockwise, of each hidden group; groups are as large as each other, give or take a client.
-        Angles other than quarter turns are interpolated, with empty corners.
-    seed : int, default 0
-    test_fraction : float, default 0.5
-        Share of every client's rows that is held out, between 0 and 1; at least one row is, and one is not.
-
-    Returns
-    -------
-    Dealt
-        X (n, h, h) of the type of the images.
-
-    Raises
-    ------
-    CoterieError
-        For more clients than two rows each allow, no rotation, images that are not square or not finite, labels that
-        are no whole numbers, and numbers out of range.
-    """
-    angles = np.atleast_1d(np.asarray(rotations, dtype=np.float64))
-    if not angles.size or not np.isfinite(angles).all():
-        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
-    images, codes = np.asarray(images), whole_labels(labels)
-    if images.ndim != 3 or images.shape[1] != images.shape[2]:
-        raise CoterieError(f"Images to turn must be square, (rows, height, height), not {images.shape}.")
-    deal = tested(len(codes), clients, len(angles), seed, test_fraction)
-    dealt = deal.of(images, codes)
-    group = deal.group[deal.client]
-    turned = np.concatenate([dealt.train.X, dealt.test.X])
-    for g, angle in enumerate(angles):
-        turned[group == g] = _turn(turned[group == g], angle)
-    return deal.parts(turned, codes[deal.row])
-
-
-def rotated_digits(
-    clients: int = 40,
-    rotations: Sequence[float] = (0, 90, 180, 270),
-    seed: int = 0,
-    test_fraction: float = 0.5,
-) -> Dealt:
-    """Scikit-learn's 1,797 handwritten digits (8 x 8), seen by clients that hold them at other angles.
-
-    Arguments are those of :func:`rotated`.
-
-    Returns
-    -------
-    Dealt
-        Columns are a constant 1 and the 64 pixels, from 0 to 1.
-    """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    dealt = rotated(digits.images / 16.0, digits.target, clients, rotations, seed, test_fraction)
-    train, test = (
-        replace(part, X=np.insert(part.X.reshape(len(part.X), -1), 0, 1.0, axis=1))
-        for part in (dealt.train, dealt.test)
-    )
-    return replace(dealt, train=train, test=test)
-
-
-def tested(rows: int, clients: int, groups: int, seed: int, fraction: float) -> Deal:
+def iid_tested(rows: int, clients: int, groups: int, seed: int, fraction: float) -> Partition:
     """:func:`iid` where every client must have a row to train on and one to test on, or a CoterieError."""
-    n, m = whole("rows", rows), whole("clients", clients)
+    n, m = positive_int("rows", rows), positive_int("clients", clients)
     if 2 * m > n:
         raise CoterieError(f"{n} rows are not enough for {m} clients: each needs one to train on and one to test on.")
     if not 0.0 < fraction < 1.0:
         raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
     return iid(n, m, seed, fraction, groups)
+
+
+def partition_rows(
+    owner: I64, m: int, order: I64, seed: int, fraction: float, groups: int = 1, names: tuple[str, ...] = ()
+) -> Partition:
+    """Hold a share of every client's rows out, the first ones of a shuffled order; put clients into groups."""
+    if not 0.0 <= fraction < 1.0:
+        raise CoterieError(f"The test fraction must be from 0 to below 1, not {fraction:g}.")
+    group = np.empty(m, dtype=np.int64)
+    group[shuffled(seed, m, "hidden group")] = np.arange(m) % groups
+    counts = np.bincount(owner, minlength=m)
+    coin = uniform(seed, "held out", np.arange(m, dtype=np.uint64), 0, 1)[:, 0]
+    most = np.maximum(counts - 1, 0)
+    take = np.clip(np.floor(counts * fraction + coin).astype(np.int64), np.minimum(1, most), most)
+    client = owner[order]
+    test = places(client, counts) < (take if fraction else np.zeros_like(take))[client]
+    sort = np.lexsort((client, test))
+    return Partition(group, client[sort], order[sort], int(np.sum(~test)), names)
+
+
+def places(client: I64, counts: I64) -> I64:
+    """How many rows of the same client come before each row."""
+    sort = np.argsort(client, kind="stable")
+    out = np.empty(len(client), dtype=np.int64)
+    out[sort] = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return out
+
+
+def shuffled(seed: int, n: int, stream: str = "deal") -> I64:
+    """The numbers 0, ..., n - 1 in an order that the seed makes."""
+    return np.argsort(uniform(seed, stream, np.arange(n, dtype=np.uint64), 0, 1)[:, 0], kind="stable").astype(np.int64)
+
+
+def whole_labels(labels: npt.ArrayLike) -> I64:
+    """Labels as int64, or a CoterieError."""
+    values = np.asarray(labels)
+    if values.ndim != 1 or not len(values):
+        raise CoterieError(f"Labels must be one whole number for each row, not an array of shape {values.shape}.")
+    number = values.dtype.kind in "biuf"
+    bad = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= 0)) if number else np.ones(1, dtype=bool)
+    if not number or bad.any():
+        raise CoterieError(
+            f"Labels must be whole numbers from 0, unlike {values[bad.argmax()]} in data row {bad.argmax() + 1}: "
+            "code classes as 0, 1, 2 and so on first."
+        )
+    return values.astype(np.int64)
+
+
+def positive_int(name: str, value: Any) -> int:
+    """A whole number of at least 1, or a CoterieError."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise CoterieError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    return int(value)
+
+
+def need_rows(n: int, m: int, least: int) -> None:
+    """A CoterieError where n rows do not give each of m clients as many as it must have at least."""
+    if m * least > n:
+        raise CoterieError(
+            f"{n:,} rows are not enough for {m:,} clients with {least:,} each: ask for "
+            + (f"{n // least:,} clients or fewer" if n >= least else "fewer rows each")
+            + (", or for fewer rows each." if 1 < least <= n else ".")
+        )
 
 
 def _shares(seed: int, m: int, K: int, alpha: float, sizes: I64, attempt: int) -> I64:
@@ -289,12 +380,3 @@ def _fill(owner: I64, m: int, least: int, order: I64) -> I64:
     owner = owner.copy()
     owner[order[spare]] = np.repeat(np.arange(m), lack)
     return owner
-
-
-def _turn(images: Array, angle: float) -> Array:
-    """Images (n, h, h) turned counter-clockwise."""
-    if angle % 90.0 == 0.0:
-        return np.rot90(images, int(angle // 90.0) % 4, axes=(1, 2))
-    from scipy.ndimage import rotate
-
-    return np.asarray(rotate(images, angle, axes=(2, 1), reshape=False, order=1))

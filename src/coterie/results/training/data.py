@@ -1,4 +1,4 @@
-"""The rows that a configuration names, dealt out among clients."""
+"""The rows that a configuration names, partitioned among clients."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data import partition
-from coterie.data.dealing import Deal, Dealt, Part, dealt_out, shuffled
+from coterie.data.image_datasets import rotated
+from coterie.data.partition import (
+    ClientRows,
+    Partition,
+    PartitionedRows,
+    by_column,
+    dirichlet,
+    iid,
+    partition_rows,
+    shards,
+    shuffled,
+)
 from coterie.errors import CoterieError, nearest
 from coterie.files import local
 from coterie.numerics.kernels import Ints
@@ -32,7 +42,7 @@ class Federated:
 
     Attributes
     ----------
-    train, test : Part
+    train, test : ClientRows
         Rows to learn from and held-out rows of the same clients.
     labels : tuple of str
         What clients are called.
@@ -46,8 +56,8 @@ class Federated:
         0 where outcomes are no classes.
     """
 
-    train: Part
-    test: Part
+    train: ClientRows
+    test: ClientRows
     labels: tuple[str, ...]
     ids: npt.NDArray[np.uint64]
     group: Ints
@@ -55,13 +65,14 @@ class Federated:
     classes: int
 
     @classmethod
-    def of(cls, dealt: Dealt, known: bool) -> Federated:
+    def of(cls, partitioned: PartitionedRows, known: bool) -> Federated:
         """Clients sorted by their group; no row moves."""
-        order = np.argsort(dealt.group, kind="stable")
-        names = dealt.names or tuple(str(i + 1) for i in range(len(order)))
-        train, test = (replace(p, starts=p.starts[order], stops=p.stops[order]) for p in (dealt.train, dealt.test))
+        order = np.argsort(partitioned.group, kind="stable")
+        names = partitioned.names or tuple(str(i + 1) for i in range(len(order)))
+        sides = partitioned.train, partitioned.test
+        train, test = (replace(p, starts=p.starts[order], stops=p.stops[order]) for p in sides)
         labels = tuple(names[i] for i in order)
-        return cls(train, test, labels, order.astype(np.uint64), dealt.group[order], known, dealt.classes)
+        return cls(train, test, labels, order.astype(np.uint64), partitioned.group[order], known, partitioned.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,20 +90,20 @@ class Federated:
         """The training rows alone, a share of each client's held out; what was held out before is not seen."""
         counts, m = self.train.stops - self.train.starts, len(self)
         owner = np.repeat(np.arange(m), counts)
-        deal = dealt_out(owner, m, shuffled(seed, len(owner), "validation"), seed, fraction)
+        partition = partition_rows(owner, m, shuffled(seed, len(owner), "validation"), seed, fraction)
         at = np.concatenate([np.arange(a, b) for a, b in zip(self.train.starts, self.train.stops, strict=True)])
-        rows = at[deal.row]
-        dealt = deal.parts(self.train.X[rows], self.train.y[rows], self.classes)
-        return replace(self, train=dealt.train, test=dealt.test)
+        rows = at[partition.row]
+        partitioned = partition.take_sorted(self.train.X[rows], self.train.y[rows], self.classes)
+        return replace(self, train=partitioned.train, test=partitioned.test)
 
 
 def federated(config: Config, seed: int) -> Federated:
-    """Rows of the configuration, dealt out by a seed (or by ``data.seed``, where it is given).
+    """Rows of the configuration, partitioned by a seed (or by ``data.seed``, where it is given).
 
     Raises
     ------
     CoterieError
-        For a source that is not there, or rows that the partition cannot deal out.
+        For a source that is not there, or rows that cannot be partitioned so.
     """
     data = config.data
     seed = seed if data["seed"] is None else data["seed"]
@@ -102,14 +113,14 @@ def federated(config: Config, seed: int) -> Federated:
         table = {name: values[kept] for name, values in table.items()}
     if data["partition"] == "rotated":
         angles = data["angles"]
-        dealt = partition.rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
-        return _channels(Federated.of(dealt, len(angles) > 1), data["source"])
-    deal = _deal(data, table, seed)
+        partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
+        return _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
+    partition = _partition(data, table, seed)
     if "group" in table:
-        deal = replace(deal, group=_groups(deal, table["group"]))
-    # Not Deal.of: a client with rows that are not finite is left out and named when it trains.
-    dealt = deal.parts(table["X"][deal.row], table["y"][deal.row])
-    return _channels(Federated.of(dealt, "group" in table), data["source"])
+        partition = replace(partition, group=_groups(partition, table["group"]))
+    # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
+    partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
+    return _channels(Federated.of(partitioned, "group" in table), data["source"])
 
 
 def _channels(data: Federated, name: str) -> Federated:
@@ -120,33 +131,33 @@ def _channels(data: Federated, name: str) -> Federated:
     return replace(data, train=train, test=test)
 
 
-def _deal(data: dict[str, Any], table: Table, seed: int) -> Deal:
+def _partition(data: dict[str, Any], table: Table, seed: int) -> Partition:
     """Who gets which row."""
     kind, m, share = data["partition"], data["clients"], data["test"]
     if kind == "iid":
-        return partition.iid(len(table["y"]), m, seed, share)
+        return iid(len(table["y"]), m, seed, share)
     if kind == "dirichlet":
-        return partition.dirichlet(table["y"], m, data["alpha"], data["least"], seed, share)
+        return dirichlet(table["y"], m, data["alpha"], data["least"], seed, share)
     if kind == "shards":
-        return partition.shards(table["y"], m, data["shards"], seed, share)
+        return shards(table["y"], m, data["shards"], seed, share)
     name = data["column"] or "client"
     if name not in table:
         hint = nearest(name, table) or f" There are {', '.join(table)}."
         raise CoterieError(f"The data have no array '{name}' that says whose row it is.{hint}")
     if table[name].ndim > 1:
         raise CoterieError(f"The array '{name}' has the shape {table[name].shape}: give one client for each row.")
-    return partition.by_column(table[name], seed, share)
+    return by_column(table[name], seed, share)
 
 
-def _groups(deal: Deal, label: Array) -> Ints:
+def _groups(partition: Partition, label: Array) -> Ints:
     """The group of each client, from 0; all of its rows must say the same."""
     codes = np.unique(label, return_inverse=True)[1]
-    group = np.zeros(len(deal.group), dtype=np.int64)
-    group[deal.client] = codes[deal.row]
-    differ = np.flatnonzero(group[deal.client] != codes[deal.row])
+    group = np.zeros(len(partition.group), dtype=np.int64)
+    group[partition.client] = codes[partition.row]
+    differ = np.flatnonzero(group[partition.client] != codes[partition.row])
     if len(differ):
-        at = deal.client[differ[0]]
-        who = deal.names[at] if deal.names else at + 1
+        at = partition.client[differ[0]]
+        who = partition.names[at] if partition.names else at + 1
         raise CoterieError(f"Rows of client {who} are of more than one group: give all rows of a client the same one.")
     return np.unique(group, return_inverse=True)[1].astype(np.int64)
 
@@ -162,7 +173,7 @@ def source(config: Config) -> Table:
         digits = load_digits()
         found: Any = {"X": (digits.images / 16.0).astype(np.float32), "y": digits.target}
     elif name == "fashion-mnist":
-        from coterie.data.fashion import fashion
+        from coterie.data.image_datasets import fashion
 
         images = called(fashion, "The data source 'fashion-mnist'", args)
         pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0

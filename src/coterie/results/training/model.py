@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.dealing import Part
+from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, listed, nearest
 from coterie.objectives.parameters import layer_sizes
 from coterie.objectives.softmax import Softmax
@@ -37,7 +37,7 @@ _TAKEN = ("accuracy", "loss", "method", "bytes", "seconds", "diverged", "chosen"
 
 def objective(
     config: Config,
-    rows: Part,
+    rows: ClientRows,
     classes: int,
     held: bool = False,
     targets: bool = True,

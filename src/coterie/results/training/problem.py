@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.dealing import Part
+from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError
@@ -58,7 +58,7 @@ class TrainingProblem:
         good = np.flatnonzero(has_finite_gradient(objective))
         if 0 < len(good) < len(self.data):
             rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
-            part = Part(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
+            part = ClientRows(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
             return model.objective(self.config, part, self.data.classes)
         return replace(objective, starts=np.array([0]), stops=np.array([len(part.y)]))
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from coterie import __version__, files
 from coterie.data.columns import at_rows
-from coterie.data.dealing import Part
+from coterie.data.partition import ClientRows
 from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
@@ -172,7 +172,7 @@ class Saved:
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
         each = self.theta[0] if len(self.theta) else np.empty(0)
         model.need_size(self.config, len(each), (1 + prod(self.shape)) * self.classes)
-        part = Part(rows, outcome, np.array([0]), np.array([len(rows)]))
+        part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
         return model.objective(self.config, part, self.classes, targets=y is not None)
 
 

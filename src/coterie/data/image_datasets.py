@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 grey images of clothes in ten classes, as Debian's package ``dataset-fashion-mnist`` has them.
+"""Image datasets: Fashion-MNIST out of its four files, and images that hidden groups of clients hold at other angles.
 
 References
 ----------
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import files
+from coterie.data.partition import Array, PartitionedRows, iid_tested, whole_labels
 from coterie.errors import CoterieError
 
 I64 = npt.NDArray[np.int64]
@@ -108,3 +110,87 @@ def _found(home: Path, name: str) -> Path:
         f"Fashion-MNIST is not in {home}: {name} is missing; on Debian and Ubuntu, 'apt install dataset-fashion-mnist' "
         "puts it there, otherwise name the folder that has its four files."
     )
+
+
+def rotated(
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    clients: int = 40,
+    rotations: Sequence[float] = (0, 90, 180, 270),
+    seed: int = 0,
+    test_fraction: float = 0.5,
+) -> PartitionedRows:
+    """Images partitioned evenly among clients in hidden groups that hold them at other angles.
+
+    Parameters
+    ----------
+    images : (n, h, h)
+    labels : (n,)
+        Classes, whole numbers from 0.
+    clients : int, default 40
+    rotations : sequence of float, default (0, 90, 180, 270)
+        Degrees, counter-clockwise, of each hidden group; groups are as large as each other, give or take a client.
+        Angles other than quarter turns are interpolated, with empty corners.
+    seed : int, default 0
+    test_fraction : float, default 0.5
+        Share of every client's rows that is held out, between 0 and 1; at least one row is, and one is not.
+
+    Returns
+    -------
+    Dealt
+        X (n, h, h) of the type of the images.
+
+    Raises
+    ------
+    CoterieError
+        For more clients than two rows each allow, no rotation, images that are not square or not finite, labels that
+        are no whole numbers, and numbers out of range.
+    """
+    angles = np.atleast_1d(np.asarray(rotations, dtype=np.float64))
+    if not angles.size or not np.isfinite(angles).all():
+        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
+    images, codes = np.asarray(images), whole_labels(labels)
+    if images.ndim != 3 or images.shape[1] != images.shape[2]:
+        raise CoterieError(f"Images to turn must be square, (rows, height, height), not {images.shape}.")
+    partition = iid_tested(len(codes), clients, len(angles), seed, test_fraction)
+    partitioned = partition.take(images, codes)
+    group = partition.group[partition.client]
+    turned = np.concatenate([partitioned.train.X, partitioned.test.X])
+    for g, angle in enumerate(angles):
+        turned[group == g] = _turn(turned[group == g], angle)
+    return partition.take_sorted(turned, codes[partition.row])
+
+
+def rotated_digits(
+    clients: int = 40,
+    rotations: Sequence[float] = (0, 90, 180, 270),
+    seed: int = 0,
+    test_fraction: float = 0.5,
+) -> PartitionedRows:
+    """Scikit-learn's 1,797 handwritten digits (8 x 8), seen by clients that hold them at other angles.
+
+    Arguments are those of :func:`rotated`.
+
+    Returns
+    -------
+    Dealt
+        Columns are a constant 1 and the 64 pixels, from 0 to 1.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    partitioned = rotated(digits.images / 16.0, digits.target, clients, rotations, seed, test_fraction)
+    train, test = (
+        replace(part, X=np.insert(part.X.reshape(len(part.X), -1), 0, 1.0, axis=1))
+        for part in (partitioned.train, partitioned.test)
+    )
+    return replace(partitioned, train=train, test=test)
+
+
+def _turn(images: Array, angle: float) -> Array:
+    """Images (n, h, h) turned counter-clockwise."""
+    if angle % 90.0 == 0.0:
+        return np.rot90(images, int(angle // 90.0) % 4, axes=(1, 2))
+    from scipy.ndimage import rotate
+
+    return np.asarray(rotate(images, angle, axes=(2, 1), reshape=False, order=1))
