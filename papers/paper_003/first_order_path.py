@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.network.optimum import Optimum
+from coterie.methods.network.optimum import Optimum, flow
 from coterie.methods.network.path import Path
-from coterie.methods.network.path_ends import flow
 from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.kernels import Floats

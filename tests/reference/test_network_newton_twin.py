@@ -11,7 +11,7 @@ from coterie.methods.network.objective import derivatives
 from coterie.numerics.kernels import full
 from coterie.numerics.network.conjugate_gradients import Ties, add_ties, conjugate, factor, precondition, times
 from coterie.numerics.network.newton import NOBODY, multipliers, slopes
-from tests.methods.network_table import loss, table
+from tests.methods.network.network_table import loss, table
 
 N, Q, D1 = 6, 3, 2
 EDGES = np.array([[0, 1], [1, 2], [0, 2], [3, 4]], dtype=np.int64)

@@ -10,12 +10,11 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
-from coterie.methods import pooled
+from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network.objective import NetworkObjective, Prior, derivatives
-from coterie.methods.network.optimum import Optimum, optimum
+from coterie.methods.network.optimum import Optimum, lambda_max, optimum
 from coterie.methods.network.options import HELD_OUT, Asked, Run
-from coterie.methods.network.path_ends import lambda_max, solved_end
 from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
@@ -84,6 +83,23 @@ def fit(
     cov, sigma2 = coefficient_covariance(fed, layout, setup.unit, theta, groups, rows)
     info = {"network": about}
     return replace(everyone, client=theta * setup.unit, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
+
+
+def solved_end(
+    fed: Federation, problem: GroupedProblem, network: Network, lam: float, layout: Layout
+) -> Estimates | None:
+    """What `local` fits for lambda = 0, and `pooled` for infinity, where that is the objective's minimum.
+
+    None for any other lambda, for lambda = 0 where some column is shared, for infinity where the network has
+    several components (``optimum`` makes one model for each), and for layouts that tie parameters or fix them.
+    """
+    both = np.stack([layout.shared >= 0, layout.personal >= 0])
+    plain = bool(both.any(axis=0).all()) and layout.d1 + layout.d2 == both.sum()
+    if lam == 0.0 and plain and not both[0].any():
+        return local.fit(fed, problem)
+    if np.isinf(lam) and plain and network.components.max() == 0:
+        return pooled.fit(fed, problem)
+    return None
 
 
 def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
@@ -168,22 +184,12 @@ def coefficient_covariance(
     k = int(groups.max()) + 1
     sums: Any = require_all_replies(fed.total(derivatives, by=groups, groups=k, unit=unit, theta=PerRow(theta)))
     H, N, M = full(sums["A"]), layout.N.toarray(), layout.M.toarray()
-    zz, zx = _inverse(N.T @ H @ N), N.T @ H @ M
+    zz, zx = np.linalg.pinv(N.T @ H @ N, rcond=CUT, hermitian=True), N.T @ H @ M
     left = zz @ zx  # (k, d2, d1)
-    xx = _inverse((M.T @ H @ M - np.swapaxes(zx, 1, 2) @ left).sum(axis=0)[None])[0]
+    xx = np.linalg.pinv((M.T @ H @ M - np.swapaxes(zx, 1, 2) @ left).sum(axis=0), rcond=CUT, hermitian=True)
     joint = M @ xx @ M.T + N @ (zz + left @ xx @ np.swapaxes(left, 1, 2)) @ N.T
     cross = N @ (left @ xx) @ M.T
     cov = (joint - cross - np.swapaxes(cross, 1, 2)) * unit * unit[:, None]
     seen = float(np.sum(np.linalg.matrix_rank(N.T @ H @ N, hermitian=True))) + layout.d1 if layout.d2 else layout.d1
     sigma2 = 1.0 if rows is None else 2.0 * float(sums["value"].sum()) / max(rows - seen, 1.0)
     return pack(cov * sigma2)[groups], sigma2
-
-
-def _inverse(A: Floats) -> Floats:
-    """Inverses of positive semi-definite matrices (k, q, q) on the directions they see."""
-    if not A.shape[-1]:
-        return A
-    values, vectors = np.linalg.eigh(A)
-    kept = values > CUT * np.maximum(values[:, -1:], 1e-300)
-    out: Floats = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)
-    return out

@@ -8,15 +8,16 @@ the penalty over edges and goes there, or part of the way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network.objective import NetworkObjective, Prior
-from coterie.methods.network.path_ends import still_one
+from coterie.methods.network.objective import Evaluation, NetworkObjective, Prior
 from coterie.methods.network.solvers import admm, descend
 from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.network.edges import DUAL
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -75,7 +76,7 @@ def optimum(
     network : Network
     lam : float
         0 or more; infinity makes the clients of every component one. What `local` and `pooled` find for 0 and infinity
-        is in ``path_ends``.
+        is in ``fit.solved_end``.
     p : 1, 2 or inf, default 2
     layout : Layout
         Which parameters are shared, which personal.
@@ -145,3 +146,75 @@ def _as_one(
     dual = np.zeros((len(network.edges), layout.d2))
     value = here.value / here.weight
     return Optimum(here.x, Z, layout.theta(here.x, Z), dual, value, end.kkt, end.exchanges, labels)
+
+
+def lambda_max(objective: NetworkObjective, x: Floats, Z: Floats) -> float:
+    """A lambda from which on the clients of every component are one.
+
+    Duals that carry the clients' gradients along the edges prove it; of all that do, those with the smallest sum of
+    squares over weights are taken, so that the smallest such lambda is somewhat lower.
+
+    Parameters
+    ----------
+    objective : NetworkObjective
+        All but its lambda counts.
+    x, Z : (d1,), (n, d2)
+        The minimiser at lambda = infinity.
+
+    Returns
+    -------
+    float
+        0 where there are no edges, or where clients that are alone are the same.
+    """
+    return _proof(objective, objective.ask(x, Z))[0]
+
+
+def still_one(objective: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> tuple[Floats, float] | None:
+    """Duals (M, d2) and residual that prove the minimiser at infinity to be that at the objective's lambda too.
+
+    None where they do not, to a residual of ``kkt``. Far above the smallest such lambda nothing else finds it: rounding
+    of equal parameters, times lambda, drowns all gradients.
+    """
+    here = objective.ask(x, Z)
+    lam, U = _proof(objective, here)
+    if not lam <= objective.lam:
+        return None
+    left = replace(objective, lam=lam).kkt(here, U)
+    return (U / here.weight, left) if left <= kkt else None
+
+
+def _proof(objective: NetworkObjective, here: Evaluation) -> tuple[float, Floats]:
+    """The lambda of :func:`lambda_max` and the duals (M, d2), times the weight of all rows."""
+    network = objective.network
+    if not len(network.edges) or not here.gz.size:
+        return 0.0, np.zeros((len(network.edges), here.gz.shape[1]))
+    U = np.nan_to_num(flow(network, -here.gz))
+    size = np.linalg.norm(U, DUAL[objective.p], axis=1) / network.weight
+    return float(size.max()) / here.weight, U
+
+
+def flow(network: Network, G: Floats) -> Floats:
+    """Duals U (M, q) on the edges with sums G (n, q) at the clients and least ``sum_e |U_e|^2 / weight_e^2``.
+
+    What is left of G's sums over components is ignored.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import cg
+
+    i, j = network.edges.T
+    square = (network.weight / network.weight.max()) ** 2
+    A: Any = sparse.coo_array((square, (i, j)), shape=(network.n, network.n))
+    A = (A + A.T).tocsr()
+    degree = np.asarray(A.sum(axis=1)).ravel()
+    laplacian = sparse.diags_array(degree) - A
+    inverse = sparse.diags_array(1.0 / np.where(degree > 0.0, degree, 1.0))
+    labels = network.components
+    count = np.bincount(labels)
+    out = np.empty((len(square), G.shape[1]))
+    for k, g in enumerate(G.T):
+        g = g - (np.bincount(labels, g) / count)[labels]
+        # Some weights may vanish beside others.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            v, _ = cg(laplacian, g, rtol=1e-8, maxiter=10_000, M=inverse)
+        out[:, k] = square * (v[i] - v[j])
+    return out

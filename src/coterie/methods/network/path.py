@@ -19,8 +19,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.objective import NetworkObjective, Prior
-from coterie.methods.network.optimum import Optimum, optimum
-from coterie.methods.network.path_ends import lambda_max
+from coterie.methods.network.optimum import Optimum, lambda_max, optimum
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
@@ -107,7 +106,7 @@ def path(
     ----------
     lam : (K,), optional
         Finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the clients of
-        every component are sure to be one (``path_ends.lambda_max``) down to ``span`` times that. Infinity comes first.
+        every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. Infinity comes first.
     loss : callable, optional
         ``loss(theta (n, d)) -> float``, of rows that were held out; theta is in the units given.
     patience : int, optional

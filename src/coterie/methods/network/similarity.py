@@ -14,7 +14,13 @@ import numpy as np
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Federation
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.spaces import data, feature, model
+from coterie.methods.network.spaces import (
+    FEATURE_DISTANCES,
+    MODEL_DISTANCES,
+    data_points,
+    gaussians,
+    model_points,
+)
 from coterie.numerics.kernels import Floats
 from coterie.relations.neighbours import Distance
 from coterie.relations.network import Network
@@ -123,9 +129,9 @@ class Similarity:
             return _covariates(self.covariates, n), None
         if self.space == "data":
             response = self.response is None or bool(self.response)
-            return data.points(fed, self.features, response, self.width, self.seed), None
+            return data_points(fed, self.features, response, self.width, self.seed), None
         if self.space == "feature":
-            clients = feature.gaussians(fed, self.prior, bool(self.response))
+            clients = gaussians(fed, self.prior, bool(self.response))
             points = clients.points(self.distance or "log-euclidean", self.means)
             return points, clients.bures(self.means) if self.distance == "bures" else None
         models = None if self.models is None else _table("models", self.models, n)
@@ -135,27 +141,7 @@ class Similarity:
             return models, None
         distance = self.distance or "coefficients"
         probes = self.probes if np.ndim(self.probes) == 0 else _table("probes", self.probes)
-        return model.points(fed, problem, distance, self.prior, probes, models, self.seed), None
-
-
-def points(fed: Federation, space: str = "model", *, problem: GroupedProblem | None = None, **options: Any) -> Floats:
-    """Clients' points (n, q): see :class:`Similarity` for spaces and options.
-
-    Parameters
-    ----------
-    fed : Federation
-    space : {"model", "data", "feature", "covariates"}
-    problem : GroupedProblem, optional
-        What local models of tables need.
-    """
-    return Similarity.of({"space": space, **options}).points(fed, problem)
-
-
-def similarity_network(
-    fed: Federation, space: str = "model", *, problem: GroupedProblem | None = None, **options: Any
-) -> Network:
-    """The similarity network of a federation's clients: see :class:`Similarity` for spaces and options."""
-    return Similarity.of({"space": space, **options}).network(fed, problem)
+        return model_points(fed, problem, distance, self.prior, probes, models, self.seed), None
 
 
 def _check(asked: Similarity) -> None:
@@ -182,7 +168,7 @@ def _check(asked: Similarity) -> None:
             raise CoterieError(f"{name} must be {other}a whole number from {least} to {LARGEST:,}, not {value!r}.")
     if asked.features % 2:
         raise CoterieError(f"features must be even, a cosine and a sine of each frequency, not {asked.features}.")
-    choices = {"model": model.DISTANCES, "feature": feature.DISTANCES}.get(asked.space, ())
+    choices = {"model": MODEL_DISTANCES, "feature": FEATURE_DISTANCES}.get(asked.space, ())
     if asked.distance is not None and not (isinstance(asked.distance, str) and asked.distance in choices):
         raise CoterieError(
             f"distance must be {' or '.join(choices)} in the space {asked.space}, not {asked.distance!r}."

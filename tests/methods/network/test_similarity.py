@@ -8,16 +8,15 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.similarity import Similarity, points, similarity_network
-from coterie.methods.network.spaces import data, feature, model
-from coterie.methods.network.spaces.data import agree
+from coterie.methods.network import spaces
+from coterie.methods.network.similarity import Similarity
 from coterie.numerics.kernels import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from tests.methods.known_clusters import table
-from tests.methods.test_network import blobs
+from tests.relations.test_network import blobs
 
 SPACES = [
     {"space": "model"},
@@ -37,6 +36,14 @@ def federations(glm, clusters):
     yield InProcess(glm, clusters, ids=ids)
     yield InProcess(glm, clusters, ids=ids, block=3, threads=2)
     yield Loopback(glm, clusters, ids=ids, sites=[[19, 3, 8], list(range(9, 19)), [0, 1, 2, 4, 5, 6, 7]])
+
+
+def points(fed, space="model", problem=None, **options):
+    return Similarity.of({"space": space, **options}).points(fed, problem)
+
+
+def similarity_network(fed, space="model", problem=None, **options):
+    return Similarity.of({"space": space, **options}).network(fed, problem)
 
 
 def problem(glm, clusters):
@@ -99,7 +106,7 @@ def test_distances_of_embeddings_are_maximum_mean_discrepancies():
     clients = [rng.normal(size=(30, 2)) + shift for shift in (0.0, 0.0, 1.0)]
     glm, width = of_rows(clients), 1.3
     fed = InProcess(glm)
-    scale = agree(fed)
+    scale = spaces.agree(fed)
     z = [(c - scale.centre) * scale.unit for c in clients]
 
     def kernel(a, b):
@@ -116,8 +123,8 @@ def test_the_width_is_about_the_median_distance_of_rows():
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 6))
     fed = InProcess(of_rows(np.split(rows, 20)))
-    scale = agree(fed)
-    s = fed.total(data.radii, **scale.message)
+    scale = spaces.agree(fed)
+    s = fed.total(spaces.radii, **scale.message)
     z = (rows - scale.centre) * scale.unit
     want = np.median(np.linalg.norm(z[:1000] - z[1000:], axis=1))
     assert np.sqrt(2 * s["square"] / s["rows"]) == pytest.approx(want, rel=0.05)
@@ -154,7 +161,7 @@ def test_distances_of_features_are_those_of_shrunk_covariances():
     rng = np.random.default_rng(3)
     clients = [rng.normal(size=(n, 3)) @ rng.normal(size=(3, 3)) for n in (12, 7, 1, 4)]
     fed, S = InProcess(of_rows(clients)), own(clients, 2.5)
-    whole = feature.gaussians(fed, 2.5)
+    whole = spaces.gaussians(fed, 2.5)
     literal = {
         "frobenius": lambda A, B: np.linalg.norm(A - B),
         "log-euclidean": lambda A, B: np.linalg.norm(of_matrix(A, np.log) - of_matrix(B, np.log)),
@@ -177,7 +184,7 @@ def test_distances_of_features_are_those_of_shrunk_covariances():
 def test_roots_come_close_to_bures_wasserstein_distances():
     rng = np.random.default_rng(4)
     G = rng.normal(size=(200, 4, 3)) * 10.0 ** rng.uniform(-2, 1, size=(200, 1, 3))
-    clients = feature.Gaussians(np.zeros((200, 0)), np.einsum("nab,ncb->nac", G, G) + 1e-6 * np.eye(4))
+    clients = spaces.Gaussians(np.zeros((200, 0)), np.einsum("nab,ncb->nac", G, G) + 1e-6 * np.eye(4))
     z = clients.points("bures")
     i, j = np.triu_indices(200, 1)
     root, exact = np.linalg.norm(z[i] - z[j], axis=1), clients.bures()(i, j)
@@ -191,7 +198,7 @@ def test_candidates_of_roots_hold_nearly_all_neighbours_by_bures_wasserstein():
     fed = InProcess(of_rows(clients))
     network = similarity_network(fed, "feature", distance="bures", k=5, connected=False)
     i, j = np.divmod(np.arange(150**2), 150)
-    D = feature.gaussians(fed).bures()(i, j).reshape(150, 150) + np.diag(np.full(150, np.inf))
+    D = spaces.gaussians(fed).bures()(i, j).reshape(150, 150) + np.diag(np.full(150, np.inf))
     near = np.argsort(D, axis=1)[:, :5]
     want = {(min(a, b), max(a, b)) for a in range(150) for b in near[a]}
     assert len({tuple(e) for e in network.edges.tolist()} & want) >= 0.99 * len(want)
@@ -200,7 +207,7 @@ def test_candidates_of_roots_hold_nearly_all_neighbours_by_bures_wasserstein():
 def test_a_client_with_one_row_has_the_covariance_of_all():
     rng = np.random.default_rng(6)
     clients = [rng.normal(size=(n, 2)) * s for n, s in ((30, 1.0), (30, 3.0), (1, 1.0), (0, 1.0))]
-    g = feature.gaussians(InProcess(of_rows(clients)))
+    g = spaces.gaussians(InProcess(of_rows(clients)))
     np.testing.assert_allclose(g.S[2], g.S[3])
     z = g.points()
     assert np.linalg.norm(z[2] - z[0]) < np.linalg.norm(z[1] - z[0])
@@ -229,7 +236,7 @@ def test_a_column_that_differs_between_clients_only_counts_for_the_mean():
 
 def test_a_singular_covariance_has_no_logarithm():
     with pytest.raises(CoterieError, match="clients 1 are singular"):
-        feature.Gaussians(np.zeros((2, 2)), np.array([np.eye(2), np.diag([1.0, 0.0])])).points()
+        spaces.Gaussians(np.zeros((2, 2)), np.array([np.eye(2), np.diag([1.0, 0.0])])).points()
 
 
 # -- models
@@ -238,8 +245,8 @@ def test_a_singular_covariance_has_no_logarithm():
 def test_models_are_those_held_at_the_pooled_one():
     glm, clusters = table(rows=(2, 9))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
-    u = model.points(fed, it, prior=2.0)
-    _, metric = model.around_pooled(fed, it)
+    u = spaces.model_points(fed, it, prior=2.0)
+    _, metric = spaces.around_pooled(fed, it)
     H = np.linalg.inv(metric.preconditioner)
     for i in range(len(glm)):
         rows = slice(glm.starts[i], glm.stops[i])
@@ -254,7 +261,7 @@ def test_distances_of_models_are_differences_in_mean_loss():
     glm, clusters = table(rows=(20, 30))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
     z = points(fed, "model", problem=it)
-    _, metric = model.around_pooled(fed, it)
+    _, metric = spaces.around_pooled(fed, it)
     i, j = metric.theta(z[3]), metric.theta(z[11])
     eta = glm.X @ (i - j)
     assert ((z[3] - z[11]) ** 2).sum() == pytest.approx(np.average(eta**2, weights=glm.weights), rel=1e-6)
@@ -264,7 +271,7 @@ def test_predictions_are_compared_on_shared_probes():
     glm, clusters = table("binomial", rows=(4, 9))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
     probes = np.random.default_rng(0).normal(size=(9, 3))
-    _, metric = model.around_pooled(fed, it)
+    _, metric = spaces.around_pooled(fed, it)
     theta = metric.theta(points(fed, "model", problem=it))
     want = 1.0 / (1.0 + np.exp(-theta @ probes.T)) / 3.0
     asked = {"problem": it, "distance": "predictions", "probes": probes}
@@ -276,11 +283,11 @@ def test_probes_have_the_moments_of_all_rows_and_are_the_same_for_a_seed():
     rng = np.random.default_rng(8)
     rows = np.c_[np.ones(600), rng.normal(size=(600, 2)) @ np.array([[1.0, 0.5], [0.0, 2.0]]) + 3.0]
     fed = InProcess(of_rows(np.split(rows, 6)))
-    probes = model.draw(fed, 20_000, seed=1)
+    probes = spaces.draw_probes(fed, 20_000, seed=1)
     np.testing.assert_allclose(probes[:, 0], 1.0, atol=1e-6)
     np.testing.assert_allclose(probes.mean(axis=0), rows.mean(axis=0), atol=0.06)
     np.testing.assert_allclose(np.cov(probes.T), np.cov(rows.T, ddof=0), atol=0.12)
-    np.testing.assert_array_equal(probes[:5], model.draw(fed, 5, seed=1))
+    np.testing.assert_array_equal(probes[:5], spaces.draw_probes(fed, 5, seed=1))
 
 
 def test_models_find_groups_of_coefficients():
@@ -361,7 +368,7 @@ def test_spaces_that_clients_do_not_have():
 def test_covariances_are_packed_row_by_row():
     A = np.random.default_rng(0).normal(size=(3, 2, 2))
     S = A @ A.transpose(0, 2, 1)
-    g = feature.covariances(pack(S), np.ones(3), 1e-9)
+    g = spaces.covariances(pack(S), np.ones(3), 1e-9)
     np.testing.assert_allclose(np.linalg.eigvalsh(g), np.linalg.eigvalsh(S), rtol=1e-6)
 
 

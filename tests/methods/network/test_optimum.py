@@ -12,9 +12,9 @@ from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.methods import local, pooled
 from coterie.methods.estimates import GroupedProblem
+from coterie.methods.network.fit import solved_end
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.path_ends import solved_end
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
@@ -22,7 +22,7 @@ from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
-from tests.methods.network_table import by_cvxpy, near, objective, table
+from tests.methods.network.network_table import by_cvxpy, near, objective, table
 
 FAMILIES = ("gaussian", "binomial", "poisson")
 NORMS = (1, 2, np.inf)
