@@ -27,20 +27,14 @@ Work = Callable[..., Mapping[str, Any]]
 W = TypeVar("W", bound=Callable[..., Any])
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
 _WORK: dict[str, Work] = {}
-_ROOMS = ("methods.", "engines.privacy.", "deployment.holdout", "deployment.identifiability")
-_OWN = tuple(f"coterie.{room}" for room in _ROOMS)
+_PACKAGE = __name__.partition(".")[0]
 
 
 def work(function: W) -> W:
     """Mark a module-level function, which is returned as it is, as client work that other sites may run by name.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(site, **message) -> {name: array with one row for each client of the site}``. Values may also be
-        :class:`Ragged`. It must be separable: no row may depend on another client's row.
-
-    A CoterieError refuses a function defined inside another one: the other side could not find it by its name.
+    ``function(site, **message)`` returns by name an array, or a :class:`Ragged`, with one row for each client of the
+    site. A CoterieError refuses a function defined inside another one: the other side could not find it by its name.
     """
     if "<" in function.__qualname__:
         raise CoterieError(f"Work {function.__qualname__!r} must be defined at the top level of a module.")
@@ -60,9 +54,9 @@ def work_name(function: Work) -> str:
 def find_work(name: str) -> Work:
     """The marked function called ``name`` ("module:qualname"); a CoterieError if it is not known.
 
-    Modules of this package that hold work are imported when needed; others are the site's owner's to allow.
+    Modules of this package are imported when needed; others are the site's owner's to allow.
     """
-    if (module := name.partition(":")[0]).startswith(_OWN):
+    if (module := name.partition(":")[0]).startswith(f"{_PACKAGE}."):
         with suppress(ImportError, ValueError, RecursionError):  # no module has such a name
             import_module(module)
     if name not in _WORK:
@@ -243,7 +237,6 @@ class Site:
     clusters : (m,) int64
         Cluster of each client, 0 to the number of clusters here less 1, sorted where an engine calls work.
     weights : (m,) float64
-        Weight of each client.
     ids : (m,) uint64
         64-bit hash of each client's label.
     state : State
@@ -290,13 +283,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Roster:
-    """What a coordinator knows of the clients: ids and clusters in a fixed order, sorted by cluster.
-
-    Attributes
-    ----------
-    ids : (m,) uint64
-    clusters : (m,) int64
-    """
+    """What a coordinator knows of the clients: ids (m,) and clusters (m,) in a fixed order, sorted by cluster."""
 
     ids: npt.NDArray[np.uint64]
     clusters: Ints
@@ -313,12 +300,8 @@ class Roster:
 class Replies(Mapping[str, Any]):
     """One row for each request that was answered: ``replies[name]`` is an array or a :class:`Ragged`, read-only.
 
-    Attributes
-    ----------
-    to : (requests,) int64
-        The client of each request.
-    rows, missing : int64
-        Positions in ``to`` that were answered, as the arrays are, and not. Where nobody answers there are no names.
+    ``to`` (requests,) holds the client of each request; ``rows`` and ``missing`` are the positions in it that were
+    answered, as the arrays are, and not. Where nobody answers there are no names.
     """
 
     __slots__ = ("_values", "missing", "rows", "to")
@@ -342,10 +325,7 @@ class Replies(Mapping[str, Any]):
 class Sums(Replies):
     """Sums over requests: ``sums[name]`` has a leading axis of groups where ``by`` was given.
 
-    Attributes
-    ----------
-    count : int, or (groups,) int64
-        How many requests were added. Groups nobody answered are zero with count 0.
+    ``count``, an int or (groups,) int64, is how many were added. Groups nobody answered are zero with count 0.
     """
 
     __slots__ = ("count",)
@@ -371,8 +351,6 @@ class Federation(Protocol):
 
         Parameters
         ----------
-        work : callable
-            Marked with :func:`work`.
         to : None, (n,) int with repeats, (m,) bool, or Clusters
             Which clients; None is all. Clients asked more than once may not write state.
         check : callable, optional
@@ -397,3 +375,26 @@ class Federation(Protocol):
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state it had at ``mark(tag)``; the clients that were not reached."""
+
+
+class WrappedFederation:
+    """A federation around another one, for methods to use in its place: what no subclass changes is passed on."""
+
+    def __init__(self, fed: Federation) -> None:
+        self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
+
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
+        """See :meth:`Federation.ask`."""
+        return self.fed.ask(work, to=to, check=check, **message)
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """See :meth:`Federation.total`."""
+        return self.fed.total(work, to=to, by=by, groups=groups, **message)
+
+    def mark(self, tag: str) -> Ints:
+        """See :meth:`Federation.mark`."""
+        return self.fed.mark(tag)
+
+    def restore(self, tag: str) -> Ints:
+        """See :meth:`Federation.restore`."""
+        return self.fed.restore(tag)

@@ -18,7 +18,21 @@ from coterie.codecs.base import Codec
 from coterie.codecs.feedback import FEEDBACKS, Sent, ef21, received
 from coterie.codecs.registry import by_name, need_codec
 from coterie.errors import CoterieError
-from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Ragged, Replies, Site, Sums, To, Work
+from coterie.federation import (
+    By,
+    Check,
+    Federation,
+    Ints,
+    PerCluster,
+    PerRow,
+    Ragged,
+    Replies,
+    Site,
+    Sums,
+    To,
+    Work,
+    WrappedFederation,
+)
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 
@@ -124,7 +138,7 @@ def _representable(codec: Codec, rows: Floats, keys: Any, step: int) -> Bools:
     return out
 
 
-class CompressedFederation:
+class CompressedFederation(WrappedFederation):
     """A federation for one round, whose messages with a ``transport`` travel compressed: models ``w`` down, changes up.
 
     All clients are to hold the same reference of a model. Clients' changes are added to the model as the server has it,
@@ -143,8 +157,8 @@ class CompressedFederation:
     """
 
     def __init__(self, fed: Federation, state: State, compression: Compression) -> None:
-        self.fed, self.compression, self.up, self.down = fed, compression, compression.up, compression.down
-        self.clients, self.ledger, self.mark, self.restore = fed.clients, fed.ledger, fed.mark, fed.restore
+        super().__init__(fed)
+        self.compression, self.up, self.down = compression, compression.up, compression.down
         nobody = np.full(len(fed.clients), -1, dtype=np.int64)
         first: State = {"messages": 0}
         if self.down != "none":
@@ -154,11 +168,10 @@ class CompressedFederation:
         self._base, self._index = np.empty((0, 0)), np.empty(0, dtype=np.int64)  # what they were, and which of these
         self._lost: Floats | None = None  # of each model, what a biased codec has kept from the clients
 
-    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
-        """See ``Federation.ask``."""
-        if "transport" not in message:
-            return self.fed.ask(work, to=to, **message)
-        return self._delivered(self.fed.ask(work, to=to, **self._compressed(to, None, None, message)), message)
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
+        """See ``Federation.ask``; ``check`` sees replies as they travel."""
+        sent = self._compressed(to, None, None, message) if "transport" in message else message
+        return self._delivered(self.fed.ask(work, to=to, check=check, **sent), message)
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
         """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codecs."""

@@ -94,11 +94,12 @@ class WeightedAveraging(Stepwise):
         """g_0 and g_avg (M, d) at x, whether each is there (M,), and what ``Guarded`` remembers."""
         pairs, metric, M = self.pairs, self.metric, len(self.pairs.main)
         guard = {name: getattr(self, name) for name in ("aggregator", "participation", "remember", "seed")}
-        guarded = Guarded(fed, state, pairs.request_main, {"theta": metric.at}, units=metric.gradient, **guard)
+        guarded = Guarded(fed, state, {"theta": metric.at}, units=metric.gradient, **guard)
         message = {"t": state["t"], "local": self.local, "batch": self.batch, "stream": "rows"} | how
+        message |= {"to": pairs.request_client, "by": pairs.request_group, "groups": 2 * M}
         theta, weight = metric.theta(state["x"])[pairs.request_main], np.concatenate([np.ones(M), pairs.tau])
         message |= {"theta": PerRow(theta), "weight": PerRow(weight)}
-        sums = guarded.total(weighted_gradient, pairs.request_client, **message)
+        sums = guarded.total(weighted_gradient, **message)
         there = sums["weight"] > 0.0
         g = sums["g"] / np.where(there, sums["weight"], 1.0)[:, None]
         return g[:M], g[M:], there[:M], there[M:], guarded.state

@@ -126,10 +126,12 @@ def sent(site, theta, weight=None):
 @pytest.mark.parametrize("sites", [[[0, 1], [2], [3, 4]], [[0], [1], [2], [3], [4]]])
 def test_a_site_that_sends_other_columns_is_left_out_of_any_method_s_sums(sites, remember):
     A, b = quadratics()
-    guarded = Guarded(
-        Loopback(Quadratic(A, b), sites=sites), {"t": 6}, np.zeros(M, int), {"theta": np.zeros(D)}, remember=remember
-    )
-    sums = guarded.total(sent, np.arange(M), theta=PerRow(np.zeros((M, D))), weight=PerRow(np.full(M, 0.5)))
+    guarded = Guarded(Loopback(Quadratic(A, b), sites=sites), {"t": 6}, {"theta": np.zeros(D)}, remember=remember)
+    by, theta, weight = np.minimum(np.arange(M), 1), PerRow(np.zeros((M, D))), PerRow(np.full(M, 0.5))
+    sums = guarded.total(sent, by=by, groups=2, theta=theta, weight=weight)
+    assert sums.rows.tolist() == [0, 1, 3, 4]
+    assert sums.missing.tolist() == [2]
+    assert sums.count.tolist() == [1, 3]
     assert guarded.state["quarantined"].tolist() == [0, 0, 7, 0, 0]
     g = sums["g"] / sums["weight"][:, None]
     np.testing.assert_allclose(g, np.array([[0.0], [-(1 + 3 + 4) / 3]]) * np.ones(D), atol=1e-15)

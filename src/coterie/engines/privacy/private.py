@@ -17,14 +17,28 @@ from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.account import Account, Event, accounting, noise_for
 from coterie.engines.privacy.client_work import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
-from coterie.federation import Array, By, Ints, PerCluster, PerRow, Replies, Sums, To, Work, work_name
+from coterie.federation import (
+    Array,
+    By,
+    Check,
+    Federation,
+    Ints,
+    PerCluster,
+    PerRow,
+    Replies,
+    Sums,
+    To,
+    Work,
+    WrappedFederation,
+    work_name,
+)
 
 
 class BudgetSpent(CoterieError):
     """The next exchange would cost more than the epsilon that was allowed; it was not asked."""
 
 
-class Private:
+class Private(WrappedFederation):
     """A federation around another one, for methods to use in its place.
 
     Whatever comes out of its ``total`` is (epsilon, delta)-differentially private for data that differ in one client,
@@ -78,10 +92,11 @@ class Private:
     """
 
     private = True
+    fed: Any  # an engine, which can be saved, or another one around it
 
     def __init__(
         self,
-        fed: Any,
+        fed: Federation,
         *,
         clip: float | Mapping[str, float],
         noise: float | None = None,
@@ -99,8 +114,7 @@ class Private:
         if hide not in ("all", "site"):
             raise CoterieError(f"hide must be 'all' or 'site', not {hide!r}.")
         accounting()
-        self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
-        self.mark, self.restore = fed.mark, fed.restore
+        super().__init__(fed)
         self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
         self.quorum, self.sampling, self.seed, self.rounds = quorum, float(sampling), seed, rounds
         self._site = np.zeros(len(fed.clients), dtype=np.int64)
@@ -113,7 +127,7 @@ class Private:
         self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
         self._public = PUBLIC | {work_name(work) for work in public} | (ABOUT_ROWS if unit == "row" else set())
 
-    def ask(self, work: Work, /, to: To = None, **message: Any) -> Replies:
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
         """A row for each request, of works that say nothing of rows; a CoterieError for any other."""
         _uncoded(message)
         if work_name(work) not in self._public:
@@ -121,8 +135,7 @@ class Private:
                 f"{work_name(work)} asks for clients' own replies, which no sum hides: take a method that adds up, or "
                 "ask within the federation that this one is around, if the replies stay with their owners."
             )
-        replies: Replies = self.fed.ask(work, to=to, **message)
-        return replies
+        return super().ask(work, to=to, check=check, **message)
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
         """Private sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
@@ -140,8 +153,7 @@ class Private:
         """
         name = work_name(work)
         if name in self._public:
-            sums: Sums = self.fed.total(work, to=to, by=by, groups=groups, **message)
-            return sums
+            return super().total(work, to=to, by=by, groups=groups, **message)
         form = self._form(name, message, by)
         rows = addressed(to, self.clients)
         rows = np.arange(len(self.clients)) if rows is None else rows

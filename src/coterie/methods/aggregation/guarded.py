@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Ragged, Work
+from coterie.federation import By, Federation, PerRow, Ragged, Sums, To, Work, WrappedFederation
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
@@ -22,15 +22,15 @@ def one_by_one(g: Floats) -> Ragged:
     return Ragged(g.ravel(), np.arange(len(g) + 1) * g.shape[1])
 
 
-class Guarded:
+class Guarded(WrappedFederation):
     """A federation for one exchange around another one, for methods to use in its place.
 
     Its ``total`` is of work that replies ``g``, a gradient times its weight, and ``weight``; and the gradient
-    ``one_by_one`` if it is told no weight. The first M requests are main ones: of a client at its own model. The others
-    are of clients asked at these models. Whoever returns something else than finite numbers is quarantined and not
-    asked again, and nobody is asked for a main client in quarantine. Gradients are added up at the sites, unless
-    somebody must look at each: an aggregator, or a memory of those that did not answer, whose last gradients then keep
-    their place.
+    ``one_by_one`` if it is told no weight. The first M requests are main ones, of a client at its own model; request j
+    is group j. The others are of clients asked at these models, in the groups M + j. Whoever returns something else
+    than finite numbers is quarantined and not asked again, and nobody is asked for a main client in quarantine.
+    Gradients are added up at the sites, unless somebody must look at each: an aggregator, or a memory of those that did
+    not answer, whose last gradients then keep their place.
 
     Parameters
     ----------
@@ -38,8 +38,6 @@ class Guarded:
     state : dict
         Of the method: ``t``, who is ``quarantined`` (clients,) since which step, counted from 1, and what an aggregator
         or the memory (``g``, ``known``, ``age``) keeps. It is not changed; what it becomes is the attribute ``state``.
-    main : (n,) int64
-        Of every request, the main request at whose model it asks.
     safe : dict of (d,)
         Values of the message, a model first, at which a client that is right has a gradient. Where a main client's own
         gradient is none, it is asked once more, with these. If it has one there, nobody is to blame but the model,
@@ -61,7 +59,6 @@ class Guarded:
         self,
         fed: Federation,
         state: State,
-        main: Ints,
         safe: Mapping[str, Floats],
         *,
         units: Callable[[Floats], Floats] = np.asarray,
@@ -70,32 +67,41 @@ class Guarded:
         remember: bool = False,
         seed: int = 0,
     ) -> None:
-        self.fed, self.clients, self.ledger, self.main, self.safe = fed, fed.clients, fed.ledger, main, safe
-        self.M, self.d = int(main.max(initial=-1)) + 1, len(next(iter(safe.values())))
+        super().__init__(fed)
+        self.safe, self.M, self.d = safe, 0, len(next(iter(safe.values())))
+        self.main = np.empty(0, dtype=np.int64)  # of every request, the main request at whose model it asks
         self.one_by_one = remember or aggregator is not None or participation < 1.0
         self.aggregator = aggregator or Aggregator()
         self.units, self.participation, self.seed = units, participation, seed
         self.state: State = {"quarantined": np.zeros(len(fed.clients), dtype=np.int64)} | state
 
-    def total(self, work: Work, /, to: Ints, **message: Any) -> Mapping[str, Floats]:
-        """Sums ``g`` (2 M, d) and ``weight`` (2 M,): of the main requests, and of the others of each.
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """Sums ``g`` (2 M, d) and ``weight`` (2 M,) within groups, each main request alone and the others of each.
 
         Where gradients are looked at one by one, ``g`` is their aggregate, and ``weight`` 1, or 0 where there is none.
         A CoterieError where sums cannot be formed and nobody is to blame.
         """
-        return self._aggregated(work, to, message) if self.one_by_one else self._summed(work, to, message)
+        if by is None or isinstance(by, str) or not groups or groups % 2:
+            raise CoterieError("Guarded gradients have two groups for each main client: give `by` and `groups`.")
+        clients = np.arange(len(self.clients)) if to is None else np.asarray(to, dtype=np.int64)
+        labels: Ints = np.asarray(by, dtype=np.int64)
+        self.M, self.main = groups // 2, labels % (groups // 2)
+        form = self._aggregated if self.one_by_one else self._summed
+        values, answered = form(work, clients, labels, message)
+        missing = np.setdiff1d(np.arange(len(labels)), answered)
+        return Sums(values, clients, answered, missing, np.bincount(labels[answered], minlength=groups))
 
     def _allowed(self, to: Ints) -> Bools:
         free = (self.state["quarantined"] == 0)[to]
         return np.asarray(free & free[self.main])
 
-    def _summed(self, work: Work, to: Ints, message: State) -> Mapping[str, Floats]:
-        rows, failed = np.flatnonzero((message["weight"].value > 0.0) & self._allowed(to)), None
-        groups, by = 2 * self.M, self.main + np.where(np.arange(len(to)) < self.M, 0, self.M)
+    def _summed(self, work: Work, to: Ints, by: Ints, message: State) -> tuple[Mapping[str, Floats], Ints]:
+        """The sums, and the requests that answered."""
+        rows, failed, groups = np.flatnonzero((message["weight"].value > 0.0) & self._allowed(to)), None, 2 * self.M
         try:
             sums = self.fed.total(work, to=to[rows], by=by[rows], groups=groups, **_subset(message, rows))
             if not sums:
-                return {"g": np.zeros((groups, self.d)), "weight": np.zeros(groups)}
+                return {"g": np.zeros((groups, self.d)), "weight": np.zeros(groups)}, rows[:0]
             if sums["g"].shape != (groups, self.d):
                 raise CoterieError(f"Gradients must have {self.d} columns, as the model, not {sums['g'].shape[1:]}.")
             invalid = ~(np.abs(sums["g"]) < LARGEST).all(axis=1)
@@ -103,15 +109,16 @@ class Guarded:
         except CoterieError as e:  # sums of unequal shapes, or a site that refuses
             failed, doubtful = e, rows[np.unique(to[rows], return_index=True)[1]]
         if not len(doubtful):
-            return {"g": self.units(sums["g"]), "weight": sums["weight"]}
+            return {"g": self.units(sums["g"]), "weight": sums["weight"]}, rows[sums.rows]
         answered, _, diverged = self._individual(work, to, doubtful, message)
         if diverged.any():
-            return self._diverged(answered[diverged])
+            return self._diverged(answered[diverged]), answered
         if len(answered) == len(doubtful):
             raise failed or CoterieError("A gradient that was asked for twice came out differently: key its draws.")
-        return self._summed(work, to, message)
+        return self._summed(work, to, by, message)
 
-    def _aggregated(self, work: Work, to: Ints, message: State) -> Mapping[str, Floats]:
+    def _aggregated(self, work: Work, to: Ints, by: Ints, message: State) -> tuple[Mapping[str, Floats], Ints]:
+        """The aggregates, and the requests that answered."""
         M, d, t, weight = self.M, self.d, self.state["t"], message["weight"].value
         drawn = (
             keyed_random.uniform(self.seed, "participation", self.clients.ids[to[M:]], t, 1)[:, 0] < self.participation
@@ -131,10 +138,11 @@ class Guarded:
         weights = np.where(known & (self.state["quarantined"][to[M:]] == 0), weight[M:], 0.0)
         self.state |= {"g": memory, "known": known, "age": age}
         if diverged.any():
-            return self._diverged(answered[diverged])
+            return self._diverged(answered[diverged]), answered
         gradients = Received(self.main[M:], memory, known, age, own, t)
         average, helped, self.state = self.aggregator(gradients, weights, self.state)
-        return {"g": np.concatenate([own, average]), "weight": np.concatenate([received, helped]).astype(np.float64)}
+        counts = np.concatenate([received, helped]).astype(np.float64)
+        return {"g": np.concatenate([own, average]), "weight": counts}, answered
 
     def _diverged(self, main: Ints) -> Mapping[str, Floats]:
         """Where some main client's model has diverged, there is nothing else to add up."""

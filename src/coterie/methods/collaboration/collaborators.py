@@ -128,6 +128,11 @@ class Collaborators:
         """Whose model each of these is asked at, (M + P,): positions in ``main``."""
         return np.concatenate([np.arange(len(self.main)), self.pair_main])
 
+    @cached_property
+    def request_group(self) -> Ints:
+        """Whom each is added up with, (M + P,): main clients are groups of their own, M + j are the others of j."""
+        return np.concatenate([np.arange(len(self.main)), self.pair_main + len(self.main)])
+
     def kept(self, keep: Bools) -> Collaborators:
         """Only the pairs ``keep`` (P,), their weights renormalised."""
         tau = np.where(keep, self.tau, 0.0)
