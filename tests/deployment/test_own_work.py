@@ -98,7 +98,7 @@ CASES = {
     "no such work in it": (["ring"], "ring:pul", "'ring:pul' is not known here: 'ring' has none of this name"),
     "no name of a work": (["ring"], "", "The work '' is not known here"),
     "of the standard library": ([], "antigravity:pull", "its owner puts 'antigravity'"),
-    "of this package": ([], "coterie.methods.local_training.participation:verdicts", ""),
+    "of this package": ([], "coterie.methods.local_training.client_work:verdicts", ""),
     "not of this package": ([], "coterie.methods.no_such:pull", "use one version of coterie at all sites"),
     "a name like this package's": ([], "coterie_of_others:pull", "its owner puts 'coterie_of_others'"),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_al2sgd import AsyncAL2SGD
-from coterie.methods.clustered_l2gd import coins, coordinator
+from coterie.methods.clustered_l2gd import coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import Majority, ring
 from coterie.numerics import keyed_random
@@ -23,7 +23,10 @@ P = np.array([0.1, 0.3, 0.2, 0.05, 0.4])
 def literal(glm, ties, method, n, ids, seed):
     steps = np.arange(n)
     p = np.where(ties.Gamma > 0, method.p, 0)
-    draws = coordinator.Coordinated(method.p0).draw(method.seed, steps), coins.cluster_coins(method.seed, steps, p)
+    draws = (
+        coordinator.Coordinated(method.p0).draw(method.seed, steps),
+        coordinator.cluster_coins(method.seed, steps, p),
+    )
     moves = keyed_random.uniform(method.seed, "anchor coin", np.zeros(n), steps, 1)[:, 0] < method.rho
     whole, row = gradient(glm), gradient(glm, method.batch, ids, seed)
 
@@ -88,7 +91,7 @@ def test_any_objective_with_gradients_will_do():
     method = AsyncAL2SGD(ties, MOMENTUM, 0.15, P, fractions(0.15, P), rho=0.1, batch=0)
     *_, _ = method.run(fed, [100])
     steps = np.arange(100)
-    draws = coordinator.Coordinated(0.15).draw(0, steps), coins.cluster_coins(0, steps, P)
+    draws = coordinator.Coordinated(0.15).draw(0, steps), coordinator.cluster_coins(0, steps, P)
     moves = keyed_random.uniform(0, "anchor coin", np.zeros(100), steps, 1)[:, 0] < 0.1
     grad = objective.gradient
     expected = async_al2sgd(

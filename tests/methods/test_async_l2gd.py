@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import coins, coordinator
+from coterie.methods.clustered_l2gd import coordinator
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
@@ -19,7 +19,7 @@ def literal(glm, ties, method, n, batch=0, ids=None, seed=0):
     steps, k = np.arange(n), len(method.p)
     draws = (
         coordinator.Coordinated(method.p0).draw(method.seed, steps),
-        coins.cluster_coins(method.seed, steps, method.p),
+        coordinator.cluster_coins(method.seed, steps, method.p),
     )
     grad = gradient(glm, batch, ids, seed)
     return async_l2gd(

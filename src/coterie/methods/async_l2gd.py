@@ -18,8 +18,15 @@ import numpy as np
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
 from coterie.methods.clustered_l2gd import client_work
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
-from coterie.methods.clustered_l2gd.coins import communications, draw, previous
-from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAverage, Vote, central
+from coterie.methods.clustered_l2gd.coordinator import (
+    Coordinated,
+    NetworkAverage,
+    Vote,
+    central,
+    communications,
+    draw,
+    previous,
+)
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise

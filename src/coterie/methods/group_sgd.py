@@ -30,9 +30,8 @@ from coterie.methods.groups.group_models import (
 )
 from coterie.methods.groups.monitor import append_row, observe, trace_row
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
-from coterie.methods.local_training.participation import first_quarantine
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.methods.local_training.rounds import LocalTraining, State
+from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 

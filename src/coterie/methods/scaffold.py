@@ -14,8 +14,16 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.checks import need
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
-from coterie.methods.local_training.participation import GOOD
+from coterie.methods.local_training.client_work import (
+    GOOD,
+    Reply,
+    epoch_steps,
+    finite,
+    make_reply,
+    received,
+    train,
+    weight,
+)
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints

@@ -43,7 +43,7 @@ def test_the_votes_fall_as_often_as_they_should():
 
 def test_votes_say_nothing_about_the_clusters_own_coins():
     """P(xi_j = 1 | xi_0 = 0) must stay p_j: a majority of the xi_j themselves would change it."""
-    from coterie.methods.clustered_l2gd.coins import cluster_coins
+    from coterie.methods.clustered_l2gd.coordinator import cluster_coins
 
     steps, p = np.arange(100_000), np.full(3, 0.287)
     quiet = ~Majority(0.2, 3).draw(1, steps)

@@ -13,8 +13,15 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import fit as rounds
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins import communications, draw, expected_communications, previous
-from coterie.methods.clustered_l2gd.coordinator import Coordinated, Majority, ring
+from coterie.methods.clustered_l2gd.coordinator import (
+    Coordinated,
+    Majority,
+    communications,
+    draw,
+    expected_communications,
+    previous,
+    ring,
+)
 from coterie.methods.estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTree, Ties

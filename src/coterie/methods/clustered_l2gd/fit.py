@@ -18,9 +18,8 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_al2sgd_theory
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
-from coterie.methods.clustered_l2gd.coins import expected_communications
 from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
-from coterie.methods.clustered_l2gd.coordinator import traffic
+from coterie.methods.clustered_l2gd.coordinator import expected_communications, traffic
 from coterie.methods.clustered_l2gd.optimality_gap import (
     OPTIMUM,
     distance_monitor,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
-from coterie.methods.local_training.participation import BROKEN, DIVERGED
 from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
@@ -23,6 +22,9 @@ from coterie.objectives.mean_loss import sizes, walk
 from coterie.objectives.parameters import has_finite_gradient
 
 Reply = dict[str, Any]
+
+GOOD, DIVERGED, BROKEN = 0, 1, 2
+"""Verdicts of clients on themselves: their steps diverged, or their rows give no gradient."""
 
 
 def received(site: Site, w: Any, transport: Transport) -> Floats:
@@ -112,3 +114,15 @@ def personal(site: Site, w: Floats, transport: Transport) -> Reply:
 def current_model(site: Site, w: Floats, transport: Transport) -> Reply:
     """A client's model (m, d): what is shared as it is now, with its personal layers."""
     return {"theta": received(site, w, transport)}
+
+
+@work
+def verdicts(site: Site) -> dict[str, Any]:
+    """What clients found of themselves in the last round."""
+    return {"verdict": site.state.get("verdict", np.zeros(len(site), dtype=np.int64))}
+
+
+@work
+def usable(site: Site) -> dict[str, Any]:
+    """Whether clients' data give a gradient."""
+    return {"sound": has_finite_gradient(site.objective)}

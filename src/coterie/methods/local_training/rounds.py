@@ -13,12 +13,15 @@ from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
 from coterie.methods.checks import need, need_patterns
-from coterie.methods.local_training.participation import NO_GRADIENT, first_quarantine, judged, participants
+from coterie.methods.local_training.client_work import BROKEN, DIVERGED, usable, verdicts
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, ask_first_models
 from coterie.methods.stepwise import Stepwise
+from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 
 State = dict[str, Any]
+
+NO_GRADIENT = "the data of some clients give no gradient"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,7 @@ class LocalTraining(Stepwise):
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
     def step(self, fed: Federation, state: State) -> State:
-        """One round; clients that cannot go on are left out from then on, or end the run (``participation.judged``)."""
+        """One round; clients that cannot go on are left out from then on, or end the run (``quarantine_failed``)."""
         t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
         if t == 0 and self.strict and len(free) < len(state["quarantined"]):
             return state | {"status": f"ended by step 1: {NO_GRADIENT}", "failed": np.flatnonzero(state["quarantined"])}
@@ -132,7 +135,7 @@ class LocalTraining(Stepwise):
             new |= compressed.state
         else:
             sums, new = self.round(fed, state, to)
-        verdict = judged(fed, state, sums, new, self.strict)
+        verdict = quarantine_failed(fed, state, sums, new, self.strict)
         return state | verdict if "status" in verdict else state | new | verdict | {"t": t + 1}
 
 
@@ -156,3 +159,56 @@ def client_models(fed: Federation, state: State, work: Any, **message: Any) -> F
     if replies:
         theta[replies.to[replies.rows]] = replies["theta"]
     return theta
+
+
+def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
+    """The share C of the clients ``free`` that takes part in round t, drawn by keys: one at least, in rising order."""
+    m = max(int(C * len(free) + 0.5), 1)
+    if m == len(free):
+        return free
+    u = keyed_random.uniform(seed, "participation", ids[free], t, 1)[:, 0]
+    return np.sort(free[np.argpartition(u, m - 1)[:m]])
+
+
+def first_quarantine(fed: Federation) -> dict[str, Any]:
+    """The state of clients before the first round: one whose data give no gradient never takes part.
+
+    Where replies are private sums, nobody is asked, and such clients add nothing to them.
+    """
+    out, why = (np.zeros(len(fed.clients), dtype=np.int64) for _ in range(2))
+    replies = None if getattr(fed, "private", False) else fed.ask(usable)
+    if replies:
+        unusable = replies.to[replies.rows][~replies["sound"].astype(bool)]
+        out[unusable], why[unusable] = 1, BROKEN
+    return {"t": 0, "status": "running", "quarantined": out, "why": why}
+
+
+def quarantine_failed(
+    fed: Federation, state: dict[str, Any], sums: Sums, new: dict[str, Any], strict: bool
+) -> dict[str, Any]:
+    """What changes in the state of round t, where some of those that were just added up cannot go on.
+
+    They are ``quarantined`` in it (its number, from 1; ``why`` is DIVERGED or BROKEN). Where the run is ``strict``, or
+    most have diverged, its status ends it, and ``failed`` are those clients. So does what is ``new`` and not finite.
+    """
+    step = state["t"] + 1
+    far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("diverged", "broken"))
+    failed, why = failed_clients(fed, sums) if far or broken else (sums.to[:0], sums.to[:0])
+    if far > (0.0 if strict else 0.5 * len(sums.rows)):
+        return {"status": f"diverged by step {step}", "failed": failed[why == DIVERGED]}
+    if broken and strict:
+        return {"status": f"ended by step {step}: {NO_GRADIENT}", "failed": failed}
+    if not all(np.isfinite(v).all() for v in new.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"):
+        return {"status": f"diverged by step {step}", "failed": failed}
+    quarantined, reason = state["quarantined"].copy(), state["why"].copy()
+    quarantined[failed], reason[failed] = step, why
+    return {"quarantined": quarantined, "why": reason}
+
+
+def failed_clients(fed: Federation, sums: Sums) -> tuple[Ints, Ints]:
+    """The clients of a sum that have diverged, or have broken data, and which of both (DIVERGED, BROKEN)."""
+    replies = fed.ask(verdicts, to=sums.to[sums.rows])
+    if not replies:
+        return sums.to[:0], sums.to[:0]
+    bad = np.isin(replies["verdict"], (DIVERGED, BROKEN))
+    return replies.to[replies.rows][bad], replies["verdict"][bad]

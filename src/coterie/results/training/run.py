@@ -16,7 +16,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.files import local
-from coterie.methods.local_training.participation import BROKEN, DIVERGED
+from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import trainer
 from coterie.results.training.callbacks import Callback, Look

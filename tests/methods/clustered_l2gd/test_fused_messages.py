@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.clustered_l2gd import coins, coordinator, fused_messages
-from coterie.methods.clustered_l2gd.coins import communications
+from coterie.methods.clustered_l2gd import coordinator, fused_messages
+from coterie.methods.clustered_l2gd.coordinator import communications
 
 
 def drawn(k, T, p=0.05, seed=0):
-    return coordinator.Coordinated(p).draw(seed, np.arange(T)), coins.cluster_coins(seed, np.arange(T), np.full(k, p))
+    return coordinator.Coordinated(p).draw(seed, np.arange(T)), coordinator.cluster_coins(
+        seed, np.arange(T), np.full(k, p)
+    )
 
 
 def test_coins_do_not_depend_on_how_many_are_drawn_at_a_time():
     p = np.array([0.1, 0.6, 0.3])
-    ((_, globally, locally),) = coins.draw(4, 0, 100, coordinator.Coordinated(0.2), p)
+    ((_, globally, locally),) = coordinator.draw(4, 0, 100, coordinator.Coordinated(0.2), p)
     parts = [
-        part for lo in range(0, 100, 7) for part in coins.draw(4, lo, min(7, 100 - lo), coordinator.Coordinated(0.2), p)
+        part
+        for lo in range(0, 100, 7)
+        for part in coordinator.draw(4, lo, min(7, 100 - lo), coordinator.Coordinated(0.2), p)
     ]
     np.testing.assert_array_equal(np.concatenate([g for _, g, _ in parts]), globally)
     np.testing.assert_array_equal(np.concatenate([own for _, _, own in parts]), locally)

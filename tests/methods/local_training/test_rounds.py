@@ -13,7 +13,8 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
-from coterie.methods.local_training.participation import BROKEN, DIVERGED, GOOD, participants
+from coterie.methods.local_training.client_work import BROKEN, DIVERGED, GOOD
+from coterie.methods.local_training.rounds import participants
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws, descend

@@ -21,7 +21,7 @@ from coterie.methods.local_training.client_work import make_reply, received
 from coterie.methods.pfedme import PFedMe
 from coterie.objectives.quadratic import Quadratic
 from tests.methods.layered import layered
-from tests.methods.test_local_training import every, last, quadratic
+from tests.methods.local_training.test_rounds import every, last, quadratic
 
 M = 8
 HEAD = np.arange(7) >= 5
