@@ -16,17 +16,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
-from coterie.methods.clustered_l2gd import client_work
+from coterie.methods.clustered_l2gd import client_work, coordinator
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
-from coterie.methods.clustered_l2gd.coordinator import (
-    Coordinated,
-    NetworkAverage,
-    Vote,
-    central,
-    communications,
-    draw,
-    previous,
-)
+from coterie.methods.clustered_l2gd.coordinator import NetworkAverage, Vote, central
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
@@ -182,13 +174,13 @@ class AsyncL2GD(Stepwise):
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         heads = ClusterHeads(self.ties, state["mean"], state["weight"])
         fed.mark(SNAPSHOT)
-        p, vote = np.where(heads.tied, self.p, 0.0), self.vote or Coordinated(self.p0)
+        p, vote = np.where(heads.tied, self.p, 0.0), self.vote or coordinator.Coordinated(self.p0)
         compiled = state["compiled"] and self.compiled and self.network is central
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
-        before = previous(self.seed, t, vote, p)
-        for first, xi0, xi in draw(self.seed, t, n, vote, p):
-            counts = communications(xi0, xi, heads.equal, before)
+        before = coordinator.previous(self.seed, t, vote, p)
+        for first, xi0, xi in coordinator.draw(self.seed, t, n, vote, p):
+            counts = coordinator.communications(xi0, xi, heads.equal, before)
             between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
             if together is not None:
                 each = {"p": p, "alpha": self.ties.alpha, "tau": self.tau, "xi": xi.T}
