@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coterie.data.columns import limit_columns
-from coterie.data.expansion import formulaic_terms
 from coterie.data.formula import LENGTH, parse
+from coterie.data.terms import formulaic_terms
 from coterie.errors import LONGEST, CoterieError, nearest, shortened
 
 MANY = [f"x{i}" for i in range(30)]

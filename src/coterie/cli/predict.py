@@ -151,8 +151,7 @@ def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFram
     import numpy as np
 
     from coterie.data.columns import meant
-    from coterie.data.label_normalisation import resembling
-    from coterie.data.labels import label_text
+    from coterie.data.labels import label_text, resembling
 
     name = model.client_name
     if client is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.expansion import COLUMNS
 from coterie.data.labels import encode, label_text
+from coterie.data.terms import COLUMNS
 from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:

@@ -35,9 +35,8 @@ from coterie.data.columns import (
     rows_text,
 )
 from coterie.data.formula import Parsed, parse
-from coterie.data.label_normalisation import resembling, tidied
-from coterie.data.labels import encode
-from coterie.data.materialise import materialise, plain, unplain
+from coterie.data.labels import encode, resembling, tidied
+from coterie.data.terms import compute_terms, state_from_json, state_to_json
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Design:
             raise CoterieError("Rename the column 'Intercept': the formula makes one of that name.")
         else:
             few = np.arange(min(8, len(df))) if rows is None else rows[:8]
-            terms = _named(materialise(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
+            terms = _named(compute_terms(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
         if bare := next((f for f in parsed.stateful if not any(f in term for term in terms)), None):
             raise CoterieError(f"'{bare}' makes no columns: leave it out of the formula, or give it a degree.")
         if not terms:
@@ -125,7 +124,7 @@ class Design:
         if not self.parsed.stateful:
             return {}
         side = "0 + " + " + ".join(self.parsed.stateful)
-        return materialise(self._frame(df, rows, "error", "error")[0], side, {})[1]
+        return compute_terms(self._frame(df, rows, "error", "error")[0], side, {})[1]
 
     def relearned(self, df: pd.DataFrame, rows: I64) -> Callable[[I64], F64]:
         """What computes the matrix of any rows of a table by terms that were learned from some of them alone."""
@@ -224,7 +223,7 @@ class Design:
         used = self.parsed.outcome_columns
         kinds = {c: kind_of(df[c], c) for c in used}
         data = {c: _floats(df[c]) if kinds[c] == "number" else _objects(df[c]) for c in used}
-        frame, _ = materialise(pd.DataFrame(data), f"0 + {{{self.outcome}}}", {})
+        frame, _ = compute_terms(pd.DataFrame(data), f"0 + {{{self.outcome}}}", {})
         if frame.shape[1] != 1:
             raise CoterieError(f"The left side '{self.outcome}' of the formula must be one column of numbers.")
         y = frame.iloc[:, 0].to_numpy(dtype=np.float64, copy=True)
@@ -248,7 +247,7 @@ class Design:
                 "terms": self.terms,
                 "levels": self.levels,
                 "outcome_levels": self.outcome_levels,
-                "state": plain(self.state),
+                "state": state_to_json(self.state),
             },
             ensure_ascii=False,
         )
@@ -262,7 +261,9 @@ class Design:
             if not newer:
                 levels, two = {k: _texts(v) for k, v in d["levels"].items()}, d["outcome_levels"]
                 pair = None if two is None else (_texts(two)[0], _texts(two)[1])
-                design = cls(_texts([d["formula"]])[0], _texts(d["terms"]), levels, pair, dict(unplain(d["state"])))
+                design = cls(
+                    _texts([d["formula"]])[0], _texts(d["terms"]), levels, pair, dict(state_from_json(d["state"]))
+                )
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
             raise CoterieError("The model's formula is damaged: save the model again.") from e
         if newer:
@@ -294,7 +295,7 @@ class Design:
         places = np.arange(len(frame)) if bad is None else np.flatnonzero(~bad)
         for start in range(0, len(places), _FORMULAIC_BLOCK):
             place = places[start : start + _FORMULAIC_BLOCK]
-            values, _ = materialise(frame.iloc[place], self.parsed.right, self.state)
+            values, _ = compute_terms(frame.iloc[place], self.parsed.right, self.state)
             if _named(values.columns) != self.terms:
                 raise CoterieError(
                     f"The formula '{self.formula}' makes other columns here ({listed(values.columns)}) than in the "

@@ -1,7 +1,7 @@
 """Formulas: what a formula uses, read without running any of it, and only functions known to be harmless.
 
 A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. What
-it may hold is in :mod:`coterie.data.expressions`, how far it may be multiplied out in :mod:`coterie.data.expansion`.
+it may hold is in :mod:`coterie.data.term_grammar`, how far it may be multiplied out in :mod:`coterie.data.terms`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from keyword import iskeyword
 
 from coterie.data.columns import meant
-from coterie.data.expansion import COLUMNS, formulaic_terms, vanishing
-from coterie.data.expressions import HABITS, SPLINES, Use, as_contrasts
+from coterie.data.term_grammar import HABITS, SPLINES, Use, as_contrasts
+from coterie.data.terms import COLUMNS, formulaic_terms, vanishing
 from coterie.errors import CoterieError, shortened
 
 LENGTH = 1_000_000
@@ -58,7 +58,7 @@ class Parsed:
     widths : tuple of int
         How many columns of numbers each term makes, its categories aside; empty where each makes one.
     vanishing : tuple of (str, str, str, tuple of str)
-        Arithmetic that is none: see :func:`coterie.data.expansion.vanishing`.
+        Arithmetic that is none: see :func:`coterie.data.terms.vanishing`.
     """
 
     formula: str

@@ -28,8 +28,7 @@ from coterie.data.columns import (
 )
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
-from coterie.data.label_normalisation import remarks
-from coterie.data.labels import Coded, encode
+from coterie.data.labels import Coded, encode, spelling_notes
 from coterie.data.remarks import signs, spellings
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, NoRows
@@ -248,7 +247,7 @@ def sound_rows(
 def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[LabelTree, list[str]]:
     """The tree of the clients; levels that tell nothing are left out, and a note says so, as it does of spellings."""
     clients = labels[client]
-    notes = [note for name, c in labels.items() for note in remarks(name, c.labels, c.joined)]
+    notes = [note for name, c in labels.items() for note in spelling_notes(name, c.labels, c.joined)]
     kept = []
     for name in levels:
         if len(labels[name].labels) == 1:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from coterie.data.columns import column_kinds, read_levels, whole_text
-from coterie.data.label_normalisation import remarks
-from coterie.data.labels import Coded, encode
+from coterie.data.labels import Coded, encode, spelling_notes
 from coterie.errors import listed
 
 if TYPE_CHECKING:
@@ -64,10 +63,10 @@ def orders(df: pd.DataFrame, parsed: Parsed) -> list[str]:
 def spellings(
     table: pd.DataFrame, parsed: Parsed, design: Design | None, labels: Mapping[str, Coded], show: bool
 ) -> list[str]:
-    """What :func:`coterie.data.label_normalisation.remarks` says of the levels of categories, and of ``labels``."""
+    """What :func:`coterie.data.labels.spelling_notes` says of the levels of categories, and of ``labels``."""
     if design is not None:
         names = list(design.levels)
     else:
         names = [name for name, kind in column_kinds(table, parsed).items() if kind == "category"]
     columns = {**{name: encode(table[name]) for name in names}, **labels}
-    return [note for name, c in columns.items() for note in remarks(name, c.labels, c.joined, show)]
+    return [note for name, c in columns.items() for note in spelling_notes(name, c.labels, c.joined, show)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from coterie.data.expressions import BASES, STATEFUL, STATELESS
+from coterie.data.term_grammar import BASES, STATEFUL, STATELESS
 from coterie.errors import CoterieError, listed
 
 RULES = "the rules of its owner ([disclosure] in site.toml)"

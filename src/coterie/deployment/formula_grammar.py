@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from coterie.data.design import Design
-from coterie.data.expansion import formulaic_terms
-from coterie.data.expressions import BASES, STATEFUL
 from coterie.data.formula import Parsed, parse
+from coterie.data.term_grammar import BASES, STATEFUL
+from coterie.data.terms import formulaic_terms
 from coterie.deployment.column_types import LARGEST
 from coterie.deployment.disclosure import RULES, Disclosure
 from coterie.deployment.schema import Schema, disagreements, excluded

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from coterie.data.columns import at_rows, find_levels, need
 from coterie.data.design import Design
-from coterie.data.label_normalisation import remarks
-from coterie.data.labels import encode, label_text
+from coterie.data.labels import encode, label_text, spelling_notes
 from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Schema
@@ -130,7 +129,7 @@ def usable_rows(
         known = design.levels.get(name) or (design.outcome_levels if name == parsed.outcome else None)
         if known:
             codes, coded = find_levels(table[name], known)[0], encode(table[name])
-            said += remarks(name, coded.labels, coded.joined)
+            said += spelling_notes(name, coded.labels, coded.joined)
             rich = np.bincount(codes[codes >= 0], minlength=len(known)) >= least
             codes[~(rich | np.isin(known, column.levels))[codes]] = -1
             without(codes < 0, f"column '{name}' has no level of the schema")

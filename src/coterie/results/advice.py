@@ -12,8 +12,7 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.columns import as_names
 from coterie.data.identifiability import collinear
-from coterie.data.label_normalisation import resembling
-from coterie.data.labels import find_labels
+from coterie.data.labels import find_labels, resembling
 from coterie.data.prepare_table import prepare
 from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK

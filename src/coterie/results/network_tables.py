@@ -9,8 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.columns import need
-from coterie.data.label_normalisation import tidied
-from coterie.data.labels import encode, find_labels
+from coterie.data.labels import encode, find_labels, tidied
 from coterie.data.table import to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.kernels import Floats, Ints

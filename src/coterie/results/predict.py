@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Level
 from coterie.data.columns import rows_text
-from coterie.data.label_normalisation import numbered, resembling
-from coterie.data.labels import Labels, encode, find_labels, label_text
+from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.numerics.kernels import Floats, Ints, pack

@@ -13,8 +13,7 @@ import pytest
 import coterie
 from coterie.data import find_labels, prepare
 from coterie.data.columns import find_levels, read_levels
-from coterie.data.label_normalisation import remarks, resembling, tidy
-from coterie.data.labels import encode, label_ids
+from coterie.data.labels import encode, label_ids, resembling, spelling_notes, tidy
 
 NFD = unicodedata.normalize("NFD", "Tübingen")
 SAME = ["Tübingen", NFD, " Tübingen", "Tübingen\u00a0", f"{NFD}\t"]
@@ -88,9 +87,9 @@ def test_a_site_s_notes_have_no_labels_and_its_ids_are_those_of_others():
 
 def test_case_is_kept_and_said():
     labels = np.array(["MALMÖ", "Malmö", "lund", "Lund", "Ystad"], dtype=object)
-    (note,) = remarks("school", labels)
+    (note,) = spelling_notes("school", labels)
     assert "upper and lower case were kept apart: 'MALMÖ' and 'Malmö', and 1 more." in note
-    assert remarks("school", labels[2:4:2]) == remarks("school", np.arange(5)) == []
+    assert spelling_notes("school", labels[2:4:2]) == spelling_notes("school", np.arange(5)) == []
     result = coterie.fit(table(["Malmö", "malmö", "Lund"]), "y ~ x", client="school", splits=0)
     assert len(result.model.labels) == 3
     assert any("'Malmö' and 'malmö'" in note for note in result.notes)
