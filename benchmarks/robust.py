@@ -38,9 +38,7 @@ def rules(direction: bool) -> dict[str, Aggregator]:
         "Clipped": Aggregator(combine=Clipped()),
         "Trust": Aggregator([trust]),
         "Trust+Clipped": Aggregator([trust], Clipped()),
-        "Cosine": Aggregator([Adaptive()]),
-        "Trust+Cosine": Aggregator([trust, Adaptive()]),
-        "Trust+Bias": Aggregator([trust, Adaptive("bias")]),
+        "Trust+Adaptive": Aggregator([trust, Adaptive()]),
     }
 
 

@@ -137,7 +137,7 @@ class Ours:
         if self.known is not None:
             known = self.known
             about["rand"] = [adjusted_rand_index(g, known) for g in whole.groups]
-            about["range"] = whole.path.range(lambda g: adjusted_rand_index(g, known) >= 0.95)
+            about["range"] = lambda_range(whole.path, lambda g: adjusted_rand_index(g, known) >= 0.95)
         share = {"lam / largest": float(whole.lam[at] / whole.lam[0]), "groups": groups[at]}
         return Chosen(share | settings[how], theta, about)
 
@@ -158,3 +158,13 @@ class Ours:
             else:
                 losses.append([held.loss(theta) for theta in self._models(train, found, at, settings)])
         return np.array(losses)
+
+
+def lambda_range(path: Path, fits: Callable[[Ints], bool]) -> float:
+    """The largest ratio of two finite lambdas between which the groups at all lambdas fit; 0 where none do."""
+    good = np.array([fits(groups) for groups in path.labels]) & np.isfinite(path.lam)
+    best, start = 0.0, -1
+    for k, yes in enumerate(good):
+        start = -1 if not yes else k if start < 0 else start
+        best = max(best, float(path.lam[start] / path.lam[k])) if yes else best
+    return best

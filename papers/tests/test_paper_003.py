@@ -18,7 +18,7 @@ from coterie.relations.network import Network
 from coterie.relations.partitions import adjusted_rand_index
 from papers.paper_003 import schools, spambase
 from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path
-from papers.paper_003.ours import Ours, local_models, on_table, over_steps, remembered
+from papers.paper_003.ours import Ours, lambda_range, local_models, on_table, over_steps, remembered
 from papers.paper_003.rivals import alone, by_rounds, exactly_in_groups, grid, ifca, in_groups, one_model
 from papers.paper_003.study import Data, Gridded
 
@@ -183,7 +183,8 @@ def test_mislabelled_mail_merges_into_its_hidden_groups() -> None:
     except CoterieError as e:
         pytest.skip(str(e))
     found = on_table({"space": "model"}, 8)(train, None)
-    assert found.path.range(lambda g: adjusted_rand_index(g, known) >= 0.95) >= 10.0
+    assert lambda_range(found.path, lambda g: adjusted_rand_index(g, known) >= 0.95) >= 10.0
+    assert lambda_range(found.path, lambda g: False) == 0.0
     losses = [test.loss(theta) for theta in found.theta]
     assert min(losses) == pytest.approx(0.472, abs=0.01)
     told = exactly_in_groups(known)

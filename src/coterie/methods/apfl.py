@@ -36,13 +36,13 @@ def update(
     moves, turn = ~parameter_mask(site.objective), np.zeros(len(site))
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
-        here, one, done = site.take(on), np.ones(len(on), dtype=np.int64), t * steps[on] + s
+        here, done = site.take(on), t * steps[on] + s
         mixed = mix(a[on], v[on], x[on])
-        along = mixed - train(here, mixed, eta, one, done, B)  # eta times the mixture's gradient
+        along = mixed - train(here, mixed, eta, 1, done, B)  # eta times the mixture's gradient
         if adaptive and s == 0:
             turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
         v[on] -= a[on].astype(v.dtype)[:, None] * along
-        x[on] = train(here, x[on], eta, one, done, B)
+        x[on] = train(here, x[on], eta, 1, done, B)
         a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
     good = finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)

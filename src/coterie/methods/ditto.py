@@ -31,10 +31,10 @@ def update(
     site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, lam: float, s: int
 ) -> Reply:
     """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
-    steps, own, start = epoch_steps(site, E, B), np.full(len(site), s, dtype=np.int64), received(site, w, transport)
+    steps, start = epoch_steps(site, E, B), received(site, w, transport)
     theta = train(site, start, eta, steps, t * steps, B)
     v = site.state.get("theta", start)
-    new = train(site, v, eta, own, t * own, B, "own rows", start, lam)
+    new = train(site, v, eta, s, t * s, B, "own rows", start, lam)
     good = finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
     return make_reply(site, theta, weight(site), good, transport)

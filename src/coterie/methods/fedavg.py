@@ -29,8 +29,8 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: i
 @work
 def finetune(site: Site, w: Floats, transport: Transport, eta: float, steps: int, B: int) -> Reply:
     """The personal model: some steps from w that nobody averages; w itself where they diverge."""
-    many, start = np.full(len(site), steps, dtype=np.int64), received(site, w, transport)
-    theta = train(site, start, eta, many, np.zeros_like(many), B, "finetune rows")
+    start = received(site, w, transport)
+    theta = train(site, start, eta, steps, 0, B, "finetune rows")
     return {"theta": np.where(finite(theta)[:, None], theta, start)}
 
 

@@ -44,14 +44,10 @@ def update(
     t: int,
 ) -> Reply:
     """tau steps on f_i + lam/2 |z - c_g|^2 + <push, z>; what is shared is pulled to where it began, as in FedProx."""
-    start, own, steps = (
-        received(site, w, transport),
-        personal_mask(site, transport),
-        np.full(len(site), tau, dtype=np.int64),
-    )
+    start, own = received(site, w, transport), personal_mask(site, transport)
     anchor, shift = np.array(start), np.zeros(start.shape, dtype=start.dtype)
     anchor[:, own], shift[:, own] = centre, push
-    theta = train(site, start, eta, steps, t * steps, B, anchor=anchor, pull=lam, shift=shift)
+    theta = train(site, start, eta, tau, t * tau, B, anchor=anchor, pull=lam, shift=shift)
     good = finite(theta)
     reply = make_reply(site, theta, weight(site), good, transport)
     return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}

@@ -63,7 +63,7 @@ def update(
     t: int,
 ) -> Reply:
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
-    steps = epoch_steps(site, E, B) if E else np.full(len(site), tau, dtype=np.int64)
+    steps = epoch_steps(site, E, B) if E else tau
     theta = train(site, group_models(site, w, clusters, transport), eta, steps, t * steps, B)
     return make_reply(site, theta, client_weights(site, weigh), finite(theta), transport)
 

@@ -48,8 +48,8 @@ def own(site: Site, w: Any, transport: Transport) -> Reply:
 @work
 def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
-    steps, start = np.full(len(site), tau, dtype=np.int64), site.state["theta"]
-    theta = train(site, start, eta, steps, t * steps, B)
+    start = site.state["theta"]
+    theta = train(site, start, eta, tau, t * tau, B)
     good = finite(theta)
     site.state["theta"] = np.where(good[:, None], theta, start)
     return make_reply(site, theta, weight(site), good, transport)

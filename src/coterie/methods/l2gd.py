@@ -38,8 +38,7 @@ def update(
     """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
     towards = group_models(site, w, clusters, transport)
     theta = site.state.get("theta", towards)
-    many = np.ones(len(site), dtype=np.int64)
-    new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps * many, done * many, B)
+    new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B)
     good = finite(new)
     site.state["theta"] = np.where(good[:, None], new, theta)
     return make_reply(site, new, weight(site), good, transport)

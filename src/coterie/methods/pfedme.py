@@ -23,11 +23,9 @@ def update(
     site: Site, w: Floats, transport: Transport, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int
 ) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
-    many = np.full(len(site), K, dtype=np.int64)
     start = local = theta = received(site, w, transport)
     for r in range(R):
-        done = np.full(len(site), t * R + r, dtype=np.int64)
-        theta = train(site, theta, alpha, many, done, B, anchor=local, pull=lam, fresh=False)
+        theta = train(site, theta, alpha, K, t * R + r, B, anchor=local, pull=lam, fresh=False)
         local = local - eta * lam * (local - theta)
     good = finite(theta, local)
     site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))

@@ -1,4 +1,4 @@
-"""Adaptive weights: by cosine, by bias and noise, against what they should be."""
+"""Adaptive weights, by bias and noise, against what they should be."""
 
 from __future__ import annotations
 
@@ -27,41 +27,11 @@ def after(rule, who, own, g, steps=1, sigma=0.0, age=None, seed=0, state=None, f
     return weights, state
 
 
-def test_cosines_without_noise_from_the_first_step():
-    who = Collaborators.of_one(0, 5, tau=[0.4, 0.3, 0.2, 0.1])
-    own = np.array([[1.0, 0.0, 0.0]])
-    g = np.array([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]])
-    for steps in (1, 5):
-        weights, _ = after(Adaptive(), who, own, g, steps)
-        np.testing.assert_allclose(weights, [0.4, 0.3 * np.sqrt(0.5), 0.0, 0.0], atol=1e-12)
-
-
-def test_a_main_client_that_all_pull_away_from_works_alone():
-    who = Collaborators(np.array([0, 1]), [0, 0, 1], [2, 3, 2], [0.5, 0.5, 1.0])
-    own = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    g = np.array([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
-    weights, _ = after(Adaptive(), who, own, g)
-    np.testing.assert_allclose(weights, [0.0, 0.0, 1.0])
-    _, helped, _ = Aggregator([Adaptive()])(
-        Received(who.pair_main, g, np.ones(3, bool), np.zeros(3, np.int64), own, 0), who.tau, Adaptive().init(2, 3, D)
-    )
-    assert helped.tolist() == [False, True]
-
-
-def test_cosines_see_through_noise():
-    who, own = Collaborators.of_one(0, 3), np.array([[1.0, 0.0, 0.0]])
-    g = np.array([[1.0, 0.2, 0.0], [-1.0, 0.0, 0.0]])
-    for seed in range(5):
-        weights, _ = after(Adaptive(memory=0.98), who, own, g, 200, [1.0, 1.0], seed=seed)
-        assert weights[0] > 0.3
-        assert weights[1] == 0.0
-
-
 def test_by_bias_without_bias_weights_go_by_variance():
     """``tau_k`` is proportional to ``1 / sigma_k^2`` where all biases are zero (C.2, the noise alone)."""
     who, own = Collaborators.of_one(0, 4), np.array([[1.0, 0.0, 0.0]])
     sigma = np.array([0.5, 1.0, 2.0])
-    rule = Adaptive("bias", memory=0.999, spread=1e3)
+    rule = Adaptive(memory=0.999, spread=1e3)
     weights, _ = after(rule, who, own, np.repeat(own, 3, axis=0), 4000, sigma)
     np.testing.assert_allclose(weights, sigma**-2 / np.sum(sigma**-2), atol=0.02)
 
@@ -69,15 +39,14 @@ def test_by_bias_without_bias_weights_go_by_variance():
 def test_by_bias_the_closest_are_listened_to_in_a_long_run():
     who, own = Collaborators.of_one(0, 4), np.zeros((1, D))
     g = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
-    weights, _ = after(Adaptive("bias", spread=1e-6), who, own, g, 300, [0.5, 0.5, 0.5])
+    weights, _ = after(Adaptive(spread=1e-6), who, own, g, 300, [0.5, 0.5, 0.5])
     np.testing.assert_allclose(weights, [1.0, 0.0, 0.0], atol=1e-3)
 
 
-@pytest.mark.parametrize("by", ["cosine", "bias"])
-def test_those_that_do_not_answer_or_do_not_count_change_nothing(by):
+def test_those_that_do_not_answer_or_do_not_count_change_nothing():
     who, own = Collaborators.of_one(0, 4, tau=[0.5, 0.5, 0.0]), np.array([[1.0, 0.0, 0.0]])
     g = np.array([[1.0, 0.1, 0.0], [1.0, 0.2, 0.0], [1e200, 1e200, 0.0]])
-    rule = Adaptive(by)
+    rule = Adaptive()
     weights, state = after(rule, who, own, g, 20, 0.1)
     assert np.isfinite(weights).all()
     assert weights[2] == 0.0
@@ -85,10 +54,9 @@ def test_those_that_do_not_answer_or_do_not_count_change_nothing(by):
     np.testing.assert_array_equal(state["adaptive pairs g"], later["adaptive pairs g"])
 
 
-@pytest.mark.parametrize("by", ["cosine", "bias"])
-def test_numbers_too_large_to_square_are_left_out_or_kept_finite(by):
+def test_numbers_too_large_to_square_are_left_out_or_kept_finite():
     who, own = Collaborators.of_one(0, 3), np.array([[1.0, 0.0, 0.0]])
-    weights, _ = after(Adaptive(by), who, own, np.array([[1.0, 0.0, 0.0], [1e200, 0.0, 0.0]]), 3)
+    weights, _ = after(Adaptive(), who, own, np.array([[1.0, 0.0, 0.0], [1e200, 0.0, 0.0]]), 3)
     assert np.isfinite(weights).all()
     assert weights[0] > 0.0
 
@@ -106,7 +74,6 @@ def test_resuming_is_running_on():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"by": "size"}, "by cosine or by bias, not by 'size'"),
         ({"memory": 1.0}, "memory from 0 to below 1"),
         ({"spread": 0.0}, "spread above 0"),
     ],

@@ -17,10 +17,9 @@ from coterie.objectives.quadratic import Quadratic
 from tests.methods.groups.grouped_rows import federation, rows, softmax
 
 
-@pytest.mark.parametrize("how", ["k-means", "agglomerative"])
-def test_updates_tell_the_groups_and_their_number(how):
+def test_updates_tell_the_groups_and_their_number():
     fed, known = federation()
-    found = by_updates(fed, np.zeros(15), eta=0.5, steps=30, how=how)
+    found = by_updates(fed, np.zeros(15), eta=0.5, steps=30)
     assert found.k == 3 and correctly_grouped(found.labels, known) == 18
     assert max(found.score, key=found.score.get) == 3 and found.sizes.tolist() == [6, 6, 6]
 
@@ -58,8 +57,6 @@ def test_clients_that_do_not_move_are_in_no_group():
     assert found.labels[4] == -1 and correctly_grouped(found.labels, known) == 17
     with pytest.raises(CoterieError, match="17 clients sent updates"):
         by_updates(fed, np.zeros(15), eta=0.5, k=17)
-    with pytest.raises(CoterieError, match="not 'magic'"):
-        by_updates(fed, np.zeros(15), eta=0.5, how="magic")
 
 
 def test_sites_change_nothing():

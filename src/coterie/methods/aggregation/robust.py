@@ -146,7 +146,7 @@ AGGREGATORS: dict[str, Callable[[bool], Aggregator | None]] = {
     "trimmed": lambda corrected: Aggregator(combine=Trimmed(0.2)),
     "clipped": lambda corrected: Aggregator(combine=Clipped()),
     "trust": lambda corrected: Aggregator([Trust(direction=not corrected)], Clipped()),
-    "adaptive": lambda corrected: Aggregator([Trust(direction=True), Adaptive("bias")]),
+    "adaptive": lambda corrected: Aggregator([Trust(direction=True), Adaptive()]),
 }
 """By name, given whether biases are corrected: None adds gradients up at the sites. "trust" drops harmful collaborators
 and clips the others; "adaptive" drops them and weighs the others by their bias and noise so far.

@@ -7,15 +7,13 @@ cancels. A copy of the main client, shifted by any constant, has delta = 0; one 
 that flips signs 2 L.
 
 ``Adaptive`` (section 7, and the quadratic program of C.2): gradients, their noise and the main client's own are
-averaged over past steps; averages that began at zero are divided by what they hold. By cosine a collaborator counts as
-much as its average gradient points the main client's way; by bias and noise weights solve ``min sum_k tau_k zeta_k^2 +
-spread tau_k^2 sigma_k^2``.
+averaged over past steps; averages that began at zero are divided by what they hold. Weights solve ``min sum_k tau_k
+zeta_k^2 + spread tau_k^2 sigma_k^2``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -161,7 +159,7 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Weights from averages of past gradients, for WGA.
+    """Weights by bias and noise of past gradients, for WGA; a given weight says only whether somebody takes part.
 
     With BC leave weights alone: their changes are biases that c has yet to follow, less so where 1 - memory
     is far below beta. Neither way finds who is harmful: flipped signs look close near an optimum, large garbage
@@ -169,9 +167,6 @@ class Adaptive:
 
     Attributes
     ----------
-    by : {"cosine", "bias"}, default "cosine"
-        ``tau_k max(0, cosine of the averages of g_k and g_0)``, or the quadratic program, in which a given weight says
-        only whether somebody takes part. Where all cosines of a group are zero or less its main client works alone.
     memory : float, default 0.98
         What is left of a gradient in its average a step later, from 0 to below 1.
     spread : float, default 0.1
@@ -179,13 +174,10 @@ class Adaptive:
         collaborators, and closer ones, are listened to in a longer run.
     """
 
-    by: Literal["cosine", "bias"] = "cosine"
     memory: float = 0.98
     spread: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.by not in ("cosine", "bias"):
-            raise CoterieError(f"Weights adapt by cosine or by bias, not by {self.by!r}.")
         if not (0.0 <= self.memory < 1.0 and 0.0 < self.spread < np.inf):
             raise CoterieError("Adaptive weights need memory from 0 to below 1, and spread above 0.")
 
@@ -210,10 +202,6 @@ class Adaptive:
             new[f"adaptive {kind} n"] = state[f"adaptive {kind} n"] + here
         g, noise, left = self._averages("pairs", new)
         own, own_noise, own_left = self._averages("own", new)
-        if self.by == "cosine":
-            length = np.linalg.norm(g, axis=1) * np.linalg.norm(own, axis=1)[of]
-            cosine = np.sum(g * own[of], axis=1) / np.where(length > 0.0, length, 1.0)
-            return np.where(cosine > 0.0, weights * cosine, 0.0), new
         bias = np.sum((g - own[of]) ** 2, axis=1) - left * noise - (own_left * own_noise)[of]
         bias, cost, tau = np.maximum(bias, 0.0), self.spread * noise, np.zeros(len(of))
         at = np.flatnonzero((weights > 0.0) & np.isfinite(bias) & np.isfinite(cost))

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.clustered_l2gd.client_work import describe_clients
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.kernels import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,6 @@ class Collaborators:
     def request_group(self) -> Ints:
         """Whom each is added up with, (M + P,): main clients are groups of their own, M + j are the others of j."""
         return np.concatenate([np.arange(len(self.main)), self.pair_main + len(self.main)])
-
-    def kept(self, keep: Bools) -> Collaborators:
-        """Only the pairs ``keep`` (P,), their weights renormalised."""
-        tau = np.where(keep, self.tau, 0.0)
-        sums = np.bincount(self.pair_main, tau, minlength=len(self.main))[self.pair_main]
-        keep = keep & (sums > 0.0)
-        return Collaborators(self.main, self.pair_main[keep], self.pair_client[keep], tau[keep] / sums[keep])
 
 
 def require_columns(fed: Federation, pairs: Collaborators, d: int) -> None:

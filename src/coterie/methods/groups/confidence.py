@@ -172,8 +172,7 @@ class Adapted:
 def short(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
     """Some steps from w (m, d) on a client's own rows, of the personal parameters alone."""
     on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
-    many = np.full(len(site), steps, dtype=np.int64)
-    theta = train(site, w, eta, many, np.zeros_like(many), B, "adaptation rows", on=on)
+    theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on)
     return {"theta": np.where(finite(theta)[:, None], theta, w)}
 
 

@@ -25,8 +25,7 @@ from coterie.numerics.kernels import Floats, Ints
 @work
 def alone(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, Any]:
     """A client's model after some steps of its own from w, and whether it is sound."""
-    start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
-    theta = train(site, start, eta, many, np.zeros_like(many), B, "first rows")
+    theta = train(site, np.tile(w, (len(site), 1)), eta, steps, 0, B, "first rows")
     good = finite(theta)
     return {"theta": np.where(good[:, None], theta, w), "good": good}
 

@@ -112,7 +112,6 @@ def by_updates(
     k: int | Iterable[int] = range(1, 9),
     B: int = 0,
     q: int = SKETCH,
-    how: str = "k-means",
     seed: int = 0,
 ) -> Groups:
     """Cluster normalised updates after several local steps from a common model.
@@ -134,8 +133,6 @@ def by_updates(
         Rows of a step; 0 takes all.
     q : int, default 4096
         Numbers a client sends, of a keyed random projection; 0 sends all d.
-    how : {"k-means", "agglomerative"}
-        The latter (average linkage of cosines) needs all pairs of clients.
     seed : int, default 0
         Of the projection, and of k-means' 20 starts.
 
@@ -149,12 +146,10 @@ def by_updates(
     Raises
     ------
     CoterieError
-        For a number of groups not below that of the clients, for one group alone, and an unknown way of clustering.
+        For a number of groups not below that of the clients, and for one group alone.
     """
     need("steps", steps, 1, whole=True)
     need("eta", eta, 0.0, above=True)
-    if how not in ("k-means", "agglomerative"):
-        raise CoterieError(f"Updates are clustered by 'k-means' or 'agglomerative', not {how!r}.")
     ks = list(k) if isinstance(k, Iterable) and not isinstance(k, str) else [k]
     for number in ks:
         need("k", number, 1, whole=True)
@@ -171,7 +166,7 @@ def by_updates(
     if not (ks or one):
         raise CoterieError(f"{len(here)} clients sent updates: give a number of groups from 2 to one less than that.")
     for n in ks:
-        labels[n] = cluster(points, n, how, seed)
+        labels[n] = cluster(points, n, seed)
         score[n] = silhouette(points, labels[n], seed)
     p = _differ(fed.ask(halved, to=here, **how_far), seed) if one else None
     every = {n: _spread(labels[n], here, len(u)) for n in ks}
@@ -196,15 +191,11 @@ def _spread(labels: Ints, here: Ints, m: int) -> Ints:
     return numbered(out)
 
 
-def cluster(points: Floats, k: int, how: str = "k-means", seed: int = 0) -> Ints:
+def cluster(points: Floats, k: int, seed: int = 0) -> Ints:
     """Labels (m,) of unit vectors (m, q) in k clusters."""
-    from sklearn.cluster import AgglomerativeClustering, KMeans
+    from sklearn.cluster import KMeans
 
-    if how == "agglomerative":
-        found = AgglomerativeClustering(k, metric="cosine", linkage="average").fit_predict(points)
-    else:
-        found = KMeans(k, n_init=20, random_state=seed).fit_predict(points)
-    return np.asarray(found, dtype=np.int64)
+    return np.asarray(KMeans(k, n_init=20, random_state=seed).fit_predict(points), dtype=np.int64)
 
 
 def silhouette(points: Floats, labels: Ints, seed: int = 0) -> float:

@@ -55,8 +55,8 @@ def train(
     site: Site,
     start: Floats,
     eta: float,
-    steps: Ints,
-    done: Ints,
+    steps: Ints | int,
+    done: Ints | int,
     batch: int,
     stream: str = "rows",
     anchor: Floats | None = None,
@@ -65,15 +65,15 @@ def train(
     shift: Floats | None = None,
     on: npt.NDArray[Any] | None = None,
 ) -> Floats:
-    """Take ``steps`` (m,) steps from ``start`` (m, d) on ``f_i(theta) + pull |theta - anchor|^2 / 2``.
+    """Take ``steps`` from ``start`` (m, d) on ``f_i(theta) + pull |theta - anchor|^2 / 2``.
 
-    ``done`` (m,) steps came before them, which keys the rows that they draw. ``shift`` (m, d) is added to every
-    gradient; where ``on`` (d,) is 0, parameters stay.
+    ``done`` steps came before them, which keys the rows that they draw; both are numbers, or one for each client (m,).
+    ``shift`` (m, d) is added to every gradient; where ``on`` (d,) is 0, parameters stay.
     """
-    draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done.astype(np.int64), batch)
+    steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
+    draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
     site.count(gradients=int(steps.sum()))
-    size = np.full(len(site), float(eta))
-    to = start if anchor is None else anchor
+    size, to = np.full(len(site), float(eta)), start if anchor is None else anchor
     return walk(site.objective, start, to, size, pull, steps, draws, fresh, shift, on)
 
 

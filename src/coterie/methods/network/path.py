@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.objective import NetworkObjective, Prior
 from coterie.methods.network.optimum import Optimum, lambda_max, optimum
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from coterie.relations.partitions import MergeTree, merge_tree
@@ -68,21 +68,6 @@ class Path:
     def tree(self) -> MergeTree:
         """In which order groups merge as lambda grows."""
         return merge_tree(self.lam, list(self.labels))
-
-    def range(self, fits: Callable[[Ints], bool]) -> float:
-        """The largest ratio of two finite lambdas between which the groups at all lambdas fit; 0 where none do.
-
-        Parameters
-        ----------
-        fits : callable
-            Of labels (n,), such as ``lambda g: adjusted_rand_index(g, known) >= 0.95``.
-        """
-        good: Bools = np.array([fits(o.groups) for o in self.at]) & np.isfinite(self.lam)
-        best, start = 0.0, -1
-        for k, yes in enumerate(good):
-            start = -1 if not yes else k if start < 0 else start
-            best = max(best, float(self.lam[start] / self.lam[k])) if yes else best
-        return best
 
 
 def path(
