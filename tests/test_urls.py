@@ -11,10 +11,12 @@ import coterie
 from coterie.data.image_datasets import fashion, read_idx
 from coterie.data.images import read_folder
 from coterie.data.table import check_writable, write_table
-from coterie.deployment import folders, run
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
+from coterie.deployment import folders
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator import run
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import checkpoint
 from coterie.engines.inprocess import InProcess
 from coterie.engines.journal import Journal
@@ -109,7 +111,7 @@ PYTHON = {
     "site": lambda url, _: folders.site(url),
     "federation init": lambda url, _: folders.init(url, Config("f", "flower", sites=("a",))),
     "federation run": lambda url, _: run.run(SimpleNamespace(sites=("a",)), url, "r"),
-    "host": lambda url, _: Host(url),
+    "host": lambda url, _: SiteReceiver(url),
     "training configuration": lambda url, _: config.read(url),
     "training load": lambda url, _: store.load(url),
     "training modules": lambda url, _: store.load(".", url),

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.deployment import folders, run
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
-from coterie.deployment.preview import Here
+from coterie.deployment import folders
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator import run
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.deployment.sites import FORMULA, NAMES, tables
@@ -44,7 +46,7 @@ class Engine:
 
     def run(self, folder, run_id, timeout):
         sites = folder.parent / "sites"
-        run.run(Here({name: Host(sites / name).receive for name in NAMES}), folder, run_id)
+        run.run(Here({name: SiteReceiver(sites / name).receive for name in NAMES}), folder, run_id)
 
 
 @pytest.fixture
@@ -140,13 +142,16 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
     ("arguments", "said"),
     [
         (["init", "new", "--engine", "nvflare", "--site", "a", "--site", "a"], "Two sites are called 'a'"),
-        (["init", "new", "--engine", "nvflar", "--site", "a"], "no engine 'nvflar'; use flower or nvflare"),
+        (["init", "new", "--engine", "nvflar", "--site", "a"], "engine must be flower or nvflare, not 'nvflar'"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "b=x.csv"], "There is no file 'x.csv'"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "x.csv"], "--data takes SITE=TABLE"),
         (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadlin=3"], "Did you mean 'deadline'?"),
         (["init", "new", "--engine", "flower", "--site", "a", "--policy", "deadline=-3"], "above 0"),
-        (["init", "new", "--engine", "flower", "--site", "a", "--port", "0"], "from 1 to 65535"),
-        (["init", "new", "--engine", "flower", "--site", "a", "--secure", "--min-group", "0"], "rows from 1"),
+        (["init", "new", "--engine", "flower", "--site", "a", "--port", "0"], "from 1 to 65,535"),
+        (
+            ["init", "new", "--engine", "flower", "--site", "a", "--secure", "--min-group", "0"],
+            "min_group must be a whole number from 1",
+        ),
         (["init", "new", "--engine", "flower", "--site", "a", "--schema", "no.toml"], "There is no file 'no.toml'"),
         (["init", "heart", "--engine", "flower", "--site", "a"], "whose engine is 'nvflare', not 'flower'"),
         (["init", "heart", "--engine", "nvflare", "--site", "basel"], "has the site 'bern' too"),

@@ -10,10 +10,10 @@ import pytest
 
 from coterie.cli import federation_run
 from coterie.deployment import folders, toml
-from coterie.deployment.config import Member
-from coterie.deployment.host import Host
 from coterie.deployment.logs import RunLog
-from coterie.deployment.preview import Here
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
 from coterie.engines.retry import reasons
@@ -161,7 +161,7 @@ SETTINGS = {
     "rejoin = true": "rejoin must be a number of seconds from 0, not True.",
     "strict = 1": "strict must be true or false, not 1.",
     "min_clients = 1.5": "min_clients must be a whole number or 'all', not 1.5.",
-    "deadlin = 3": "[policy] has no 'deadlin'. Did you mean 'deadline'?",
+    "deadlin = 3": "[policy] has no option 'deadlin'. Did you mean 'deadline'?",
 }
 
 
@@ -178,8 +178,8 @@ def test_tables_of_arguments_are_checked_by_name():
 
     assert toml.made("[privacy]", make, {"clip": "ab"}, 1, book="x") == 3
     for given, words in (
-        ({"clip": "a", "nois": 2}, r"\[privacy\] has no 'nois'. Did you mean 'noise'\?"),
-        ({"clip": "a", "book": 2}, r"\[privacy\] has no 'book'. There are clip, noise."),
+        ({"clip": "a", "nois": 2}, r"\[privacy\] has no option 'nois'. Did you mean 'noise'\?"),
+        ({"clip": "a", "book": 2}, r"\[privacy\] has no option 'book'. There are clip, noise."),
         ({}, r"\[privacy\] does not say clip."),
         ({"clip": 3}, r"\[privacy\] holds a value of another kind"),
     ):
@@ -189,7 +189,7 @@ def test_tables_of_arguments_are_checked_by_name():
 
 def test_the_folder_of_another_site_is_told(tmp_path):
     build(tmp_path)
-    to = Here({name: Host(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES})
+    to = Here({name: SiteReceiver(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES})
     with pytest.raises(Refused, match="chur: it calls itself 'bern': another site's folder is used there"):
         Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
 
@@ -199,7 +199,7 @@ def test_columns_that_are_not_there_are_one_problem(tmp_path):
     own = home(tmp_path, "bern")
     text = (own / "data.csv").read_text()
     (own / "data.csv").write_text(text.replace(",", ", ", text.split("\n")[0].count(",")))
-    (problem,) = Host(own).check({})["problems"]
+    (problem,) = SiteReceiver(own).check({})["problems"]
     assert problem.startswith("its table has no columns 'pain', 'score', ")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from coterie.deployment import folders, run
-from coterie.deployment.host import Host
-from coterie.deployment.preview import Here
+from coterie.deployment import folders
+from coterie.deployment.coordinator import run
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import SiteReceiver
 from tests.cli.harness import coterie
 from tests.cli.test_federation import Engine
 
@@ -19,7 +20,7 @@ class Hospitals(Engine):
 
     def run(self, folder, run_id, timeout):
         homes = sorted((folder.parent / "sites").iterdir())
-        run.run(Here({home.name: Host(home).receive for home in homes}), folder, run_id)
+        run.run(Here({home.name: SiteReceiver(home).receive for home in homes}), folder, run_id)
 
 
 def test_every_command_of_the_example_works(tmp_path, monkeypatch, capsys):

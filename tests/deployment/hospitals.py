@@ -6,10 +6,11 @@ from pathlib import Path
 
 import coterie.data.datasets
 from coterie.deployment import toml
-from coterie.deployment.config import SCHEMA, Config, Member
-from coterie.deployment.host import Host
-from coterie.deployment.preview import Here
+from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.schema import propose
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import SiteReceiver
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
 TASK = {"formula": FORMULA, "family": "binomial", "missing": "drop"}
@@ -47,4 +48,4 @@ def begin(coordinator: Path, run: str, program) -> Path:
 
 def transport(homes):
     """To the hosts of some sites."""
-    return Here({home.name: Host(home).receive for home in homes})
+    return Here({home.name: SiteReceiver(home).receive for home in homes})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
-from coterie.deployment.preview import Here
+from coterie.deployment.config import Config
 from coterie.deployment.schema import Schema, propose, unite
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
 
 NAMES = ("basel", "bern", "chur")
@@ -70,7 +71,7 @@ def task(folder, formula=FORMULA, **more):
 
 def hosts(folder, names=NAMES, **options):
     """The sites of a folder, as new processes would make them."""
-    return {name: Host(home(folder, name), **options) for name in names}
+    return {name: SiteReceiver(home(folder, name), **options) for name in names}
 
 
 def transport(folder, names=NAMES):

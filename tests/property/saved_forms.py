@@ -17,13 +17,13 @@ from safetensors.numpy import save as bytes_of
 import coterie
 from coterie.deployment import toml
 from coterie.deployment.config import Config as Federation
-from coterie.deployment.config import Member
-from coterie.deployment.host import Host
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.coordinator.run_config import RunConfig
 from coterie.deployment.logs import read as read_log
 from coterie.deployment.logs import read_status, words
-from coterie.deployment.program import Program
-from coterie.deployment.run import run
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import InProcess, checkpoint, wire
 from coterie.engines.journal import Journal
 from coterie.engines.policy import Policy
@@ -273,10 +273,10 @@ def deployed(name: str, folder: Path) -> Form:
     site = home(folder, "basel")
     if name == "opened":
         request = {"kind": "open", "run": "r", "task": task(folder, "y ~ x", client="ward"), "seed": 0}
-        assert "refused" not in say(Host(site), **request)
+        assert "refused" not in say(SiteReceiver(site), **request)
 
         def again(folder: Path) -> None:
-            said = say(Host(folder), kind="about", run="r")
+            said = say(SiteReceiver(folder), kind="about", run="r")
             if trouble := said.get("refused") or said.get("failed"):
                 raise CoterieError(trouble)
 
@@ -285,7 +285,7 @@ def deployed(name: str, folder: Path) -> Form:
 
     def use(folder: Path) -> None:
         Federation.read(folder), Schema.read(folder / "schema.toml")
-        host = Host(folder, member=Member.read(folder))
+        host = SiteReceiver(folder, member=Member.read(folder))
         say(host, kind="check")
         say(host, kind="open", run="r", task=task(folder.parent, "y ~ x", client="ward"), seed=0)
 
@@ -326,7 +326,7 @@ FORMS: dict[str, Any] = {
         name: lambda folder, name=name: deployed(name, folder)
         for name in ("opened", "site.toml", "federation.toml", "schema.toml")
     },
-    "run.toml": lambda folder: text(RUN, "run.toml", lambda folder: Program.read(folder / "run.toml").asked(None)),
+    "run.toml": lambda folder: text(RUN, "run.toml", lambda folder: RunConfig.read(folder / "run.toml").asked(None)),
     "status.json": lambda folder: text(STATUS, "status.json", use_status),
     "log.jsonl": lambda folder: text(LINE, "log.jsonl", lambda f: [words(e) for e in read_log(f / "log.jsonl")]),
 }

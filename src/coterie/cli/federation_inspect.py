@@ -15,7 +15,7 @@ from coterie.cli.common import say, status, width
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.deployment.preview import Leaving, Preview
+    from coterie.deployment.site.preview import Leaving, Preview
 
 CHECK = "Example: coterie federation check heart"
 PREVIEW = "Example: coterie federation preview heart/sites/basel --program hierarchical --formula 'disease ~ age'"
@@ -33,8 +33,8 @@ def check(
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.cli.federation_run import _number
     from coterie.deployment import folders
-    from coterie.deployment import preflight as checks
     from coterie.deployment.config import Config
+    from coterie.deployment.coordinator import check as checks
 
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)
@@ -75,8 +75,8 @@ def preview(
     """Show exactly what a program would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     given = {k: v for k, v in locals().items() if k not in ("folder", "min_group", "as_json")}
     from coterie.deployment import folders
-    from coterie.deployment.preview import preview as look
-    from coterie.deployment.run import run as run_program
+    from coterie.deployment.coordinator.run import run as run_program
+    from coterie.deployment.site.preview import preview as look
 
     home = folders.site(folder)
     with status("Running the program on this site's own rows ..."):

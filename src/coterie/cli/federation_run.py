@@ -55,8 +55,9 @@ def start_site(
 ) -> None:
     """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.config import SCHEMA, Config, Member
+    from coterie.deployment.config import SCHEMA, Config
     from coterie.deployment.schema import Schema
+    from coterie.deployment.site.config import Member
 
     home = folders.site(folder, site)
     member, config = Member.read(home), Config.read(home)
@@ -99,7 +100,7 @@ def run(
     given = {k: v for k, v in locals().items() if k not in ("folder", "name", "timeout", "as_json")}
     from coterie.deployment import folders
     from coterie.deployment.config import Config
-    from coterie.deployment.run import verified
+    from coterie.deployment.coordinator.run import verified
 
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)

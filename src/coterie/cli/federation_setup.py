@@ -83,7 +83,8 @@ def init(
     toml.made("--policy", Policy, waits)
     rules = assignments("--disclosure", disclosure)
     hidden = secure_sum_setup.defaults(len(site)) if secure else {}
-    config = Config(name or folder.resolve().name, engine, host, port, tuple(site), seed, waits, hidden)
+    named: Any = engine
+    config = Config(name or folder.resolve().name, named, host, port, tuple(site), seed, waits, hidden)
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
@@ -140,9 +141,10 @@ def schema(
     ] = None,
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
-    from coterie.deployment.config import MIN_GROUP, SITE, Member
     from coterie.deployment.config import SCHEMA as NAME
+    from coterie.deployment.config import SITE
     from coterie.deployment.schema import Schema
+    from coterie.deployment.site.config import MIN_GROUP, Member
 
     if site.is_file():
         if out is None:
@@ -207,7 +209,8 @@ def identity(
     The folder of a whole federation, to try it out on one machine, does both for all its sites.
     """
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.config import FEDERATION, SITE, Config, Member
+    from coterie.deployment.config import FEDERATION, SITE, Config
+    from coterie.deployment.site.config import Member
 
     whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()
     home = site if whole else folders.site(site)

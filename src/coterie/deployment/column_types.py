@@ -6,15 +6,15 @@ proposals are united, whether formulas may use it, its words.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, listed
+from coterie.options import Option, check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,55 +22,30 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 LARGEST = 1e60
 """Numbers of a larger size are not used: so products of several of them are numbers."""
-_NUMBERS = ("low", "high", "center", "scale")
-_MAX = sys.float_info.max
+
+
+def _distinct(levels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(levels)) < len(levels):
+        raise CoterieError("A level is named twice.")
+    return levels
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column as the sites agree on it.
+    """One column as the sites agree on it."""
 
-    Attributes
-    ----------
-    type : {"number", "category", "label"}
-    unit : str
-        "" where none was named.
-    levels : tuple of str
-        Of a category, in order; the first is the reference.
-    low, high : float or None
-        Smallest and largest value allowed.
-    center, scale : float or None
-        What ``center(x)`` subtracts and ``scale(x)`` divides by.
-    """
-
-    type: str
-    unit: str = ""
-    levels: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    center: float | None = None
-    scale: float | None = None
+    type: Annotated[str, Option("What its values are.", choices=lambda: TYPES)]
+    unit: Annotated[str, Option("In what it is measured, compared as it is written.")] = ""
+    levels: Annotated[tuple[str, ...], Option("Of a category; the first is the reference.", read=_distinct)] = ()
+    low: Annotated[float | None, Option("Smallest value allowed.")] = None
+    high: Annotated[float | None, Option("Largest value allowed.")] = None
+    center: Annotated[float | None, Option("What center(x) subtracts.")] = None
+    scale: Annotated[float | None, Option("What scale(x) divides by.", above=0.0)] = None
 
     def __post_init__(self) -> None:
-        if self.type not in tuple(TYPES):  # it may be unhashable
-            raise CoterieError(f"type must be {' or '.join(TYPES)}, not {self.type!r}.")
-        if not isinstance(self.unit, str):
-            raise CoterieError(f"unit must be text, not {self.unit!r}.")
-        if not isinstance(self.levels, list | tuple) or not all(isinstance(v, str) for v in self.levels):
-            raise CoterieError(f"levels must be a list of text, not {self.levels!r}.")
-        object.__setattr__(self, "levels", tuple(self.levels))
-        if len(set(self.levels)) < len(self.levels):
-            raise CoterieError("a level is named twice.")
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if value is not None and not _is_number(value):
-                raise CoterieError(f"{name} must be a number, not {value!r}.")
-            if value is not None:
-                object.__setattr__(self, name, float(value))
+        check(self)
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise CoterieError(f"low ({self.low:g}) must be below high ({self.high:g}).")
-        if self.scale is not None and not self.scale > 0:
-            raise CoterieError(f"scale must be above 0, not {self.scale:g}.")
 
     @property
     def kind(self) -> ColumnType:
@@ -159,11 +134,6 @@ class ColumnType:
     numeric: bool = False
     needs_levels: bool = False
     in_formulas: bool = True
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number that is finite as a float; truth values are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_MAX <= value <= _MAX
 
 
 def numbers(series: pd.Series[Any]) -> npt.NDArray[np.float64]:

@@ -6,17 +6,16 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from coterie import files
+from coterie import files, options
 from coterie.deployment import secure_sum_setup, toml
-from coterie.deployment.config import FEDERATION, MIN_GROUP, RUN, SCHEMA, SITE, Config, Member, check_name
-from coterie.deployment.disclosure import Disclosure
+from coterie.deployment.config import FEDERATION, RUN, SCHEMA, SITE, Config, check_name
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.config import MIN_GROUP, Disclosure, Member
 from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def init(
     data = dict(data or {})
     for name in data:
         config.need_site(name)
-    rules = asdict(toml.made("--disclosure", Disclosure, disclosure or {}))
+    rules = options.of(Disclosure, disclosure or {}, "--disclosure")
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
     secure_sum_setup.need(config)
     _need_same(folder, config)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
-from coterie.deployment.payload import summary
+from coterie.deployment.site.payload import summary
 from coterie.engines import checkpoint
 from coterie.errors import CoterieError, fitting, shortened
 
@@ -63,7 +63,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class SiteLog:
-    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.host.Host`.
+    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`.
 
     Parameters
     ----------

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie import files
+from coterie import files, options
 from coterie.deployment import toml
 from coterie.deployment.column_types import TYPES, Column
 from coterie.errors import CoterieError, nearest
@@ -62,22 +62,18 @@ class Schema:
         return [name for name, column in self.columns.items() if not column.kind.in_formulas]
 
     @classmethod
-    def of(cls, tables: Mapping[str, Any], where: str = "The schema") -> Schema:
+    def of(cls, tables: Mapping[str, Any], where: str = "the schema") -> Schema:
         """From plain values, as :meth:`plain` gives them; a CoterieError names the column that is wrong."""
-        known = [f.name for f in fields(Column)]
-        columns = {}
         if not isinstance(tables, Mapping):
-            raise CoterieError(f"{where} is no table of columns: write [columns.NAME] for each.")
+            raise CoterieError(f"There is no table of columns in {where}: write [columns.NAME] for each.")
+        columns = {}
         for name, keys in tables.items():
-            if not isinstance(keys, Mapping):
-                raise CoterieError(f"{where}: write [columns.{name}] and a line for each of {', '.join(known)}.")
-            for key in keys:
-                if key not in known:
-                    raise CoterieError(f"{where} has no use for '{key}' of column '{name}'.{nearest(key, known)}")
+            what = f"Column '{name}' of {where}"
             try:
-                columns[str(name)] = Column(**({"type": ""} | dict(keys)))
+                columns[str(name)] = options.of(Column, keys, what, noun="key")
             except CoterieError as problem:
-                raise CoterieError(f"{where}, column '{name}': {problem}") from problem
+                known = what[1:] in str(problem)
+                raise problem if known else CoterieError(f"{what}: {problem}") from problem
         return cls(columns)
 
     @classmethod
@@ -90,7 +86,7 @@ class Schema:
             If there is none, it is not TOML, or a column says something that has no meaning.
         """
         tables = toml.read(path := files.local(path), "the schema")
-        toml.check_keys(path, "", tables, ("columns",))
+        options.need_names(f"'{path}'", tables, ("columns",), "key")
         return cls.of(tables.get("columns", {}), f"'{path}'")
 
     def write(self, path: str | Path) -> None:

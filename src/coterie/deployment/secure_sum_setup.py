@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from coterie import files
 from coterie.deployment import toml
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
+from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie import options
 from coterie.engines import checkpoint
-from coterie.errors import CoterieError, fitting, nearest
+from coterie.errors import CoterieError
 
 T = TypeVar("T")
 
@@ -19,11 +19,7 @@ T = TypeVar("T")
 def read(path: Path, what: str) -> dict[str, Any]:
     """The tables of a file; a CoterieError says that it is missing, unreadable or no TOML.
 
-    Parameters
-    ----------
-    path : path
-    what : str
-        What the file is, for messages: "a federation's configuration".
+    ``what`` it is, is for messages: "a federation's configuration".
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
@@ -39,16 +35,8 @@ def read(path: Path, what: str) -> dict[str, Any]:
         raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
 
 
-def into(cls: type[T], path: Path, what: str, needed: Iterable[str]) -> T:
-    """What a file says as a ``cls``, a dataclass that checks itself.
-
-    Parameters
-    ----------
-    cls : type
-    path, what
-        As for :func:`read`.
-    needed : iterable of str
-        Keys that must be there.
+def into(cls: type[T], path: Path, what: str) -> T:
+    """What a file says as a ``cls``, a dataclass with declared options.
 
     Raises
     ------
@@ -56,15 +44,10 @@ def into(cls: type[T], path: Path, what: str, needed: Iterable[str]) -> T:
         As :func:`read`, and for a key or a value that is wrong, or a key that is missing.
     """
     tables = read(path, what)
-    check_keys(path, "", tables, [f.name for f in fields(cls)])  # type: ignore[arg-type]
-    for name in needed:
-        if name not in tables:
-            raise CoterieError(f"'{path}' does not say {name}.")
     try:
-        with fitting(f"What '{path}' says", "Correct the value that is of another kind than it must be."):
-            return cls(**tables)
+        return options.of(cls, tables, f"'{path}'", noun="key")
     except CoterieError as problem:
-        raise CoterieError(f"'{path}': {problem}") from problem
+        raise problem if str(path) in str(problem) else CoterieError(f"'{path}': {problem}") from problem
 
 
 def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mapping[str, str] | None = None) -> None:
@@ -94,28 +77,14 @@ def text(tables: Mapping[str, Any]) -> str:
     return dumps(_plain(tables))
 
 
-def check_keys(path: Path, where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """A CoterieError for a key that has no meaning, with the nearest that has."""
-    names = list(known)
-    for key in given:
-        if key not in names:
-            hint = nearest(key, names) or f" There are {', '.join(names)}."
-            raise CoterieError(f"'{path}' has no use for '{key}'{where}.{hint}")
-
-
 def made(where: str, function: Callable[..., T], given: Mapping[str, Any], *fixed: Any, **more: Any) -> T:
     """What a function makes of a table of its keyword arguments; a CoterieError says which key or value is wrong."""
-    known = inspect.signature(function).parameters.values()
-    names = [p.name for p in known if p.name not in more][len(fixed) :]
-    for key in given:
-        if key not in names:
-            hint = nearest(key, names) or f" There are {', '.join(names)}."
-            raise CoterieError(f"{where} has no '{key}'.{hint}")
-    needed = [p.name for p in known if p.name in names and p.default is p.empty]
-    if lost := [name for name in needed if name not in given]:
+    known = [p for p in list(inspect.signature(function).parameters.values())[len(fixed) :] if p.name not in more]
+    options.need_names(where, given, [p.name for p in known])
+    if lost := [p.name for p in known if p.default is p.empty and p.name not in given]:
         raise CoterieError(f"{where} does not say {' or '.join(lost)}.")
     try:
-        return function(*fixed, **{**given, **more})
+        return function(*fixed, **given, **more)
     except CoterieError:
         raise
     except (TypeError, ValueError) as problem:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
 from coterie.deployment.flower import operations as flower
 from coterie.deployment.processes import free_port
+from coterie.deployment.site.config import Member
 from coterie.engines import InProcess
 from tests.engines.flower import quadratics
 

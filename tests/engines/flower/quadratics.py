@@ -56,8 +56,9 @@ def node(name, sites, folder):
 
 
 def end(context):
-    from coterie.deployment.config import Config, Member
+    from coterie.deployment.config import Config
     from coterie.deployment.flower.app import folder
+    from coterie.deployment.site.config import Member
 
     name = Member.read(folder()).name
     return name, node(name, Config.read(folder()).sites, folder() / "runs" / str(context.run_config["run"])).receive

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
 from coterie.deployment.flower import keys
 from coterie.deployment.flower import operations as flower
+from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError
 
 

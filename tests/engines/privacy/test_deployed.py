@@ -4,12 +4,13 @@ import pytest
 
 pytest.importorskip("dp_accounting")
 
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
-from coterie.deployment.run import run
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.errors import CoterieError
+from tests.deployment.coordinator.test_training import FACTORY, OPTIONS, SITES, TASK, found
 from tests.deployment.hospitals import begin, transport
-from tests.deployment.test_training import FACTORY, OPTIONS, SITES, TASK, found
 
 NOISY = {"clip": 1.0, "noise": 2.0}
 
@@ -37,4 +38,4 @@ def test_guards_of_sites_let_through_what_hides_behind_their_own_noise(tmp_path,
         return
     run(transport(homes), coordinator, "r")
     assert "epsilon" in found(home)[1]["privacy"]
-    assert 0.0 < Host(homes[0])._guard.spent < 20.0
+    assert 0.0 < SiteReceiver(homes[0])._guard.spent < 20.0

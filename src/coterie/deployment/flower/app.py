@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.processes import end_with_parent
+from coterie.deployment.site.config import Member
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 
 MARK = "flower.json"
@@ -29,9 +30,9 @@ def folder() -> Path:
 
 def site(context: Any) -> tuple[str, Receiver]:
     """Name of the site here, and what answers its messages."""
-    from coterie.deployment import host, payload
+    from coterie.deployment.site import payload, receiver
 
-    return payload.with_redacted_errors(lambda: Member.read(folder()).name, folder()), host.receiver(folder())
+    return payload.with_redacted_errors(lambda: Member.read(folder()).name, folder()), receiver.receiver(folder())
 
 
 def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
@@ -50,7 +51,7 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
         try:
             transport = FlowerTransport(grid, Config.read(folder()).sites)
             if program is None:
-                from coterie.deployment.run import run as run_program
+                from coterie.deployment.coordinator.run import run as run_program
 
                 run_program(transport, folder(), run, digest)
             else:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment import processes
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import (
     FILES,
@@ -30,7 +31,7 @@ from coterie.deployment.flower.serve import (
     nodes,
     program,
 )
-from coterie.deployment.program import digest
+from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError
 
 _PROJECT = """\

@@ -26,7 +26,7 @@ class Coordinator(Server):
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
         """The run's program, to its end."""
-        from coterie.deployment.run import run
+        from coterie.deployment.coordinator.run import run
 
         run(transport, folder, run_id, self.digest)
 
@@ -36,6 +36,6 @@ class Member(Site):
 
     def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
         """The host of the site's data."""
-        from coterie.deployment import host
+        from coterie.deployment.site import receiver
 
-        return host.receiver(folder)
+        return receiver.receiver(folder)

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from coterie.deployment import processes, toml
 from coterie.deployment.config import RUN, Config
+from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.logs import AGAIN, RunLog, read_status
 from coterie.deployment.nvflare import provision
-from coterie.deployment.program import digest
 from coterie.engines.nvflare.job import LOCK, Outcome, held
 from coterie.engines.nvflare.operator import AwayError, Operator
 from coterie.engines.nvflare.transport import JobEndedError
@@ -152,7 +152,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
 
 def needs_all(folder: Path, run_id: str) -> bool:
     """Whether a run can do without no site: one that is not in a job cannot come to it later."""
-    from coterie.deployment.run import policy
+    from coterie.deployment.coordinator.run import policy
 
     checks = toml.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == "check"
     return not checks and policy(Config.read(folder).policy).min_clients == "all"

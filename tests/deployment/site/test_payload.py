@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deployment import host, payload, tasks
-from coterie.deployment.config import SITE, Member
-from coterie.deployment.host import Host
+from coterie.deployment.config import SITE
+from coterie.deployment.site import objective, payload
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver, receiver
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError
 from coterie.federation import work, work_name
@@ -47,7 +48,7 @@ def test_a_table_that_is_not_there(kind, tmp_path):
     build(tmp_path)
     site = home(tmp_path, "bern")
     Member("bern", "/srv/secret people/patients.csv").write(site)
-    said = say(Host(site), **(opened(tmp_path) if kind == "open" else {"kind": "check"}))
+    said = say(SiteReceiver(site), **(opened(tmp_path) if kind == "open" else {"kind": "check"}))
     words = said["refused"] if kind == "open" else said["problems"][0]
     assert words.endswith("There is no file (a path at the site): correct data in 'site.toml'" + "." * (kind == "open"))
     assert no_path(said, tmp_path) and "/srv/secret people/patients.csv" in logged(site)
@@ -63,7 +64,7 @@ def test_a_table_that_may_not_be_read(tmp_path, monkeypatch):
         return reading(path, *rest, **more)
 
     monkeypatch.setattr(Path, "open", closed)
-    said = say(Host(site), **opened(tmp_path))
+    said = say(SiteReceiver(site), **opened(tmp_path))
     assert "permission denied" in said["failed"] and no_path(said, tmp_path)
 
 
@@ -72,9 +73,9 @@ def test_a_schema_that_cannot_be_read(tmp_path):
     site = home(tmp_path, "bern")
     (site / "schema.toml").write_text("[columns.age]\ntype = 3\n")
     for request in ({"kind": "check"}, opened(tmp_path)):
-        said = say(Host(site), **request)
+        said = say(SiteReceiver(site), **request)
         words = said.get("refused") or said["problems"][0]
-        assert "'schema.toml', column 'age': type must be" in words and no_path(said, tmp_path)
+        assert "type of column 'age' of 'schema.toml' must be number" in words and no_path(said, tmp_path)
 
 
 def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
@@ -83,7 +84,7 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
     say(host, **opened(tmp_path))
     said = say(host, **exchange(name=work_name(looks_for_a_file)))
     assert "by the rules of its owner it says no more" in said["failed"] and no_path(said, tmp_path)
-    assert "/srv/hospital/of bern/private.csv" in (home(tmp_path, "bern") / tasks.PROBLEM).read_text()
+    assert "/srv/hospital/of bern/private.csv" in (home(tmp_path, "bern") / objective.PROBLEM).read_text()
 
     def full(path, parts, **options):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -97,7 +98,7 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     build(tmp_path)
     site = home(tmp_path, "bern")
     (site / "federation.toml").unlink()
-    said = wire.decode(host.receiver(site)(b""))
+    said = wire.decode(receiver(site)(b""))
     assert said["refused"].startswith("The site cannot take part") and no_path(said, tmp_path)
     (site / SITE).write_text("name = 3")
     with pytest.raises(CoterieError, match=r"'site.toml'") as problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain, combinations
 
@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.deployment import releases
-from coterie.deployment.config import SITE, Config, Member
-from coterie.deployment.disclosure import Disclosure
-from coterie.deployment.host import FAILS, Host
-from coterie.deployment.prepared import LEFT_OUT, PROBLEM
+from coterie.deployment.config import SITE, Config
 from coterie.deployment.schema import Schema, propose
+from coterie.deployment.site import releases
+from coterie.deployment.site.config import Disclosure, Member
+from coterie.deployment.site.receiver import FAILS, SiteReceiver
+from coterie.deployment.site.table import LEFT_OUT, PROBLEM
 from coterie.engines import wire
 from coterie.engines.privacy.client_work import clipped
 from coterie.errors import CoterieError
@@ -57,7 +57,7 @@ def place(folder, frame, schema=None, **rules):
     Member("davos", "data.csv", **rules).write(folder)
     Config("heart", "nvflare", sites=("basel", "bern", "davos")).write(folder)
     (schema or ranged(frame)).write(folder / "schema.toml")
-    return Host(folder)
+    return SiteReceiver(folder)
 
 
 def opening(schema, formula="los ~ age + sex", run="r", **more):
@@ -196,7 +196,7 @@ def test_two_sums_do_not_differ_by_a_few_rows(tmp_path):
         assert say(host, **opening(schema, formula, run))["counts"].tolist() == [80]
     assert total(host, "a") == total(host, "c") == ""
     assert total(host, "b").endswith(releases.DECLINES)
-    host = Host(host.folder)  # the memory is on disk
+    host = SiteReceiver(host.folder)  # the memory is on disk
     assert total(host, "d").endswith(releases.DECLINES) and total(host, "a", 2) == ""
     assert "A sum over 2 rows more or fewer has left" in (host.folder / PROBLEM).read_text()
 
@@ -283,7 +283,7 @@ def test_works_that_fail_leave_no_trace_but_a_bit_that_is_counted(tmp_path):
     assert total(host, rows=np.arange(4)) == ""  # differs by few rows from what failed, of which nothing left
     assert total(host, rows=np.arange(5)).endswith(releases.DECLINES)
     assert total(host, rows=np.array([0, 1, 2, 3, 7])).endswith(releases.DECLINES)
-    host = Host(host.folder)
+    host = SiteReceiver(host.folder)
     for rows in (np.arange(4), np.arange(6), None):
         assert "3 sums were refused today for what rows hold" in total(host, rows=rows, n=3)
 
@@ -461,9 +461,9 @@ def test_formulas_are_counted_by_the_day(tmp_path, monkeypatch):
     for run, formula in (("a", "los ~ age"), ("a", "los ~ age"), ("b", "los ~ age"), ("c", "los ~ I(age)")):
         say(host, **opening(schema, formula, run))
     assert say(host, **opening(schema, "los ~ sex", "d"))["done"] == "open"
-    said = say(Host(host.folder), **opening(schema, "los ~ chol", "e"))["refused"]
+    said = say(SiteReceiver(host.folder), **opening(schema, "los ~ chol", "e"))["refused"]
     assert said.endswith("ask again tomorrow, after midnight UTC.") and "3 different formulas" in said
-    assert total(Host(host.folder), "a") == ""  # what was opened goes on
+    assert total(SiteReceiver(host.folder), "a") == ""  # what was opened goes on
 
     class Tomorrow(datetime):
         @classmethod
@@ -486,7 +486,7 @@ def test_sums_are_opened_over_as_many_sites_as_the_owner_wants(tmp_path):
     pytest.importorskip("cryptography")
     host, schema = place(tmp_path / "davos", patients()), ranged(patients())
     replace(host.config, secure={"min_sites": 2}).write(host.folder)
-    said = say(Host(host.folder), **opening(schema))["refused"]
+    said = say(SiteReceiver(host.folder), **opening(schema))["refused"]
     assert said.endswith(
         "Sums over 2 sites may be opened in this federation, and its owner wants 3 at least (min_sites)."
     )
@@ -505,11 +505,15 @@ def test_what_is_left_out_is_told_to_the_owner_alone(tmp_path):
 
 
 def test_the_rules_are_written_with_what_they_say(tmp_path):
-    Member("davos", disclosure=asdict(Disclosure())).write(tmp_path)
+    Member("davos", disclosure=Disclosure()).write(tmp_path)
     text = (tmp_path / SITE).read_text()
     assert "rows_per_column = 10  # rows that a site must have for each column of a formula" in text
-    assert Member.read(tmp_path).rules == Member("davos").rules == Disclosure()
-    wrong = {"min_levels": "Did you mean 'min_level'", "min_level": "a whole number from 1", "bases": "some of bs, cc"}
+    assert Member.read(tmp_path).disclosure == Member("davos").disclosure == Disclosure()
+    wrong = {
+        "min_levels": "Did you mean 'min_level'",
+        "min_level": "a whole number from 1",
+        "bases": "a list of bs, cc",
+    }
     for (name, words), value in zip(wrong.items(), (3, 0, ["ns"]), strict=True):
         with pytest.raises(CoterieError, match=words):
             Member("davos", disclosure={name: value})

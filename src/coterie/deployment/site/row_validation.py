@@ -12,7 +12,7 @@ from coterie.data.columns import at_rows, find_levels, need
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
 from coterie.deployment.column_types import LARGEST, Mask, numbers
-from coterie.deployment.prepared import PROBLEM
+from coterie.deployment.config import PROBLEM
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed
 from coterie.families import Family, family_named

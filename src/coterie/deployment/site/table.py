@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment.config import Member
-from coterie.deployment.disclosure import RULES
+from coterie.deployment.config import PROBLEM
 from coterie.deployment.schema import Schema, disagreements, excluded
+from coterie.deployment.site.config import RULES, Member
 from coterie.errors import CoterieError, NoRows, shortened
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from coterie.data.clients import Clients
     from coterie.data.design import Design
-
-PROBLEM = "problem.txt"
-"""In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
 
 LEFT_OUT = (
     "Sites whose owners set rules of disclosure leave out rows that cannot be used, and clip values to the ranges of "
@@ -51,7 +48,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
     """Everything of a prepared table that a node needs, as plain values."""
     from coterie.data.prepare_table import prepare as read_clients
     from coterie.data.table import read_table
-    from coterie.deployment.row_validation import require_schema
+    from coterie.deployment.site.row_validation import require_schema
 
     named = _named(task, own)
     design = design_of(agreed, task)
@@ -99,12 +96,12 @@ def guarded_arrays(
     and the same sentence.
     """
     from coterie.data.prepare_table import check_choices
-    from coterie.deployment.formula_grammar import allowed
+    from coterie.deployment.site.formula_grammar import allowed
 
     check_choices(task["family"], task["missing"])
     named = _named(task, own)
-    design = allowed(task, own, agreed, member.rules)
-    if strange := [name for name in member.rules.complete if name not in own.columns]:
+    design = allowed(task, own, agreed, member.disclosure)
+    if strange := [name for name in member.disclosure.complete if name not in own.columns]:
         raise CoterieError(f"Its owner's rules name a column '{strange[0]}' (complete) that its schema has not.")
     path = member.table(folder)
     try:
@@ -117,7 +114,7 @@ def guarded_arrays(
     if told:
         text = "".join(f"{line}\n" for line in (f"Of the rows for '{shortened(task['formula'])}':", *told))
         files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
-    least = member.rules.rows_per_column * len(design.terms)
+    least = member.disclosure.rows_per_column * len(design.terms)
     if 0 < labelled < least:
         raise CoterieError(
             f"The formula makes {len(design.terms):,} columns, for which {RULES} want {least:,} rows "
@@ -135,10 +132,10 @@ def _rows(
     from coterie.data.labels import encode
     from coterie.data.prepare_table import prepare as read_clients
     from coterie.data.table import read_table
-    from coterie.deployment import row_validation
+    from coterie.deployment.site import row_validation
 
     table, client = _with_client(read_table(path, named, own.na_values), task, member)
-    rules = member.rules
+    rules = member.disclosure
     columns, sound, told = row_validation.usable_rows(
         table, own, design, task, max(member.min_group, rules.min_level), rules.complete
     )
@@ -203,7 +200,7 @@ def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> Cote
     Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
     after another read the table.
     """
-    from coterie.deployment.row_validation import Withheld
+    from coterie.deployment.site.row_validation import Withheld
 
     files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
     if isinstance(problem, NoRows):

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment.config import FEDERATION, SCHEMA, SITE
-from coterie.deployment.prepared import PROBLEM
+from coterie.deployment.config import FEDERATION, PROBLEM, SCHEMA, SITE
 from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.engines.requests import clients, covers, numbers

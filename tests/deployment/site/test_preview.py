@@ -9,10 +9,11 @@ import pytest
 
 from coterie import federation
 from coterie.deployment import logs, toml
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import BOOK, Host
-from coterie.deployment.preview import Here, _alone, preview
-from coterie.deployment.run import run
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here, _alone, preview
+from coterie.deployment.site.receiver import BOOK, SiteReceiver
 from tests.deployment.sites import FORMULA, LENIENT, build, home, say, tables, task
 
 EXACT = {"program": "hierarchical", "task": {"formula": FORMULA}, "options": {"covariance": "isotropic"}}
@@ -144,7 +145,7 @@ def test_training_at_home_is_shown_by_its_updates(tmp_path, monkeypatch):
     assert any(item.answers >= 3 and item.covers in (25, 60) for item in found.leaving)
 
 
-VIEW = "coterie.deployment.identifiability:view"
+VIEW = "coterie.deployment.coordinator.identifiability:view"
 RULES = {
     "works that may leave as sums": {"total": ("coterie.methods.*",)},
     "a guard": {"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}},
@@ -163,7 +164,7 @@ def test_what_the_site_refuses_is_refused_in_a_preview_with_the_same_words(rule,
     found = look(tmp_path)
     assert sorted(own.iterdir()) == before
     (sums,) = [item for item in found.leaving if item.kind == "total"]
-    host = Host(own)
+    host = SiteReceiver(own)
     say(host, kind="open", run="r", task=task(tmp_path), seed=0)
     exchange = {"exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None, "message": {"p": 5}}
     assert sums.refused == [say(host, kind="total", run="r", work=VIEW, **exchange)["refused"]]
@@ -175,7 +176,7 @@ def test_a_preview_shows_what_a_site_then_sends(tmp_path):
     own, program = home(tmp_path, "basel"), EXACT | {"task": {"formula": "score ~ age"}}
     shown = {(item.kind, item.work): item.values for item in look(tmp_path, program).leaving if item.kind != "open"}
     toml.write(tmp_path / "coordinator" / "runs" / "r" / "run.toml", program)
-    run(Here({f.name: Host(f).receive for f in (tmp_path / "sites").iterdir()}), tmp_path / "coordinator", "r")
+    run(Here({f.name: SiteReceiver(f).receive for f in (tmp_path / "sites").iterdir()}), tmp_path / "coordinator", "r")
     sent = [line for line in logs.read(own / "log.jsonl") if line["kind"] != "open"]
     assert shown == {(line["kind"], line["work"]): line["values"] for line in sent}
 
@@ -199,7 +200,7 @@ def test_a_preview_of_private_sums_spends_nothing_of_what_is_left(tmp_path, monk
     for _ in range(2):  # looking costs nothing
         assert preview(own, program | {"options": options}, run).ended == ""
         assert not (own / BOOK).exists()
-    Host(own)._guard._write({Event(2.0): 2}, b"")
+    SiteReceiver(own)._guard._write({Event(2.0): 2}, b"")
     book = (own / BOOK).read_bytes()
     found = preview(own, program | {"options": options}, run)
     (sums,) = [item for item in found.leaving if item.work.endswith(":clipped")]

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from coterie.deployment.config import Member
-from coterie.deployment.host import Host
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
 from coterie.engines.privacy.client_work import clipped
 from coterie.engines.requests import failed
@@ -34,7 +34,7 @@ VALUES = [
     *(Ragged.of([[1.0]]), PerRow(np.zeros(2)), PerCluster(np.zeros(1)), "coterie.cli.main:app", "coterie.:x"),
 ]
 EXCHANGE = {"run": "r", "exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None}
-VIEW = EXCHANGE | {"work": "coterie.deployment.identifiability:view", "message": {"p": 2}}
+VIEW = EXCHANGE | {"work": "coterie.deployment.coordinator.identifiability:view", "message": {"p": 2}}
 TERMS = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
 REQUESTS = {
     "open": {"run": "r", "seed": 0},
@@ -67,7 +67,7 @@ def test_every_part_of_a_message_may_be_anything(kind, guarded, tmp_path):
     if guarded:
         pytest.importorskip("dp_accounting")
         Member("bern", "data.csv", privacy={"clip": 1.0, "noise": 1.0, "epsilon": 5.0}, disclosure=LENIENT).write(own)
-    host, opening = Host(own), {"kind": "open", "run": "r", "task": task(tmp_path), "seed": 0}
+    host, opening = SiteReceiver(own), {"kind": "open", "run": "r", "task": task(tmp_path), "seed": 0}
     assert say(host, **opening)["done"] == "open"
     request = {"kind": kind.split()[-1], **REQUESTS[kind]} | ({"task": task(tmp_path)} if kind == "open" else {})
     asked = [*shapes(request), *VALUES] if kind == "about" else list(shapes(request))
@@ -75,7 +75,7 @@ def test_every_part_of_a_message_may_be_anything(kind, guarded, tmp_path):
         assert wire.decode(host.receive(wire.encode(strange)))
     lines = (own / "log.jsonl").read_text().splitlines()
     assert all(map(json.loads, lines)) and len(lines) == 1 + len(asked)
-    assert say(Host(own), kind="about", run="r")["done"] == "about"
+    assert say(SiteReceiver(own), kind="about", run="r")["done"] == "about"
 
 
 def test_an_error_that_cannot_be_written_is_an_answer_too():

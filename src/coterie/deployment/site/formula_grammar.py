@@ -19,8 +19,8 @@ from coterie.data.formula import Parsed, parse
 from coterie.data.term_grammar import BASES, STATEFUL
 from coterie.data.terms import formulaic_terms
 from coterie.deployment.column_types import LARGEST
-from coterie.deployment.disclosure import RULES, Disclosure
 from coterie.deployment.schema import Schema, disagreements, excluded
+from coterie.deployment.site.config import RULES, Disclosure
 from coterie.errors import CoterieError, listed, shortened
 from coterie.families import family_named, names_of
 

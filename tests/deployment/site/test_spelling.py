@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.data.labels import label_ids
-from coterie.deployment.config import Member
-from coterie.deployment.prepared import LEFT_OUT, PROBLEM
-from coterie.deployment.tasks import prepare
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.objective import prepare
+from coterie.deployment.site.table import LEFT_OUT, PROBLEM
 from tests.deployment import sites
 
 WAYS = ["Malmö", "Malmö ", unicodedata.normalize("NFD", "Malmö"), "Lund"]

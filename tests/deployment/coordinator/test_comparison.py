@@ -9,10 +9,10 @@ import pytest
 import coterie
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.config import Config
-from coterie.deployment.host import Host
+from coterie.deployment.coordinator.run import run
 from coterie.deployment.logs import read_status
-from coterie.deployment.preview import preview
-from coterie.deployment.run import run
+from coterie.deployment.site.preview import preview
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.remote import Remote
@@ -123,7 +123,7 @@ def test_no_number_tells_of_fewer_held_out_rows_than_min_group(tmp_path):
         assert fed.participants.counts.max() == 1
     for wrong in ({"seed": 0}, {"seed": 0, "repeat": 0, "fraction": 1}, "half"):
         request = {"kind": "open", "run": "wrong", "seed": 0, "task": {"kind": "table", **SCHOOLS, "hold": wrong}}
-        assert "A split is" in wire.decode(Host(homes[0]).receive(wire.encode(request)))["refused"]
+        assert "A split is" in wire.decode(SiteReceiver(homes[0]).receive(wire.encode(request)))["refused"]
 
 
 def test_a_run_that_was_cut_while_it_compared_has_its_model_and_goes_on(tmp_path):
@@ -180,5 +180,5 @@ def test_a_preview_shows_what_leaves_of_rows_that_are_held_out(tmp_path):
     found = preview(homes[0], program, run)
     assert found.ended == ""
     left = {item.work.removeprefix("deployment."): item for item in found.leaving}
-    assert left["holdout:losses"].covers == 6 and left["holdout:losses"].values["losses"] == "float64 (4, 2)"
-    assert left["holdout:baselines"].values == {} and left[""].answers == 2
+    assert left["site.holdout:losses"].covers == 6 and left["site.holdout:losses"].values["losses"] == "float64 (4, 2)"
+    assert left["site.holdout:baselines"].values == {} and left[""].answers == 2

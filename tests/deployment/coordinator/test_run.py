@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.deployment.config import Config, Member
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.logs import read_status
-from coterie.deployment.program import digest
-from coterie.deployment.run import run
+from coterie.deployment.site.config import Member
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
@@ -185,7 +186,7 @@ def test_a_column_that_no_site_sees_vary_is_shared(tmp_path, table):
 
 def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
     coordinator, homes = folders(tmp_path, table)
-    tree, own = "coterie.methods.tree.*", "coterie.deployment.identifiability:view"
+    tree, own = "coterie.methods.tree.*", "coterie.deployment.coordinator.identifiability:view"
     replace(Member.read(homes[1]), ask=("coterie.methods.tree.client_work:finish",), total=(tree, own)).write(homes[1])
     begin(coordinator, "run", EXACT)
     run(transport(homes), coordinator, "run")
@@ -194,7 +195,7 @@ def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
     with pytest.raises(BelowQuorum, match=r"hungary: .*does not let answers to coterie\.\S+ leave by ask"):
         run(transport(homes), coordinator, "local")
     with pytest.raises(CoterieError, match="list of patterns"):
-        Member("hungary", ask="coterie.*")
+        Member("hungary", ask=[3])
 
 
 def schools():

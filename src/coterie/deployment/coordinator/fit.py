@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.deployment import identifiability
-from coterie.deployment.holdout import compare_on_holdout
-from coterie.deployment.prepared import design_of
-from coterie.deployment.program import Program
+from coterie.deployment.coordinator import identifiability
+from coterie.deployment.coordinator.comparison import compare_on_holdout
+from coterie.deployment.coordinator.run_config import RunConfig
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.table import design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.families import DEFAULT, family_named
@@ -42,7 +42,7 @@ NOTHING = (
 
 def fit(
     fed: Remote,
-    program: Program,
+    program: RunConfig,
     schema: Schema,
     save: Callable[[FitResult], object],
     opened: Callable[..., Remote],
@@ -124,7 +124,7 @@ def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
     return notes + [f"Shared, because no client varies in them: {', '.join(shared)}."] * bool(shared)
 
 
-def settled(program: Program, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
+def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
     """The options of a program by name, those of every fit, and its design: checked before any site is asked.
 
     Raises

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import prepared
-from coterie.deployment.config import SCHEMA, Member
-from coterie.deployment.prepared import PROBLEM, ROWS, clusters_of, told_counts, travelling
-from coterie.deployment.releases import Behind
+from coterie.deployment.config import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.releases import Behind
+from coterie.deployment.site.table import ROWS, arrays, clusters_of, guarded_arrays, told_counts, travelling
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
@@ -37,7 +37,7 @@ _FORM = 3
 
 
 @dataclass(frozen=True)
-class Holding:
+class Prepared:
     """What one site computes on.
 
     Attributes
@@ -72,7 +72,7 @@ class Holding:
     width: int = 0
 
 
-def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Holding:
+def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Prepared:
     """What a site computes on for a task.
 
     Parameters
@@ -85,7 +85,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
         "hold", "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client
         column the site is the client. The schema is what the coordinator holds; without it the site's own. ``hold``
-        names a split: see :func:`coterie.deployment.holdout.split_holdout`. ``mean_weight`` is that of all sites, by
+        names a split (:func:`coterie.deployment.site.holdout.split_holdout`). ``mean_weight`` is that of all sites, by
         which weights are divided. A factory is called as ``function(path of the data, site=name, **options)`` and
         returns an objective, labels of its clients and, if there are any, of their clusters.
     data : str
@@ -114,7 +114,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         return replace(found, objective=replace(objective, weights=objective.weights / mean, **aside))
     if hold is not None:
         from coterie.data.split import share
-        from coterie.deployment.holdout import split_holdout
+        from coterie.deployment.site.holdout import split_holdout
 
         found = prepare(folder, member, task | {"kind": kind}, data)
         objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
@@ -125,42 +125,41 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
             counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
         return replace(found, objective=objective, parts=tuple(parts), counts=counts)
     own = Schema.read(folder / SCHEMA)
-    agreed = own if task["schema"] is None else Schema.of(task["schema"], "The schema of the run")
+    agreed = own if task["schema"] is None else Schema.of(task["schema"], "the schema of the run")
     from coterie import __version__
 
-    rules = [member.guarded, member.min_group, str(member.rules)]
+    rules = [member.guarded, member.min_group, str(member.disclosure)]
     key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
-    if data and (found := read_cached(path)) is not None:
-        return _holding(found)
-    make = prepared.guarded_arrays if member.guarded else prepared.arrays
-    arrays = make(folder, member, task, own, agreed)
+    if data and (kept := read_cached(path)) is not None:
+        return _holding(kept)
+    made = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
     if data:
-        write_cached(path, arrays)
-    return _holding(arrays)
+        write_cached(path, made)
+    return _holding(made)
 
 
-def nothing(task: Mapping[str, Any], note: str) -> Holding:
+def nothing(task: Mapping[str, Any], note: str) -> Prepared:
     """What a site holds that has no rows for a task: no clients."""
     from coterie.objectives.glm import GLM
 
     none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
     objective = GLM(np.empty((0, 1)), none, none, none, whole, whole)
-    return Holding(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
+    return Prepared(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
 
 
-def _holding(a: Mapping[str, Any]) -> Holding:
+def _holding(a: Mapping[str, Any]) -> Prepared:
     from coterie.objectives.glm import GLM
 
     objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
-    held = Holding(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+    held = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
     if "row_ids" not in a:
         return held
     part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
     return replace(held, counts=a["counts"], parts=(part,), width=a["width"])
 
 
-def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
+def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
     """An objective by a factory that the site's owner allows."""
     name, options = task.get("name"), task.get("options") or {}
     if not isinstance(name, str) or ":" not in name or name not in member.allow:
@@ -187,7 +186,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
         if isinstance(problem, NoRows):
             raise NoRows(f"{name} made no clients.") from problem
         raise CoterieError(f"{name!r} fails here: '{PROBLEM}' in the site's folder says why.") from problem
-    if isinstance(made, Holding):
+    if isinstance(made, Prepared):
         return made
     objective, labels, *rest = made
     if len(objective) == 0:
@@ -199,7 +198,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Holding:
     order = np.lexsort((encode(labels).codes, groups.codes))  # as the coordinator puts all sites' clients
     clusters = groups.codes[order]
     levels = {"cluster": travelling(groups.labels)[clusters]} if rest else {}
-    return Holding(objective.take(order), travelling(labels[order]), clusters, label_ids(labels[order]), levels)
+    return Prepared(objective.take(order), travelling(labels[order]), clusters, label_ids(labels[order]), levels)
 
 
 def works(request: Mapping[str, Any]) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.deployment import preflight as checks
 from coterie.deployment.column_types import Column
-from coterie.deployment.preview import Here
+from coterie.deployment.coordinator import check as checks
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.preview import Here
 from coterie.engines import wire
 from tests.deployment.sites import NAMES, build, home, hosts, tables
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.deployment.disclosure import Disclosure
+from coterie.deployment.site.config import Disclosure
 from coterie.engines import checkpoint, wire
 from coterie.engines.requests import clients
 from coterie.errors import CoterieError

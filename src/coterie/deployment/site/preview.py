@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import releases, tasks, toml
-from coterie.deployment.config import SCHEMA, Config, Member
-from coterie.deployment.host import BOOK, Host
-from coterie.deployment.payload import summary
-from coterie.deployment.tasks import Holding
+from coterie.deployment import toml
+from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.site import objective, releases
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.objective import Prepared
+from coterie.deployment.site.payload import summary
+from coterie.deployment.site.receiver import BOOK, SiteReceiver
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
 from coterie.imports import find_in
@@ -99,7 +101,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     program : dict
         What ``run.toml`` says.
     run : callable
-        ``run(transport, folder, run_id)``: :func:`coterie.deployment.run.run`.
+        ``run(transport, folder, run_id)``: :func:`coterie.deployment.coordinator.run.run`.
     min_group : int, optional
         Rows that a number must cover; by default what ``site.toml`` says.
 
@@ -119,8 +121,8 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     def noted(request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
         _note(seen, summary(request, reply, node))
 
-    def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Holding:
-        held = tasks.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
+    def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Prepared:
+        held = objective.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
         return held if here.name == member.name and held.labels.dtype.kind == "U" else renamed(held, here.name)
 
     with tempfile.TemporaryDirectory(prefix="preview-", dir=folder, ignore_cleanup_errors=True) as path:
@@ -136,7 +138,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
             for memory in (BOOK, releases.FILE):  # what has left, and what is left of the budget; this copy is spent
                 if (folder / memory).exists():
                     shutil.copy(folder / memory, keep / memory)
-            host = Host(
+            host = SiteReceiver(
                 folder, noted if name == member.name else None,
                 member=replace(member, name=name), config=config, drawer=keep, prepare=prepared,
             )  # fmt: skip
@@ -181,7 +183,7 @@ def _note(seen: dict[tuple[str, str], Leaving], entry: Mapping[str, Any]) -> Non
         found.covers = covers if found.covers is None else min(found.covers, covers)
 
 
-def renamed(held: Holding, name: str) -> Holding:
+def renamed(held: Prepared, name: str) -> Prepared:
     """The same rows as other clients, of a site called ``name``, in the same order; clusters stay."""
     from coterie.data.labels import label_ids
 

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import payload, releases, secure_sum_setup, tasks, toml
-from coterie.deployment.config import SCHEMA, SITE, Config, Member
+from coterie.deployment import secure_sum_setup, toml
+from coterie.deployment.config import PROBLEM, SCHEMA, SITE, Config
 from coterie.deployment.logs import SiteLog
-from coterie.deployment.prepared import PROBLEM
 from coterie.deployment.schema import Schema, disagreements
+from coterie.deployment.site import objective, payload, releases
+from coterie.deployment.site.config import Member
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
 from coterie.engines.privacy.client_work import PUBLIC
@@ -34,7 +35,7 @@ from coterie.errors import CoterieError, NoRows
 from coterie.federation import Site, Work
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
-Prepare = Callable[[Path, Member, Mapping[str, Any], str], tasks.Holding]
+Prepare = Callable[[Path, Member, Mapping[str, Any], str], objective.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK = 1 << 20
 BOOK = "privacy.book"
@@ -46,7 +47,7 @@ WAIT = 60.0
 """Seconds in which it must let go; after them the coordinator is told to ask again."""
 
 
-class Host:
+class SiteReceiver:
     """One site of a deployed federation.
 
     Parameters
@@ -60,7 +61,7 @@ class Host:
     drawer : path, optional
         A folder that is soon thrown away, for all that would be kept in the site's; runs are in memory then.
     prepare : callable
-        As :func:`coterie.deployment.tasks.prepare`.
+        As :func:`coterie.deployment.site.objective.prepare`.
 
     Raises
     ------
@@ -76,7 +77,7 @@ class Host:
         member: Member | None = None,
         config: Config | None = None,
         drawer: Path | None = None,
-        prepare: Prepare = tasks.prepare,
+        prepare: Prepare = objective.prepare,
     ) -> None:
         self.folder, self._settled = Path(folder), member is not None
         self._said = () if self._settled else _stamp(self.folder / SITE)
@@ -86,7 +87,7 @@ class Host:
         self._watch: Watch = SiteLog(self._keep / "log.jsonl") if watch is None else watch
         self._releases = releases.Releases(self._keep / releases.FILE)
         self._runs: dict[str, Node] = {}
-        self._held: dict[str, tasks.Holding] = {}
+        self._held: dict[str, objective.Prepared] = {}
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._guard = self._guarded()
@@ -140,17 +141,17 @@ class Host:
         if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
         if request["kind"] in ("ask", "total"):
-            names = tasks.works(request)
+            names = objective.works(request)
             for name in names:
                 self.member.need(request["kind"], name)
-            tasks.learn(self.folder, self.member, names)
+            objective.learn(self.folder, self.member, names)
             if self.member.guarded and not self.member.privacy:
                 return self._ruled(request, key)
         return self._guard(request, key)
 
     def _ruled(self, request: dict[str, Any], key: bytes) -> bytes:
         """Answer by the rules of the owner, which remember what leaves and count what is refused for what rows hold."""
-        rules = self.member.rules
+        rules = self.member.disclosure
         self._releases.need_bits(rules.refusals_per_day)
         bit = {name: request.get(name) for name in ("run", "kind", "work", "message", "rows", "by")}
         try:
@@ -175,12 +176,12 @@ class Host:
 
     def _need_few_rows_hidden(self, request: Mapping[str, Any]) -> None:
         """Refuse an answer that the owner's rules do not let leave. Sums with noise are the guard's to judge."""
-        rules, node = self.member.rules, self._node_of(request.get("run"))
+        rules, node = self.member.disclosure, self._node_of(request.get("run"))
         if not rules.plain and (request["kind"] == "ask" or "secure" not in request) and request["work"] not in PUBLIC:
             raise CoterieError("Its owner lets nothing leave that is neither a secure sum nor has noise (plain).")
         need_form(request)
         run, held = request["run"], self._held[request["run"]]
-        for name in tasks.works(request) if held.parts else ():
+        for name in objective.works(request) if held.parts else ():
             self.member.need_sum(name)
         counts = node.about()["counts"]
         few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
@@ -259,9 +260,9 @@ class Host:
         own = Schema.read(self.folder / SCHEMA)
         path = self.member.table(self.folder)
         from coterie.data.table import read_table
-        from coterie.deployment.row_validation import validate_rows
+        from coterie.deployment.site.row_validation import validate_rows
 
-        least = max(self.member.min_group, self.member.rules.min_level) if self.member.guarded else 1
+        least = max(self.member.min_group, self.member.disclosure.min_level) if self.member.guarded else 1
         try:
             own, problems, rows = validate_rows(read_table(path, own.labels, own.na_values), own, least)
         except CoterieError as problem:
@@ -297,7 +298,7 @@ class Host:
 
     def _need_rules(self, task: Mapping[str, Any], before: Any) -> None:
         """Count a formula that is asked for the first time; refuse sums over fewer sites than the owner wants."""
-        rules, secure = self.member.rules, secure_sum_setup.settings(self.config)
+        rules, secure = self.member.disclosure, secure_sum_setup.settings(self.config)
         if secure is not None and (least := secure.least(len(self.config.sites))) < rules.min_sites:
             raise CoterieError(
                 f"Sums over {least} sites may be opened in this federation, and its owner wants "
@@ -324,7 +325,7 @@ class Host:
             held = self._prepare(self.folder, self.member, task, data)
         except NoRows as problem:
             reason = str(problem)
-            held = tasks.nothing(task, f"{reason[0].lower()}{reason[1:]}")
+            held = objective.nothing(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
         self._held[run] = held
@@ -381,7 +382,7 @@ def _named(run: Any) -> str:
 def receiver(folder: Path) -> Callable[[bytes], bytes]:
     """What answers at the site of a folder; where the folder is wrong, it answers that."""
     try:
-        return Host(folder).receive
+        return SiteReceiver(folder).receive
     except (CoterieError, OSError) as problem:
         reply = payload.redact(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
         return lambda _: reply

@@ -3,7 +3,7 @@
 ```toml
 program = "hierarchical"     # a method of `coterie fit`, one of `coterie train`, "module:function", or "check"
 seed = 0                     # by default the federation's
-[task]                       # what the sites prepare; see coterie.deployment.tasks
+[task]                       # what the sites prepare; see coterie.deployment.site.objective
 formula = "disease ~ age + sex"
 family = "binomial"
 missing = "drop"
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from coterie import files
 from coterie.deployment import toml
@@ -26,40 +26,33 @@ from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import METHODS
 from coterie.methods.training import TRAINERS
+from coterie.options import Option, check
 
 CHECK = "check"
 _NETWORKED = "similarity-network"
 
 
+def _known(name: str) -> str:
+    """A program's name, if there is one."""
+    if name in names() or ":" in name:
+        return name
+    known = nearest(name, names()) or f" There are {', '.join(names())}, or module:function."
+    raise CoterieError(f"There is no program {name!r}.{known}")
+
+
 @dataclass(frozen=True)
-class Program:
-    """What ``run.toml`` says.
+class RunConfig:
+    """What ``run.toml`` says."""
 
-    Attributes
-    ----------
-    program : str
-    task : dict
-        "factory" and "options", or what a table's task takes.
-    options : dict
-        Of the program.
-    seed : int or None
-        The federation's where None.
-    """
-
-    program: str
-    task: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    seed: int | None = None
+    program: Annotated[str, Option("A method by name, module:function, or check.", read=_known)]
+    task: Annotated[dict[str, Any], Option("A factory and its options, or what a table's task takes.")] = field(
+        default_factory=dict
+    )
+    options: Annotated[dict[str, Any], Option("Of the program.")] = field(default_factory=dict)
+    seed: Annotated[int | None, Option("By default the federation's.", low=0)] = None
 
     def __post_init__(self) -> None:
-        for part in ("task", "options"):
-            if not isinstance(getattr(self, part), dict):
-                raise CoterieError(f"[{part}] must be a table of names and values.")
-        if not isinstance(self.program, str) or not (self.program in names() or ":" in self.program):
-            known = nearest(self.program, names()) or f" There are {', '.join(names())}, or module:function."
-            raise CoterieError(f"There is no program {self.program!r}.{known}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise CoterieError(f"The seed must be a whole number from 0, not {self.seed!r}.")
+        check(self)
         if self.program in METHODS and "formula" not in self.task:
             raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
         if self.program in TRAINERS and "factory" not in self.task and self.program not in METHODS:
@@ -74,9 +67,9 @@ class Program:
         return self.program in METHODS and "factory" not in self.task
 
     @classmethod
-    def read(cls, path: Path) -> Program:
+    def read(cls, path: Path) -> RunConfig:
         """From ``run.toml``; a CoterieError says what is wrong with it."""
-        return toml.into(cls, path, "the program of a run", ("program",))
+        return toml.into(cls, path, "the program of a run")
 
     def asked(self, schema: Schema | None) -> dict[str, Any]:
         """The task as it is sent to the sites."""

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.deployment import preflight, tasks
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import Host
-from coterie.deployment.program import Program
-from coterie.deployment.run import run
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run import function, run
+from coterie.deployment.coordinator.run_config import RunConfig
+from coterie.deployment.site import objective
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.deployment.hospitals import begin, transport
 from tests.deployment.sites import say
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SITES = ("east", "north", "west")
 WORK = "from coterie.federation import work\n@work\ndef pull(site):\n    return {}\nprint('imported', __name__)\n"
 
@@ -82,9 +83,9 @@ def test_the_method_of_the_documentation_runs_over_sites(tmp_path):
 
 def test_a_class_is_no_program(tmp_path):
     (tmp_path / "mine.py").write_text(page("mine.py"))
-    described = Program("mine:Mine", {"factory": "models:make"})
+    described = RunConfig("mine:Mine", {"factory": "models:make"})
     with pytest.raises(CoterieError, match="'mine:Mine' is a class, and a program is a function"):
-        preflight.function(tmp_path, described)
+        function(tmp_path, described)
 
 
 CASES = {
@@ -112,9 +113,9 @@ def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allo
     if inside:
         request = {"work": "coterie.engines.privacy.client_work:clipped", "message": {"inner": name}}
     code = (
-        "import sys; from pathlib import Path; from coterie.deployment import tasks, config\n"
-        f"member, names = config.Member('east', allow={tuple(allow)!r}), tasks.works({request!r})\n"
-        f"try: tasks.learn(Path({str(tmp_path)!r}), member, names)\n"
+        "import sys; from pathlib import Path; from coterie.deployment.site import objective, config\n"
+        f"member, names = config.Member('east', allow={tuple(allow)!r}), objective.works({request!r})\n"
+        f"try: objective.learn(Path({str(tmp_path)!r}), member, names)\n"
         "except ValueError as e: print(e)\n"
         "print(sorted({'antigravity', 'package', 'ring'} & set(sys.modules)))"
     )
@@ -129,7 +130,7 @@ def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
     (tmp_path / "quits.py").write_text(f"raise {raised}\n")
     Config("toy", "nvflare", sites=SITES).write(tmp_path)
     Member("east", allow=("quits", "quits:make")).write(tmp_path)
-    host, named = Host(tmp_path), raised.partition("(")[0]
+    host, named = SiteReceiver(tmp_path), raised.partition("(")[0]
     make = {"kind": "factory", "name": "quits:make"}
     for request in ({"kind": "total", "work": "quits:x"}, {"kind": "open", "run": "r", "task": make, "seed": 0}):
         for _ in range(2):
@@ -139,17 +140,17 @@ def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
 
 def test_works_inside_of_sums_with_noise_are_named_however_deep():
     clipped, message = "coterie.engines.privacy.client_work:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
-    assert tasks.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
-    assert tasks.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
+    assert objective.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
+    assert objective.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
     twice = {"inner": clipped, "message": message}
-    assert tasks.works({"work": clipped, "message": twice}) == [clipped, clipped, "mine:pull"]
-    assert tasks.works({"work": clipped, "message": {}}) == tasks.works({"work": clipped}) == [clipped]
+    assert objective.works({"work": clipped, "message": twice}) == [clipped, clipped, "mine:pull"]
+    assert objective.works({"work": clipped, "message": {}}) == objective.works({"work": clipped}) == [clipped]
 
 
 def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
-    tasks.learn(tmp_path, Member("east"), tasks.works({"work": f"{__name__}:known"}))
+    objective.learn(tmp_path, Member("east"), objective.works({"work": f"{__name__}:known"}))
     with pytest.raises(CoterieError, match="The work 'None' is not known here"):
-        tasks.learn(tmp_path, Member("east"), tasks.works({}))
+        objective.learn(tmp_path, Member("east"), objective.works({}))
 
 
 @work

@@ -1,7 +1,8 @@
-"""What a coordinator does in a run, over any transport; :mod:`coterie.deployment.program` says which runs there are."""
+"""What a coordinator does in a run, over any transport: a program is verified, carried out, and its result kept."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -13,16 +14,20 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import preflight, secure_sum_setup, toml
+from coterie.deployment import secure_sum_setup, toml
 from coterie.deployment.config import RUN, SCHEMA, Config
+from coterie.deployment.coordinator.check import run_check
+from coterie.deployment.coordinator.run_config import CHECK, RunConfig, digest
 from coterie.deployment.logs import RunLog
-from coterie.deployment.program import CHECK, Program, digest
 from coterie.deployment.schema import Schema
+from coterie.deployment.site.table import design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
-from coterie.errors import CoterieError, fitting
-from coterie.methods.training import TRAINERS
+from coterie.errors import CoterieError, fitting, nearest
+from coterie.families import DEFAULT
+from coterie.imports import import_object
+from coterie.methods.training import TRAINERS, trainer
 
 RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
@@ -42,7 +47,7 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
         The coordinator's.
     run_id : str
     expected : str, optional
-        The digest (:func:`coterie.deployment.program.digest`) of the program that the command named.
+        The digest (:func:`coterie.deployment.coordinator.run_config.digest`) of the program that the command named.
 
     Raises
     ------
@@ -57,9 +62,9 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
     try:
         if expected is not None and digest(folder, run_id) != expected:
             raise CoterieError(f"'{home / RUN}' is not what the command wrote: give the run another name.")
-        program, config = Program.read(home / RUN), Config.read(folder)
+        program, config = RunConfig.read(home / RUN), Config.read(folder)
         if program.program == CHECK:
-            preflight.run_check(transport, folder, run_id, bool(program.options.get("unite")))
+            run_check(transport, folder, run_id, bool(program.options.get("unite")))
         else:
             _run(transport, folder, home, program, config, log)
     except BelowQuorum as problem:
@@ -87,15 +92,111 @@ def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
     Raises
     ------
     CoterieError
-        As :func:`coterie.deployment.preflight.verify`.
+        As :func:`verify`.
     """
     config = Config.read(folder)
     policy(config.policy)
-    preflight.verify(files.local(folder), Program(**described), config)
+    verify(files.local(folder), RunConfig(**described), config)
 
 
-def _run(transport: Transport, folder: Path, home: Path, program: Program, config: Config, log: RunLog) -> None:
-    preflight.verify(folder, program, config)
+def verify(folder: Path, program: RunConfig, config: Config) -> None:
+    """Raise for what a program's coordinator can know to be wrong without a row.
+
+    Parameters
+    ----------
+    folder : path
+        The coordinator's, with its schema and the modules of its owner.
+    program : RunConfig
+    config : Config
+
+    Raises
+    ------
+    CoterieError
+        For options and values that the method does not have, a formula that does not fit the schema, and a function
+        that cannot be found or called with the options.
+    """
+    seed = config.seed if program.seed is None else program.seed
+    if program.program == CHECK:
+        return
+    if "factory" not in program.task:
+        _table(folder, program)
+    if program.fits:
+        from coterie.deployment.coordinator.fit import settled
+
+        if config.privacy:
+            raise CoterieError(
+                f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
+                "[privacy] out of federation.toml, or train a model by its name."
+            )
+        settled(program, schema_of(folder), seed)
+    elif program.program in TRAINERS:
+        training(program, seed)
+    else:
+        function(folder, program)
+
+
+def schema_of(folder: Path) -> Schema:
+    """The coordinator's schema."""
+    path = folder / SCHEMA
+    if not path.exists():
+        raise CoterieError(f"The coordinator has no {SCHEMA}: 'coterie federation check --unite' makes one.")
+    return Schema.read(path)
+
+
+def training(program: RunConfig, seed: int) -> tuple[Any, int, int]:
+    """A method that trains at home, its rounds, and after how many of them its state is kept."""
+    options, name = dict(program.options), program.program
+    counts = []
+    for key, default in (("rounds", 20), ("keep_every", 10)):
+        value = options.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CoterieError(f"{key} must be a whole number from 1, not {value!r}.")
+        counts.append(value)
+    found = trainer(name)
+    found.check(options)
+    if several := [key for key, value in options.items() if found.several(key, value)]:
+        raise CoterieError(
+            f"{several[0]} must be one value: the best of several is chosen where all rows are together."
+        )
+    return found.make(seed, **options), counts[0], counts[1]
+
+
+def function(folder: Path, program: RunConfig) -> Any:
+    """A program of the coordinator's owner, which takes the federation and the options."""
+    found = import_object(program.program, folder=folder)
+    if isinstance(found, type):
+        raise CoterieError(
+            f"'{program.program}' is a class, and a program is a function that is called with the federation: write "
+            "one that runs the method and returns what is to be kept."
+        )
+    try:
+        inspect.signature(found).bind(None, **program.options)
+    except (TypeError, ValueError) as problem:
+        raise CoterieError(
+            f"'{program.program}' cannot be called with the federation and these options: {problem}."
+        ) from problem
+    return found
+
+
+def _table(folder: Path, program: RunConfig) -> None:
+    """What sites are asked to prepare of their tables."""
+    from coterie.data.prepare_table import check_choices
+
+    task = program.task
+    check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
+    if "formula" not in task or not (folder / SCHEMA).exists():
+        return
+    schema = Schema.read(folder / SCHEMA)
+    design_of(schema, task)
+    clusters = task.get("cluster") or ()
+    named = [task.get(role) for role in ("client", "offset", "weights")]
+    for name in filter(None, [*named, *([clusters] if isinstance(clusters, str) else clusters)]):
+        if name not in schema.columns:
+            raise CoterieError(f"The schema has no column '{name}'.{nearest(name, schema.columns)}")
+
+
+def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:
+    verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
     feds: list[Remote] = []
 
@@ -124,14 +225,13 @@ def _run(transport: Transport, folder: Path, home: Path, program: Program, confi
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if not (program.fits or program.program in TRAINERS):
-        function = preflight.function(folder, program)
-        _save(home / RESULT, dict(function(fed, **program.options)))
+        _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
-            from coterie.deployment.remote_fit import fit
+            from coterie.deployment.coordinator.fit import fit
 
-            schema = preflight.schema_of(folder)
+            schema = schema_of(folder)
             fit(fed, program, schema, lambda result: result.save(home / RESULT), opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
@@ -142,10 +242,10 @@ def policy(given: Mapping[str, Any]) -> Policy:
     return toml.made("[policy]", Policy, PATIENT | dict(given))
 
 
-def _trained(fed: Any, program: Program, config: Config) -> dict[str, Any]:
+def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
     """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
     seed = config.seed if program.seed is None else program.seed
-    method, rounds, every = preflight.training(program, seed)
+    method, rounds, every = training(program, seed)
     home = fed
     if config.privacy:
         from coterie.engines.privacy import Private

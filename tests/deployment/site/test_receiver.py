@@ -15,14 +15,15 @@ import pandas as pd
 import pytest
 
 from coterie.data.prepare_table import prepare
-from coterie.deployment import host as host_module
-from coterie.deployment import logs, prepared, tasks, toml
+from coterie.deployment import logs, toml
 from coterie.deployment.column_types import Column
-from coterie.deployment.config import Config, Member
-from coterie.deployment.host import LOCK, Host
-from coterie.deployment.prepared import PROBLEM
-from coterie.deployment.preview import Here
+from coterie.deployment.config import Config
 from coterie.deployment.schema import Schema
+from coterie.deployment.site import objective, receiver
+from coterie.deployment.site.config import Member
+from coterie.deployment.site.preview import Here
+from coterie.deployment.site.receiver import LOCK, SiteReceiver
+from coterie.deployment.site.table import PROBLEM
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
@@ -67,14 +68,14 @@ def test_columns_in_another_order_are_found_by_name(tmp_path):
     build(tmp_path)
     before = say(hosts(tmp_path)["bern"], **opened(tmp_path))
     build(tmp_path / "other", {n: f[f.columns[::-1]] if n == "bern" else f for n, f in tables().items()})
-    host = Host(home(tmp_path / "other", "bern"))
+    host = SiteReceiver(home(tmp_path / "other", "bern"))
     assert say(host, **opened(tmp_path / "other"))["counts"].tolist() == before["counts"].tolist()
     here = [h._runs["r"]._run.site.objective for h in (host, _host(tmp_path, "bern"))]
     assert np.array_equal(here[0].X, here[1].X)
 
 
 def _host(folder, name):
-    host = Host(home(folder, name))
+    host = SiteReceiver(home(folder, name))
     say(host, **opened(folder))
     return host
 
@@ -128,7 +129,7 @@ def test_what_is_wrong_in_a_table_is_for_its_owner_alone_whoever_asked(tmp_path)
     united = build(tmp_path)
     for folder in (tmp_path / "coordinator", home(tmp_path, "bern")):
         Schema(dict(united.columns) | {"age": Column("number", "years", low=20, high=60)}).write(folder / "schema.toml")
-    kept, host = home(tmp_path, "bern") / PROBLEM, Host(home(tmp_path, "bern"))
+    kept, host = home(tmp_path, "bern") / PROBLEM, SiteReceiver(home(tmp_path, "bern"))
     for request in ({"kind": "check"}, opened(tmp_path, formula="score ~ age * pain"), {"kind": "check"}):
         kept.unlink(missing_ok=True)
         for mode in (None, 0o644):  # also where there is one that others may read
@@ -221,7 +222,7 @@ def test_data_are_prepared_once(tmp_path, monkeypatch):
     build(tmp_path)
     first = hosts(tmp_path)["basel"]
     said = say(first, **opened(tmp_path))
-    monkeypatch.setattr(prepared, "guarded_arrays", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr(objective, "guarded_arrays", lambda *_: pytest.fail("prepared again"))
     again = hosts(tmp_path)["basel"]
     assert say(again, kind="about", run="r")["ids"].tolist() == said["ids"].tolist()
     assert say(hosts(tmp_path)["basel"], **opened(tmp_path))["done"] == "open"
@@ -366,11 +367,11 @@ def test_an_objective_needs_its_owners_leave(tmp_path, monkeypatch):
     (basel / "models_of_basel.py").write_text(FACTORY)
     wanted = {"kind": "factory", "name": "models_of_basel:make", "options": {"clients": 3}}
     request = {"kind": "open", "run": "r", "task": wanted, "seed": 0}
-    assert "The objective 'models_of_basel:make' is not allowed here" in say(Host(basel), **request)["refused"]
+    assert "The objective 'models_of_basel:make' is not allowed here" in say(SiteReceiver(basel), **request)["refused"]
     Member("basel", "data.csv", 1, ("models_of_basel:make",)).write(basel)
-    assert say(Host(basel), **request)["labels"].tolist() == ["basel-0", "basel-1", "basel-2"]
+    assert say(SiteReceiver(basel), **request)["labels"].tolist() == ["basel-0", "basel-1", "basel-2"]
     wanted["name"] = "models_of_basel:other"
-    assert "not allowed" in say(Host(basel), **request | {"run": "s"})["refused"]
+    assert "not allowed" in say(SiteReceiver(basel), **request | {"run": "s"})["refused"]
 
 
 def test_what_left_is_written_for_the_owner(tmp_path):
@@ -386,7 +387,8 @@ def test_what_left_is_written_for_the_owner(tmp_path):
 
 def test_secure_sums_hide_what_a_site_sends(tmp_path):
     pytest.importorskip("cryptography")
-    from coterie.deployment import run, secure_sum_setup
+    from coterie.deployment import secure_sum_setup
+    from coterie.deployment.coordinator import run
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")
@@ -415,8 +417,8 @@ def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
     last = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))[-1]
     assert "private sums only" in last["refused"]
     Member("bern", "data.csv", privacy={"clipp": 1.0}).write(home(tmp_path, "bern"))
-    with pytest.raises(CoterieError, match=r"\[privacy\] of .* has no 'clipp'"):
-        Host(home(tmp_path, "bern"))
+    with pytest.raises(CoterieError, match=r"\[privacy\] of .* has no option 'clipp'"):
+        SiteReceiver(home(tmp_path, "bern"))
 
 
 def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
@@ -450,7 +452,7 @@ def test_what_the_owner_does_not_let_leave_does_not_leave_inside_a_sum_with_nois
 
     def answer(*patterns):
         Member("bern", "data.csv", 5, **{kind: patterns}, disclosure=LENIENT).write(folder)
-        host = Host(folder)
+        host = SiteReceiver(folder)
         say(host, **opened(tmp_path))
         return say(host, **request)
 
@@ -504,7 +506,7 @@ def test_a_process_of_a_site_waits_for_another_that_is_answering(tmp_path):
 
 def test_a_process_that_waits_too_long_lets_the_coordinator_ask_again(tmp_path, monkeypatch):
     build(tmp_path)
-    monkeypatch.setattr(host_module, "WAIT", 0.1)
+    monkeypatch.setattr(receiver, "WAIT", 0.1)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False, retries=1))
     with (home(tmp_path, "bern") / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -570,12 +572,12 @@ def test_prepared_arrays_of_the_last_few_tasks_are_kept(tmp_path, monkeypatch):
     folder, host = home(tmp_path, "basel") / "cache", hosts(tmp_path)["basel"]
     say(host, **opened(tmp_path))
     (first,) = folder.iterdir()
-    for n in range(2 * tasks.KEPT):
+    for n in range(2 * objective.KEPT):
         formula = f"score ~ age + I(age + {n})"
         assert say(host, kind="open", run=f"r{n}", task=task(tmp_path, formula), seed=0)["done"] == "open"
         say(hosts(tmp_path)["basel"], kind="about", run="r")  # another process, which reads the first task's
-        assert len(list(folder.iterdir())) <= tasks.KEPT and first.exists()
-    assert len(list(folder.iterdir())) == tasks.KEPT
+        assert len(list(folder.iterdir())) <= objective.KEPT and first.exists()
+    assert len(list(folder.iterdir())) == objective.KEPT
     assert say(hosts(tmp_path)["basel"], kind="about", run="r0")["counts"].tolist() == [40]
 
 

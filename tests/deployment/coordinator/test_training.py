@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.deployment.config import Config, Member
-from coterie.deployment.run import run
+from coterie.deployment.config import Config
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.site.config import Member
 from coterie.engines import InProcess
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError

@@ -1,0 +1,1 @@
+"""What the coordinator runs: checks, fits, trainings and comparisons over sites that keep their rows."""

@@ -1,0 +1,119 @@
+"""Rows held out where they are: split at the site, and what it answers of their losses.
+
+Every split is a run of its own at the sites (``<run>.split0``), whose objectives hold the training rows with the rows
+that are held out beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.data.split import split_rows
+from coterie.errors import CoterieError
+from coterie.federation import Ints, Site, work
+from coterie.numerics.kernels import Bools, Floats
+from coterie.objectives.glm import GLM
+from coterie.objectives.mean_loss import totals
+from coterie.results.metrics import client_losses, objective
+
+
+@dataclass(frozen=True)
+class TrainingRows(GLM):
+    """The clients' training rows.
+
+    Attributes
+    ----------
+    held : GLM
+        The same clients' rows that are held out.
+    """
+
+    held: GLM = field(kw_only=True)
+
+    @property
+    def covers(self) -> Ints:
+        """Rows of every client that a sum tells of: the difference from the sum of all rows tells of those held out."""
+        return np.minimum(self.counts, self.held.counts)
+
+    def take(self, rows: slice | Ints) -> TrainingRows:
+        """The same rows seen as other clients."""
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
+
+
+def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRows, Bools]:
+    """A site's objective with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
+
+    Parameters
+    ----------
+    o : GLM
+        All rows of m clients.
+    labels, ids : (m,) array
+    hold : dict
+        ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
+
+    Returns
+    -------
+    objective : TrainingRows
+    held : (n,) bool
+        Which of the rows are held out.
+    """
+    kinds = {"seed": int, "repeat": int, "fraction": float}
+    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
+        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    clients = Clients(
+        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), labels, "", ids, (),
+        np.zeros(len(ids), np.int64), np.arange(len(o.y)),
+    )  # fmt: skip
+    test = split_rows(clients, **hold)
+    train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
+    return TrainingRows(**vars(train), held=held), test
+
+
+@work
+def baselines(site: Site, root: Floats, unit: Floats | None = None, origin: Floats | None = None) -> dict[str, Any]:
+    """Every client keeps its held-out losses at its own parameters and at those of all (root, (p,)).
+
+    ``origin + unit * theta`` are its own parameters where it keeps no coefficients.
+    """
+    held = site.objective.held
+    own = site.state["coefficients"] if unit is None or origin is None else origin + unit * site.state["theta"]
+    site.state["held_local"] = client_losses(held, held.family, own)
+    site.state["held_pooled"] = client_losses(held, held.family, np.broadcast_to(root, own.shape))
+    return {}
+
+
+@work
+def losses(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
+    """Each client's held-out losses (m, methods), and the number and weights of its held-out rows.
+
+    Parameters
+    ----------
+    fitted : bool
+        Of a method that was fitted beside the baselines too.
+    theta : (m, p), optional
+        Its parameters, where the clients do not keep them.
+    """
+    held = site.objective.held
+    found = [site.state["held_local"], site.state["held_pooled"]]
+    if fitted:
+        found.append(client_losses(held, held.family, site.state["coefficients"] if theta is None else theta))
+    return {
+        "rows": held.counts,
+        "weight": totals(held.weights, held.starts, held.stops),
+        "losses": np.stack(found, axis=1),
+    }
+
+
+@work
+def moments(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
+    """Of each client's mean held-out losses what a comparison needs of their sums: see :class:`Summed`."""
+    found = losses(site, fitted, theta)
+    tested = found["weight"] > 0.0
+    mean = found["losses"] / np.where(tested, found["weight"], 1.0)[:, None]
+    gain = mean[:, None, :] - mean[:, :, None]
+    own = {"tested": tested.astype(np.int64), "mean": mean, "square": mean**2, "better": (gain > 0.0).astype(np.int64)}
+    return {"rows": found["rows"], "weight": found["weight"], "losses": found["losses"], "apart": gain**2} | own
