@@ -6,12 +6,13 @@ import os
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch is loaded, by commands that tests start, too
-# Modules are compiled once, not by every one of the hundreds of commands and sites that tests start.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from hypothesis import settings
+
+# Modules are compiled once, not by every one of the hundreds of commands and sites that tests start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The first call of a kernel compiles it, so time says nothing; the same examples every time, so a failure repeats.
 settings.register_profile("coterie", deadline=None, derandomize=True)

@@ -27,8 +27,8 @@ def classes(m: int = 23, k: int = 5, K: int = 3, seed: int = 0) -> Problem:
     return Problem(objective, plain.clusters, plain.weights, plain.ids)
 
 
-def training(method: Any, fed: Any, state: State | None = None, rounds: int = 8) -> Iterator[State]:
-    """Eight rounds, each a state."""
+def training(method: Any, fed: Any, state: State | None = None, rounds: int = 5) -> Iterator[State]:
+    """Five rounds, each a state."""
     yield from method.run(fed, range(1, rounds + 1), state)
 
 

@@ -516,7 +516,7 @@ def helped(fed: Any) -> Collaborators:
     return Collaborators(main, of, who, tau / np.bincount(of, tau, minlength=n)[of])
 
 
-def collaborative(method: Any, fed: Any, state: State | None = None, steps: int = 8, **options: Any) -> Iterator[State]:
+def collaborative(method: Any, fed: Any, state: State | None = None, steps: int = 5, **options: Any) -> Iterator[State]:
     """Algorithms 1 to 3 on whatever the sites hold."""
     over = {"beta": 0.3} if method is BiasCorrection else {}
     over |= {name: options.pop(name) for name in ("optimiser", "first", "keep") if name in options}

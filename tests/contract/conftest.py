@@ -46,7 +46,18 @@ FAULTS = (
     *("test_lost_and_damaged_messages", "test_sites_that_die", "test_a_site_that_misses", "test_an_exchange_nobody"),
     *("test_counted_bytes", "test_gradients_are_counted", "test_resumed_is_straight", "test_a_coordinator_that_dies"),
 )
-KEPT = ("deep-fedavg", "deep-fedavg-statistics", "deep-fedbn", "deep-group-sgd")
+ALIKE = {
+    *("exact-local-binomial", "exact-given-poisson", "network-exact-gaussian", "network-exact-poisson"),
+    *("network-exact-alone", "network-exact-as-one", "async-l2gd-steps", "async-l2gd-rows", "async-al2sgd-rows"),
+    *("weighted-averaging-rows", "bias-correction-local", "found-by-updates-rows", "cfl-rows", "group-penalty-rows"),
+    *("ditto-rows", "pfedme-rows", "ifca-rows", "fedprox-rows", "apfl-rows", "fedper-rows", "fedrep-rows"),
+    *("scaffold-part", "scaffold-personal", "l2gd-rows", "l2gd-clusters", "l2gd-coded", "l2gd-personal"),
+    *("fedavg-head", "fedavg-head-coded", "pfedme-head", "pfedme-coded", "ifca-head-coded"),
+    *("group-sgd-own", "group-sgd-given", "group-sgd-coded", "similarity-network-rows", "similarity-network-part"),
+    *("similarity-network-phases", "similarity-network-bytes"),
+}
+"""Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
+KEPT = ("deep-fedavg", "deep-fedbn")
 
 
 def row_of(item):
@@ -58,11 +69,13 @@ def row_of(item):
 def pytest_collection_modifyitems(items):
     """All laws of a row stand together, as they share runs of it.
 
-    What faults do to a method is tried on its row without torch, and on few with: the others are for soak.
+    What faults do to a method is tried on its plain row without torch, and on few with: the others are for soak.
     """
     rows = {case.name: number for number, case in enumerate(CASES)}
+    assert rows.keys() >= ALIKE
     items.sort(key=lambda item: rows[row_of(item)] if item.path.name == "test_laws.py" else -1)
     for item in items:
         name = row_of(item)
-        if name.startswith("deep-") and name not in KEPT and item.name.startswith(FAULTS):
+        alike = name in ALIKE or (name.startswith("deep-") and name not in KEPT)
+        if alike and item.name.startswith(FAULTS):
             item.add_marker(pytest.mark.soak)

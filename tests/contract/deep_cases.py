@@ -122,7 +122,7 @@ def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[Sta
 def main_clients(method: Any, fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
     who, d = helped(fed), state["x"].shape[1] if state else len(start(fed))
     run = method(pairs=who, metric=Metric.plain(d), batch=2, alpha=0.6, eta=0.1, **options)
-    yield from run.run(fed, range(1, 9), state or run.init(fed, np.tile(start(fed), (len(who.main), 1))))
+    yield from run.run(fed, range(1, 6), state or run.init(fed, np.tile(start(fed), (len(who.main), 1))))
 
 
 def network(fed: Any, state: State | None = None) -> Iterator[State]:
@@ -135,7 +135,7 @@ def network(fed: Any, state: State | None = None) -> Iterator[State]:
     if not state:
         x, Z = layout.split(np.tile(start(fed), (n, 1)))
         state = method.init(fed, x, Z)
-    yield from method.run(fed, range(1, 9), state)
+    yield from method.run(fed, range(1, 6), state)
 
 
 def with_x(fed: Any, state: State) -> Mapping[str, Any]:

@@ -85,7 +85,7 @@ def grouping(name: str, problem: Any, given: bool = False, **fields: Any) -> Cas
     def method(fed: Any) -> GroupSGD:
         return GroupSGD(**fields, group=parity(fed) if given else None)
 
-    def stream(fed: Any, state: State | None = None, rounds: int = 8) -> Iterator[State]:
+    def stream(fed: Any, state: State | None = None, rounds: int = 5) -> Iterator[State]:
         yield from method(fed).run(fed, range(1, rounds + 1), state)
 
     def finish(fed: Any, state: State) -> dict[str, Any]:

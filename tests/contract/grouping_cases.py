@@ -14,7 +14,7 @@ from tests.contract.baseline_cases import classes, training
 from tests.contract.cases import Case, Problem, State, grouped, quadratic, streamed
 
 
-def grouping(name: str, method: Any, problem: Any, rounds: int = 8, **fields: Any) -> Case:
+def grouping(name: str, method: Any, problem: Any, rounds: int = 5, **fields: Any) -> Case:
     """A row for one method; results are every client's model and the groups, by who is with whom."""
 
     def stream(fed: Any, state: State | None = None, rounds: int = rounds) -> Iterator[State]:

@@ -29,7 +29,7 @@ def network_run(
     state: State | None = None,
     *,
     dim: Any,
-    steps: int = 8,
+    steps: int = 5,
     p: float = 2,
     phases: Any = None,
     **transport: Any,
