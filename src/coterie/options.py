@@ -372,7 +372,7 @@ def _typed(kind: Any, option: Option) -> Any:
     if origin is dict:
         return Annotated[dict[_typed(parts[0], option), _typed(parts[1], option)], Strict()]  # type: ignore[misc]
     plain = kind is Any or kind is type(None) or origin is not None or not isinstance(kind, type)
-    return kind if plain else Annotated[kind, InstanceOf()]
+    return kind if plain else InstanceOf[kind]  # type: ignore[misc]
 
 
 def _number(value: Any) -> Any:
