@@ -112,7 +112,7 @@ def test_values_are_kept_in_their_declared_form(given, kept):
         ({"policy": {"retrys": 1}}, "[a.policy] has no key 'retrys'. Did you mean 'retries'?"),
         ({"policy": 3}, "policy of [a] must be a table of names and values, not 3."),
         ({"sites": {"basel": 3}}, "[a.sites.basel] must be a table of names and values, not 3."),
-        ({"more": object()}, "more of [a] must be a table of names and values, not an object."),
+        ({"more": Inner()}, "more of [a] must be a table of names and values, not an Inner."),
         ({"x": 1}, "[a] has no option 'x'. There are lam, eta, share, steps, "),
         (3, "[a] must be a table of names and values, not 3."),
     ],

@@ -38,7 +38,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -115,20 +115,17 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """One option of a class or a function: its name, its type, what is said of it, and its default.
-
-    ``default`` is ``dataclasses.MISSING`` where a value is needed.
-    """
+    """One option of a class or a function; the default is ``inspect.Parameter.empty`` where it is needed."""
 
     name: str
     kind: Any
     option: Option
-    default: Any = MISSING
+    default: Any = inspect.Parameter.empty
 
     @property
     def needed(self) -> bool:
         """Whether there is no default."""
-        return self.default is MISSING
+        return self.default is inspect.Parameter.empty
 
     @property
     def allowed(self) -> str:
@@ -162,20 +159,23 @@ class Declared:
         return f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}{remedy}"
 
 
-@cache
-def declared(of: Hashable) -> dict[str, Declared]:
+def declared(of: Any) -> dict[str, Declared]:
     """The options of a dataclass or of a function, by name, in their order."""
+    return _declared(of)
+
+
+@cache
+def _declared(of: Any) -> dict[str, Declared]:
     if not isinstance(of, type):
-        function: Any = of
-        hints, parameters = inspect.get_annotations(function, eval_str=True), inspect.signature(function).parameters
+        hints, parameters = inspect.get_annotations(of, eval_str=True), inspect.signature(of).parameters
         found = {name: _split(hints.get(name)) for name in parameters}
-        default = {name: MISSING if p.default is p.empty else p.default for name, p in parameters.items()}
-        return {name: Declared(name, *split, default[name]) for name, split in found.items() if split}
+        return {name: Declared(name, *split, parameters[name].default) for name, split in found.items() if split}
     out: dict[str, Declared] = {}
-    above = [_annotations(cls) for cls in of.__mro__]
+    above = [annotated(cls) for cls in of.__mro__]
     for f in (f for f in fields(of) if f.init):
         if split := next(filter(None, (_split(hints.get(f.name)) for hints in above)), None):
-            out[f.name] = Declared(f.name, *split, f.default if f.default_factory is MISSING else f.default_factory())
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            out[f.name] = Declared(f.name, *split, *(() if default is MISSING else (default,)))
     return out
 
 
@@ -187,8 +187,7 @@ def check(options: Any) -> None:
     CoterieError
         That names the option, what it may be, and what it was.
     """
-    kind: Any = type(options)
-    for name, one in declared(kind).items():
+    for name, one in declared(type(options)).items():
         value = getattr(options, name)
         if (found := one.read(value)) is not value:
             object.__setattr__(options, name, found)
@@ -267,7 +266,8 @@ def _read(of: Any, given: Any, what: str, names: list[str], noun: str) -> dict[s
     return {name: known[name].read(value, what) if name in known else value for name, value in given.items()}
 
 
-def _annotations(cls: type) -> dict[str, Any]:
+def annotated(cls: type) -> dict[str, Any]:
+    """Of a class's own body, by name; none where they cannot be read."""
     try:
         return inspect.get_annotations(cls, eval_str=True)
     except Exception:  # a class of a user's own may name what is there for type checkers only
@@ -390,7 +390,7 @@ def _listed(value: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
         value = value.tolist()
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+    return tuple(value) if isinstance(value, (list, tuple, range)) else value
 
 
 def _several(value: Any) -> Any:

@@ -111,7 +111,7 @@ def test_slips_are_one_sentence(network, says):
         (("--bytes-per-update", 9, "--rounds", "codec=sign"), "leave codec out"),
         (("--rounds", "codec=5"), "codec must be the name of a codec"),
         (("--rounds", "codec=tv:4,sign"), "codec must be the name of a codec"),
-        (("--rounds", "phases=5"), "phases must be two numbers"),
+        (("--rounds", "phases=5"), "phases of a run on a similarity network must be 2 whole numbers"),
         (("--rounds", "feedback=ef22"), "Did you mean 'ef21'"),
     ],
 )

@@ -143,7 +143,7 @@ def test_nobody_is_split_off_while_somebody_is_away():
 def test_bad_input():
     with pytest.raises(CoterieError, match="leave C at 1"):
         CFL(eta=0.1, eps1=0.1, eps2=0.1, C=0.5)
-    with pytest.raises(CoterieError, match="eps1 must be a number of at least 0"):
+    with pytest.raises(CoterieError, match="eps1 must be a number from 0"):
         CFL(eta=0.1, eps1=-0.1, eps2=0.1)
     with pytest.raises(CoterieError, match="give one first model"):
         CFL(eta=0.1, eps1=0.1, eps2=0.1).init(InProcess(quadratics()[0]), np.zeros((2, 4)))

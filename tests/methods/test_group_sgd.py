@@ -297,9 +297,9 @@ def test_groups_that_do_not_fit(fields, clusters, sentence):
     ("fields", "sentence"),
     [
         ({"tau": 2, "E": 1}, "Give tau, steps of a round, or E"),
-        ({"weigh": "row"}, "weigh must be one of clients, rows, not 'row'"),
-        ({"own": "mean"}, "own must be one of weighted, averaged"),
-        ({"replicates": 1}, "replicates must be a whole number of at least 2"),
+        ({"weigh": "row"}, "weigh must be clients or rows, not 'row'"),
+        ({"own": "mean"}, "own must be weighted or averaged"),
+        ({"replicates": 1}, "replicates must be a whole number from 2"),
         ({"shared": 3}, "shared must be names of parameters, or patterns"),
     ],
 )

@@ -130,8 +130,8 @@ def test_local_steps_are_geometric():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lam": -1.0}, "lam must be a number of at least 0"),
-        ({"lam": 1.0, "alpha": 1.5}, "alpha must be a number of at least 0 and at most 1"),
+        ({"lam": -1.0}, "lam must be a number from 0"),
+        ({"lam": 1.0, "alpha": 1.5}, "alpha must be a number from 0 to 1"),
         ({"lam": 1.0, "tau": 0.0}, "tau must be a number above 0"),
         ({"lam": 1.0, "up": "topk:0.5"}, "would lose the same part of them in every round"),
     ],

@@ -235,9 +235,9 @@ def test_models_and_probes_are_checked(table, network, says):
         ({"codec": 5}, "codec must be the name of a codec"),
         ({"codec": ""}, "codec must be the name of a codec"),
         ({"down": 4}, "down must be the name of a codec"),
-        ({"phases": (2.7, 1)}, "phases must be two numbers"),
-        ({"phases": "51"}, "phases must be two numbers"),
-        ({"phases": (0, 1)}, "phases must be two numbers"),
+        ({"phases": (2.7, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),
+        ({"phases": "51"}, "phases of a run on a similarity network must be 2 whole numbers"),
+        ({"phases": (0, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),
     ],
 )
 def test_options_of_a_run_are_not_guessed(table, rounds, says):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs.base import Codec
 from coterie.codecs.feedback import FEEDBACKS, Sent, ef21, received
-from coterie.codecs.registry import by_name, need_codec
+from coterie.codecs.registry import by_name, codec_option
 from coterie.errors import CoterieError
 from coterie.federation import (
     By,
@@ -35,6 +35,7 @@ from coterie.federation import (
 )
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
+from coterie.options import Option, check
 
 State = dict[str, Any]
 
@@ -44,23 +45,14 @@ SAFE = 1e4
 
 @dataclass(frozen=True)
 class Compression:
-    """The codecs of a method.
+    """The codecs of a method."""
 
-    Attributes
-    ----------
-    up, down : str, default "none"
-        Of what clients send and of what they are sent: see :func:`coterie.codecs.by_name`.
-    seed : int, default 0
-        Of the server's codec.
-    """
-
-    up: str = "none"
-    down: str = "none"
-    seed: int = 0
+    up: Annotated[str, codec_option("Of what clients send: see :func:`coterie.codecs.by_name`.")] = "none"
+    down: Annotated[str, codec_option("Of what clients are sent.")] = "none"
+    seed: Annotated[int, Option("Of the server's codec.", low=0)] = 0
 
     def __post_init__(self) -> None:
-        need_codec("up", self.up)
-        need_codec("down", self.down)
+        check(self)
 
     @property
     def active(self) -> bool:

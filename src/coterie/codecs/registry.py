@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from coterie.codecs.base import Codec
 from coterie.errors import CoterieError, nearest
+from coterie.options import Option
 
 CODECS = {
     "none": "quantisation:Float64",
@@ -65,9 +65,13 @@ def by_name(name: str | None) -> Codec:
     return codec
 
 
-def need_codec(name: str, value: Any) -> None:
-    """Raise where a value is no name of a codec, nor None."""
-    if value is None or (isinstance(value, str) and value.strip()):
-        by_name(value)
-        return
-    raise CoterieError(f"{name} must be the name of a codec, such as tv:4 or float16, not {value!r}.")
+def codec_option(text: str) -> Option:
+    """An option that names a codec."""
+    return Option(text, what="the name of a codec, such as tv:4 or float16", read=_known)
+
+
+def _known(name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise ValueError("an empty name")
+    by_name(name)
+    return name

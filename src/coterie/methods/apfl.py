@@ -7,16 +7,17 @@ w_i``. Every local step moves w_i along its own gradient and v_i along the mixtu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option
 
 
 def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
@@ -62,30 +63,17 @@ def mixed(site: Site, w: Floats, transport: Transport, alpha: float) -> Reply:
 class APFL(LocalTraining):
     """Algorithm 1 with the paper's symbols; clients count by the weight of their rows (there all count alike).
 
-    Attributes
-    ----------
-    alpha : float, default 0.5
-        First alpha_i of all clients, from 0 (FedAvg) to 1 (local).
-    adaptive : bool, default False
-        Whether every client learns its own: ``alpha_i -= eta (v_i - w_i)' grad f_i(mixture)`` at the first step of a
-        round, kept within 0 and 1.
-    E : int, default 1
-        Passes over a client's rows in a round, the paper's tau: see ``FedAvg``.
-
     Notes
     -----
     Steps are stable for ``eta L < 2``. For any alpha above 0 a mixture that is trained until nothing changes is the
     client's local optimum: alpha says how fast it goes there (``eta alpha^2`` a step), not where.
     """
 
-    alpha: float = 0.5
-    adaptive: bool = False
-    E: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("alpha", self.alpha, 0.0, 1.0)
-        need("E", self.E, 1, whole=True)
+    alpha: Annotated[float, Option("First alpha_i, from 0 (FedAvg) to 1 (local).", low=0.0, high=1.0)] = 0.5
+    adaptive: Annotated[bool, Option("Whether every client learns its own alpha_i, by a gradient step a round.")] = (
+        False
+    )
+    E: Passes = 1  # the paper's tau
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """From one synchronisation to the next; a client's first v_i is the first w that it is sent."""

@@ -8,13 +8,12 @@ cosine between updates of clients on different sides is as small as can be.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import (
     Reply,
     current_model,
@@ -26,8 +25,9 @@ from coterie.methods.local_training.client_work import (
     weight,
 )
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -58,28 +58,20 @@ def changes(site: Site) -> Reply:
 class CFL(LocalTraining):
     """Clustered federated learning with weight updates; every client takes part in every round.
 
-    Attributes
-    ----------
-    eps1, eps2 : float
-        A group is split when its mean update is shorter than eps1 and the longest one of a client longer than eps2. The
-        authors take about a tenth of the longest first update for eps1, and several times eps1 for eps2.
-    E : int, default 1
-        Passes over a client's rows in a round: see ``FedAvg``.
-    gamma : float, default 0
-        gamma_max, how far a client's gradient may be from its group's, relative to that: only where
-        ``sqrt((1 - largest cosine across) / 2)`` is larger is the split sure to be right, and made. With 0 all are.
+    The authors take about a tenth of the longest first update for eps1, and several times eps1 for eps2. ``gamma`` is
+    gamma_max: only where ``sqrt((1 - largest cosine across) / 2)`` is larger is the split sure to be right, and made.
+    With 0 all are.
     """
 
-    eps1: float
-    eps2: float
-    E: int = 1
-    gamma: float = 0.0
+    eps1: Annotated[float, Option("Length of its mean update below which a group may be split.", low=0.0)]
+    eps2: Annotated[float, Option("Length that a client's update must exceed for a split.", low=0.0)]
+    E: Passes = 1
+    gamma: Annotated[float, Option("How far a client's gradient may be from its group's, relative to it.", low=0.0)] = (
+        0.0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("eps1", "eps2", "gamma"):
-            need(name, getattr(self, name), 0.0)
-        need("E", self.E, 1, whole=True)
         if self.C < 1.0:
             raise CoterieError("CFL compares the updates of all clients of a group: leave C at 1.")
 

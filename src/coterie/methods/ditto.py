@@ -6,11 +6,11 @@ Beside the shared model w of FedAvg, every client has its own v_k, which minimis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import (
     Reply,
     epoch_steps,
@@ -22,8 +22,9 @@ from coterie.methods.local_training.client_work import (
     weight,
 )
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -44,25 +45,12 @@ def update(
 class Ditto(LocalTraining):
     """Algorithm 1 with the paper's symbols; its solver for the shared model is FedAvg.
 
-    Attributes
-    ----------
-    lam : float
-        lambda: 0 makes v_k local, a large one makes it w. Steps are stable for ``eta (L + lambda) < 2``.
-    s : int, default 1
-        Steps of v_k in a round.
-    E : int, default 1
-        Passes over a client's rows in a round, for the shared model: see ``FedAvg``.
+    Steps are stable for ``eta (L + lambda) < 2``.
     """
 
-    lam: float
-    s: int = 1
-    E: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("lam", self.lam, 0.0)
-        need("s", self.s, 1, whole=True)
-        need("E", self.E, 1, whole=True)
+    lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
+    s: Annotated[int, Option("Steps of v_k in a round.", low=1)] = 1
+    E: Passes = 1
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 8; a client's first v_k is the first w that it is sent."""

@@ -7,18 +7,18 @@ DP-SGD over sites: each adds up the clipped gradients of its rows, the server st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply
 from coterie.methods.local_training.rounds import LocalTraining, State
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.clipped_gradients import clipped_gradients
+from coterie.options import Option
 
 
 @work
@@ -36,22 +36,13 @@ def gradients(site: Site, w: Floats, clip: float = np.inf, chosen: Bools | None 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(LocalTraining):
-    """Algorithm 1 with the paper's symbols; clip, noise and sampling of rows are the federation's.
+    """Algorithm 1 with the paper's symbols; clip, noise and sampling of rows are the federation's."""
 
-    Attributes
-    ----------
-    eta : float or callable
-        Step size along the mean gradient, over the rows that are expected in a sum.
-    mu : float, default 0
-        Momentum of the server, which costs no privacy.
-    """
-
-    mu: float = 0.0
+    mu: Annotated[float, Option("Momentum of the server, which costs no privacy.", low=0.0, high=1.0)] = 0.0
     by_row: ClassVar[bool] = True  # is compared where the privacy of rows is asked for
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need("mu", self.mu, 0.0, 1.0)
         if self.B or self.personal or self.compression.active:
             raise CoterieError(
                 "dp-sgd adds up gradients of rows of a whole model: leave B, personal, up and down out; the share of "

@@ -7,15 +7,16 @@ may go on from there alone in the end (FedAvg + fine-tuning), which makes a pers
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -36,23 +37,10 @@ def finetune(site: Site, w: Floats, transport: Transport, eta: float, steps: int
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(LocalTraining):
-    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows.
+    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows."""
 
-    Attributes
-    ----------
-    E : int, default 1
-        Passes over a client's rows in a round: ``ceil(n_k / B)`` steps each, or one step with all rows (B = 0).
-    finetune : int, default 0
-        Steps of every client's own at the end.
-    """
-
-    E: int = 1
-    finetune: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("E", self.E, 1, whole=True)
-        need("finetune", self.finetune, 0, whole=True)
+    E: Passes = 1
+    finetune: Annotated[int, Option("Steps of every client's own at the end.", low=0)] = 0
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """``w_{t+1} = sum_k n_k w_{t+1}^k / m_t`` over the clients that answered."""

@@ -6,14 +6,15 @@ FedProx: FedAvg whose clients nearly minimise ``h_k(v; w) = F_k(v) + mu |v - w|^
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -31,22 +32,13 @@ class FedProx(FedAvg):
     Clients are drawn evenly and count by the weight of their rows, as in ``FedAvg``; the paper draws them by their
     rows and counts them alike, which is the same in expectation.
 
-    Attributes
-    ----------
-    mu : float
-        0 is FedAvg. Steps are stable for ``eta (L + mu) < 2``.
-
     Notes
     -----
     Many epochs E make every client minimise h_k exactly; then w ends at the minimum of the sum of the Moreau envelopes
     of F_k, not of the sum of F_k: a proximal term holds the drift back and does not take it away (``SCAFFOLD`` does).
     """
 
-    mu: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("mu", self.mu, 0.0)
+    mu: Annotated[float, Option("0 is FedAvg; steps are stable for ``eta (L + mu) < 2``.", low=0.0)]
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 2 to 6."""

@@ -7,15 +7,16 @@ body that it was sent, then takes steps of the body with that head; the server a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.fedper import FedPer
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option
 
 
 @work
@@ -31,22 +32,9 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: i
 
 @dataclass(frozen=True, kw_only=True)
 class FedRep(FedPer):
-    """Algorithm 1; ``personal`` is the head. Clients count by the weight of their rows (there all have as many).
+    """Algorithm 1; ``personal`` is the head. Clients count by the weight of their rows (there all have as many)."""
 
-    Attributes
-    ----------
-    H : int, default 1
-        Passes over a client's rows that its head makes in a round; the paper takes many (tau_h), since only the body
-        costs bytes.
-    E : int, default 1
-        Passes that the body makes afterwards (tau_phi).
-    """
-
-    H: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("H", self.H, 1, whole=True)
+    H: Annotated[int, Option("Passes that the head makes first in a round (tau_h); the body's are E.", low=1)] = 1
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 2 to 16; the heads of clients that are not asked stay as they are."""

@@ -7,14 +7,13 @@ this is ``GroupSGD`` with these groups.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
-from coterie.methods.checks import need, need_choices
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.evaluation import Groups
 from coterie.methods.groups.restarts import by_restarts
@@ -23,6 +22,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.personal_layers import ask_first_models
 from coterie.methods.local_training.rounds import State
 from coterie.numerics.kernels import Ints
+from coterie.options import Option
 from coterie.relations.group_layout import GroupLayout
 
 MOST = 8
@@ -35,30 +35,18 @@ FEWEST = 3
 class FoundGroups(GroupSGD):
     """``GroupSGD`` with groups that are found before the first round.
 
-    Attributes
-    ----------
-    by : {"updates", "restarts"}, default "updates"
-        Cluster clients' normalised updates, or keep the best of several restarts of IFCA.
-    k : int, default 0
-        Number of groups; 0, for updates alone: one if clients do not differ beyond what their rows scatter, else 2 to
-        8, the one with the largest silhouette.
-    steps : int, default 50
-        Local steps that make an update, or the first models of a restart.
-    restarts, rounds : int, default 20 and 20
-        Of IFCA.
+    With k = 0 there is one group if clients do not differ beyond what their rows scatter, else 2 to 8, the number with
+    the largest silhouette.
     """
 
-    by: str = "updates"
-    k: int = 0
-    steps: int = 50
-    restarts: int = 20
-    rounds: int = 20
+    by: Annotated[Literal["updates", "restarts"], Option("Cluster first updates, or restart IFCA.")] = "updates"
+    k: Annotated[int, Option("Number of groups; 0, for updates alone: as many as they show.", low=0)] = 0
+    steps: Annotated[int, Option("Local steps that make an update, or the first models of a restart.", low=1)] = 50
+    restarts: Annotated[int, Option("Restarts of IFCA.", low=1)] = 20
+    rounds: Annotated[int, Option("Rounds of each restart.", low=1)] = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need_choices(self, {"by": ("updates", "restarts")})
-        for name, least in {"k": 0, "steps": 1, "restarts": 1, "rounds": 1}.items():
-            need(name, getattr(self, name), least, whole=True)
         if self.k == 0 and self.by == "restarts":
             raise CoterieError("Restarts of IFCA need a number of groups: give k, or look for groups by updates.")
 

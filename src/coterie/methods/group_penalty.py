@@ -16,18 +16,18 @@ with ``|z - a_g x_s|^2 / 2`` groups go apart along x_s at no cost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.groups.group_models import group_of_clients
 from coterie.methods.local_training.client_work import Reply, current_model, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -75,41 +75,24 @@ def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
 class GroupPenalty(LocalTraining):
     """Local steps on F: with ``tau = 1`` gradient descent; longer rounds go by the groups' means as they began.
 
-    Attributes
-    ----------
-    personal : tuple of str
-        Names or patterns of z. No z_i leaves its client: groups' sums do.
-    group : (m,) int, optional
-        Group of every client from 0, by default its cluster.
-    lam : float
-        Pull to the mean of the group. Steps are stable for ``eta (L + lam) < 2``.
-    mu : float, default 0
-        Push between means of groups.
-    margin : float, default infinity
-        Distance at which the push ends.
-    bend : float, default 0
-        Without a margin: the ridge on z, by which every client's mean loss is ``bend/2 |z|^2`` less a constant at
-        least. F is known to have a minimum where mu is below; ``notes`` says where it is not.
-    tau : int, default 1
-        Local steps in a round.
+    ``personal`` names z, which never leaves its client: groups' sums do. ``group`` (m,) is the group of every client
+    from 0, by default its cluster. With ``bend`` every client's mean loss is ``bend/2 |z|^2`` less a constant at
+    least: F is known to have a minimum where mu is below; ``notes`` says where it is not.
     """
 
-    lam: float
+    lam: Annotated[float, Option("Pull to the mean of the group; stable for ``eta (L + lam) < 2``.", low=0.0)]
     group: Any = None
-    mu: float = 0.0
-    margin: float = np.inf
-    bend: float = 0.0
-    tau: int = 1
+    mu: Annotated[float, Option("Push between means of groups.", low=0.0)] = 0.0
+    margin: Annotated[float, Option("Distance at which the push ends.", above=0.0, infinite=True)] = np.inf
+    bend: Annotated[
+        float, Option("Without a margin: the ridge on z that bounds clients' losses from below.", low=0.0)
+    ] = 0.0
+    tau: Annotated[int, Option("Local steps in a round.", low=1)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lam", "mu", "bend"):
-            need(name, getattr(self, name), 0.0)
-        need("tau", self.tau, 1, whole=True)
         if not self.personal:
             raise CoterieError("Clients need parameters of their own: name them in personal, ('*',) for all.")
-        if not (isinstance(self.margin, float | int) and self.margin > 0.0):
-            raise CoterieError(f"margin must be a number above 0, not {self.margin!r}.")
 
     @property
     def notes(self) -> list[str]:

@@ -11,14 +11,13 @@ Any layers may be shared, and the others may have other shapes in every group.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need, need_choices, need_patterns
 from coterie.methods.groups.group_models import (
     address,
     agree_on_layers,
@@ -31,8 +30,9 @@ from coterie.methods.groups.group_models import (
 from coterie.methods.groups.monitor import append_row, observe, trace_row
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine
+from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 from coterie.relations.group_layout import GroupLayout
 
 
@@ -72,47 +72,24 @@ def update(
 class GroupSGD(LocalTraining):
     """The notes' method with groups that are known.
 
-    Attributes
-    ----------
-    shared : tuple of str, default ()
-        Names or patterns of the layers x_s that all groups share; () is a model for each group, ("*",) one for all.
-    group : (m,) int, optional
-        Group of every client from 0, by default its cluster. Groups of other architectures must be the clusters.
-    tau : int, optional
-        Local steps in a round, by default one: a round is then one step of SGD on f.
-    E : int, default 0
-        Instead of tau, passes over a client's rows in a round; 0 for none.
-    weigh : {"clients", "rows"}, default "clients"
-        Whether clients count alike, as in the notes, or by the weight of their rows.
-    own : {"weighted", "averaged"}, default "weighted"
-        How far groups' own layers go: "weighted" is the gradient of f, |G| / n times the mean in the group;
-        "averaged" is that mean, as in FedAvg, a step n / |G| times as long. Stationary points are the same; what is no
-        gradient, such as BatchNorm's statistics where they travel, is to be averaged.
-    monitor : int, default 0
-        Rounds between two observations of the gradients of all clients and their variance, kept in ``state["trace"]``
-        (see ``groups.monitor``); 0 for none. Each costs an exchange.
-    replicates : int, default 2
-        Independent batches of every client at an observation.
+    ``group`` (m,) is the group of every client from 0, by default its cluster. Groups of other architectures must be
+    the clusters. "weighted" layers go by the gradient of f, |G| / n times the mean in the group; "averaged" ones by
+    that mean, as in FedAvg. Stationary points are the same; what is no gradient, such as BatchNorm's statistics where
+    they travel, is to be averaged. What ``monitor`` observes is kept in ``state["trace"]``, an exchange each.
     """
 
     EXCLUSIVE: ClassVar = (("tau", "E"),)
-    shared: tuple[str, ...] = ()
+    shared: Annotated[tuple[str, ...], patterns("Layers x_s of all groups: () for none, ('*',) for all.")] = ()
     group: Any = None
-    tau: int | None = None
-    E: int = 0
-    weigh: str = "clients"
-    own: str = "weighted"
-    monitor: int = 0
-    replicates: int = 2
+    tau: Annotated[int | None, Option("Local steps in a round, by default one: a step of SGD on f.", low=1)] = None
+    E: Annotated[int, Option("Instead of tau, passes over a client's rows in a round; 0 for none.", low=0)] = 0
+    weigh: Annotated[Literal["clients", "rows"], Option("Whether clients count alike or by their rows.")] = "clients"
+    own: Annotated[Literal["weighted", "averaged"], Option("How far groups' own layers go.")] = "weighted"
+    monitor: Annotated[int, Option("Rounds between two observations of all gradients; 0 for none.", low=0)] = 0
+    replicates: Annotated[int, Option("Independent batches of every client at an observation.", low=2)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in {"E": 0, "monitor": 0, "replicates": 2}.items():
-            need(name, getattr(self, name), least, whole=True)
-        if self.tau is not None:
-            need("tau", self.tau, 1, whole=True)
-        need_choices(self, {"weigh": ("clients", "rows"), "own": ("weighted", "averaged")})
-        object.__setattr__(self, "shared", need_patterns("shared", self.shared))
         if self.E and self.tau is not None:
             raise CoterieError("Give tau, steps of a round, or E, passes over the rows: leave one of the two out.")
 

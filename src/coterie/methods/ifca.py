@@ -7,20 +7,20 @@ rows, trains it, and the server averages what comes out, group by group (option 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, start_from, train, weight
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, merge
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import value
+from coterie.options import Option
 
 
 def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
@@ -60,26 +60,13 @@ class IFCA(LocalTraining):
     """Algorithm 1 with the paper's symbols; clients count by the weight of their rows (there all have as many).
 
     A client's own parts (``personal``), which the paper has not, go with whatever model it takes.
-
-    Attributes
-    ----------
-    k : int
-        Number of groups.
-    tau : int, default 1
-        Steps of a client in a round.
-    spread : float, default 0.1
-        Standard deviation of the first models' numbers, which must differ; an objective's own first models come first.
     """
 
-    k: int
-    tau: int = 1
-    spread: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("k", self.k, 1, whole=True)
-        need("tau", self.tau, 1, whole=True)
-        need("spread", self.spread, 0.0)
+    k: Annotated[int, Option("Number of groups.", low=1)]
+    tau: Annotated[int, Option("Steps of a client in a round.", low=1)] = 1
+    spread: Annotated[
+        float, Option("Standard deviation of the first models where the objective has none.", low=0.0)
+    ] = 0.1
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, at models w (k, d), by default drawn; -1: a client in no group yet."""

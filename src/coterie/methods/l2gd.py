@@ -13,22 +13,20 @@ until the next. In ``async_l2gd`` clusters communicate at different times, and t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.groups.group_models import address, group_means, group_models
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, train, weight
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
-
-LONGEST = 1e9
-"""Local steps of a round in the mean, at most."""
+from coterie.options import Option
 
 
 @work
@@ -48,26 +46,16 @@ def update(
 class L2GD(LocalTraining):
     """One coin for all; the papers' step size is ``eta (1 - p)`` with p = 1 / (1 + tau) the probability of a round.
 
-    Attributes
-    ----------
-    lam : float
-        Strength of the ties: 0 makes clients local. A communication pulls by ``eta tau lam``, which
-        theory takes to be 1 at most: above it models overshoot their mean, and run away above 2.
-    alpha : float, default 1
-        Share of the tie that is to all clients, the rest being to those of the client's cluster.
-    tau : float, default 10
-        Local steps in a round, in the mean: their number is drawn, the same for all clients.
+    A communication pulls by ``eta tau lam``, which theory takes to be 1 at most: above it models overshoot their mean,
+    and run away above 2.
     """
 
-    lam: float
-    alpha: float = 1.0
-    tau: float = 10.0
+    lam: Annotated[float, Option("Strength of the ties: 0 makes clients local.", low=0.0)]
+    alpha: Annotated[float, Option("Share of the tie to all clients, not to the cluster.", low=0.0, high=1.0)] = 1.0
+    tau: Annotated[float, Option("Mean number of local steps in a round, drawn for all.", above=0.0, high=1e9)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need("lam", self.lam, 0.0)
-        need("alpha", self.alpha, 0.0, 1.0)
-        need("tau", self.tau, 0.0, LONGEST, above=True)
         if not (by_name(self.up).unbiased or self.up.startswith("float")):
             raise CoterieError(
                 f"Clients' models stay apart, and up = '{self.up}' would lose the same part of them in every round: "

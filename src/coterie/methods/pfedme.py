@@ -7,15 +7,16 @@ theta that attains it is a client's own model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, received, train
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option
 
 
 @work
@@ -36,32 +37,14 @@ def update(
 class PFedMe(LocalTraining):
     """Algorithm 1 with the paper's symbols; clients count alike, whatever their rows (or by ``Site.weights``).
 
-    Attributes
-    ----------
-    lam : float
-        lambda: a small one makes theta_i local, a large one makes it w.
-    eta : float or callable
-        Step size of w_i; ``eta lambda`` should be below 2, and with 1 w_i becomes theta_i.
-    alpha : float
-        Step size of the steps that make theta_i; stable for ``alpha (L + lambda) < 2``.
-    K, R : int, default 5 and 1
-        Steps that make theta_i, all on one batch, and how often this is done in a round.
-    beta : float, default 1
-        How far the server goes to the average, ``w <- (1 - beta) w + beta mean_i w_i``.
+    ``eta`` is the step size of w_i; ``eta lambda`` should be below 2, and with 1 w_i becomes theta_i.
     """
 
-    lam: float
-    alpha: float
-    K: int = 5
-    R: int = 1
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("lam", "alpha", "beta"):
-            need(name, getattr(self, name), 0.0, above=True)
-        need("K", self.K, 1, whole=True)
-        need("R", self.R, 1, whole=True)
+    lam: Annotated[float, Option("lambda: a small one makes theta_i local, a large one w.", above=0.0)]
+    alpha: Annotated[float, Option("Step size for theta_i; stable for ``alpha (L + lambda) < 2``.", above=0.0)]
+    K: Annotated[int, Option("Steps that make theta_i, all on one batch.", low=1)] = 5
+    R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
+    beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
 
     @property
     def notes(self) -> list[str]:

@@ -7,12 +7,11 @@ local step goes along ``g_i(y) - c_i + c``, so that all of them head where the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.checks import need
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training.client_work import (
     GOOD,
@@ -31,6 +30,7 @@ from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import precision
+from coterie.options import Option
 
 
 @work
@@ -86,13 +86,6 @@ class Scaffold(FedAvg):
     the rows of all clients, and ``c = sum_i n_i c_i / sum_i n_i``. Clients that were not there at the beginning are
     counted from when they come.
 
-    Attributes
-    ----------
-    option : {2, 1}, default 2
-        c_i^+: the mean of the gradients on the way (II), or the gradient of all rows at x (I, one more a round).
-    eta_g : float, default 1
-        Step size of the server; above 1, eta must be smaller in proportion.
-
     Notes
     -----
     With all rows in every step it ends at the optimum of all clients' losses, however many local steps there are; the
@@ -100,14 +93,8 @@ class Scaffold(FedAvg):
     round costs twice FedAvg's bytes, for c and the changes of c_i.
     """
 
-    option: int = 2
-    eta_g: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("eta_g", self.eta_g, 0.0, above=True)
-        if self.option not in (1, 2):
-            raise CoterieError(f"option must be 1 or 2, as in the paper, not {self.option!r}.")
+    option: Annotated[Literal[2, 1], Option("c_i^+: the mean gradient on the way (II), or all rows' at x (I).")] = 2
+    eta_g: Annotated[float, Option("Server's step size; above 1, eta must be smaller.", above=0.0)] = 1.0
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round; ``c`` (d1,) is the server's control variate, N all clients' weight."""

@@ -7,17 +7,19 @@ shared x along their mean, and the personal Z by a proximal step that pulls neig
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.checks import need_kinds, need_norm, need_numbers, need_phases, need_positive, need_shape
+from coterie.methods.checks import need_numbers, need_shape
+from coterie.methods.network.options import Norm
 from coterie.methods.network.transport import FAR, Transport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network_prox import Proximal, network_prox
+from coterie.options import Option, check
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -36,24 +38,14 @@ class SimilarityNetwork(Stepwise):
         G: who is tied to whom, and how strongly.
     layout : Layout
         M and N.
-    lam : float
-        lambda, 0 or more and finite.
     eta : number or callable
         Step size of x.
     own : number, (n,) or callable, optional
         Step size of Z, also one for each client; by default eta, as printed.
-    p : {1, 2, inf}, default 2
-    phases : (int, int), optional
-        IV-C: so many steps on (5), x by given Z, then so many on (6), Z by given x, in turn. By default both move from
-        the same gradients.
     held : number or (n,), default 0
         Curvature by which z_n is held at 0: a weak prior, where outcomes may be separated.
     unit : number or (d,), default 1
         What clients hold is ``unit * (M x + N z_n)``.
-    gap : float, default 1e-8
-        Relative duality gap of the proximal step.
-    transport : Transport
-        How gradients and models travel: batches, codecs, who takes part.
 
     Notes
     -----
@@ -61,26 +53,22 @@ class SimilarityNetwork(Stepwise):
     one size), so that lambda = infinity is the pooled model.
     """
 
-    network: Network
-    layout: Layout
-    lam: float
+    network: Annotated[Network, Option("G.")]
+    layout: Annotated[Layout, Option("M and N.")]
+    lam: Annotated[float, Option("lambda.", low=0.0, remedy="For ties without end, fit the pooled model.")]
     eta: Schedule
     own: Schedule = None
-    p: float = 2
-    phases: tuple[int, int] | None = None
+    p: Norm = 2
+    phases: Annotated[
+        tuple[int, int] | None, Option("IV-C: so many steps on (5), x by given Z, then so many on (6), in turn.", low=1)
+    ] = None
     held: Any = 0.0
     unit: Any = 1.0
-    gap: float = 1e-8
-    transport: Transport = field(default_factory=Transport)
+    gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
+    transport: Annotated[Transport, Option("How gradients and models travel.")] = field(default_factory=Transport)
 
     def __post_init__(self) -> None:
-        if isinstance(self.lam, float) and self.lam == np.inf:
-            raise CoterieError("lam must be a finite number from 0: for one without end, fit the pooled model.")
-        need_numbers("lam", self.lam, 1, 0.0)
-        need_kinds(self, {"network": Network, "layout": Layout, "transport": Transport})
-        need_norm("p", self.p)
-        need_positive(self, {"gap": 1.0})
-        need_phases(self.phases)
+        check(self)
         n, d = self.network.n, self.layout.d
         for name, size, least in (("eta", 1, None), ("own", n, None), ("held", n, 0.0), ("unit", d, None)):
             value = getattr(self, name)

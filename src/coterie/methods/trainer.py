@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, get_origin
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from coterie.errors import RAISED, CoterieError, nearest
+from coterie.options import annotated
 
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
-_LISTS = {"list", "tuple", "sequence", "mutablesequence", "iterable", "collection"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class Trainer:
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""
-        return isinstance(value, list) and not _listed(self.takes[name].type)
+        kinds = (annotated(cls).get(name) for cls in self.method_class.__mro__)
+        return isinstance(value, list) and not _listed(next(filter(None, kinds), None))
 
     def merge(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given above what stands below it: of two that exclude each other, the one given drops the other."""
@@ -120,15 +121,10 @@ class Trainer:
 
 
 def _listed(kind: Any) -> bool:
-    """Whether a field's type is that of lists, or of lists and None, however it is written."""
-    plain = isinstance(kind, type) and get_origin(kind) is None
-    text = kind if isinstance(kind, str) else kind.__name__ if plain else repr(kind)
-    text = re.sub(r"\w+\.", "", text).strip(" '\"")  # typing.List is List
-    if text.startswith(("tuple", "list")):
-        return True
-    while found := re.fullmatch(r"(?:Optional|Union)\[(.*)\]", text):
-        text = found[1].strip()
-    while (short := re.sub(r"\[[^\[\]]*\]", "", text)) != text:  # list[int] is list
-        text = short
-    kinds = {k.strip().lower() for k in re.split(r"[|,]", text)} - {"none", "nonetype"}
-    return bool(kinds) and kinds <= _LISTS
+    """Whether a type is that of lists, or of lists and None."""
+    if get_origin(kind) is Annotated:
+        return _listed(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return all(one is type(None) or _listed(one) for one in get_args(kind))
+    plain = get_origin(kind) or kind
+    return isinstance(plain, type) and issubclass(plain, Iterable) and not issubclass(plain, (str, Mapping))

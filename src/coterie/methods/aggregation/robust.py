@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
 from coterie.methods.aggregation.trust import Adaptive, Trust
-from coterie.methods.checks import need
 from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.options import Option, check
 
 
 @kernel
@@ -76,19 +76,15 @@ def _clip(g: Floats, weights: Floats, starts: Ints, radius: float, steps: int, v
 class Trimmed:
     """The mean without the largest and the smallest values of each coordinate.
 
-    Attributes
-    ----------
-    fraction : float, default 0.2
-        Share of the collaborators that is left out at either end, from 0 to 0.5: of those whose weight is not zero,
-        rounded up, so that as many bad ones cannot leave the range of the good ones. One or two collaborators are kept
-        as they are: of two nobody can say which is bad. The others keep the ratios of their weights.
+    The share is of those whose weight is not zero, rounded up, so that as many bad ones cannot leave the range of the
+    good ones. One or two collaborators are kept as they are: of two nobody can say which is bad. The others keep the
+    ratios of their weights.
     """
 
-    fraction: float = 0.2
+    fraction: Annotated[float, Option("Share of the collaborators left out at either end.", low=0.0, high=0.5)] = 0.2
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.fraction <= 0.5:
-            raise CoterieError(f"The fraction left out at either end must lie from 0 to 0.5, not {self.fraction:g}.")
+        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """Nothing."""
@@ -105,23 +101,14 @@ class Clipped:
 
     The first v is the median, coordinate by coordinate, of a main client's first collaborators.
 
-    Attributes
-    ----------
-    radius : float, optional
-        r, in the units of gradients; by default the median of ``|g_k - v|`` within the group (the lower one of two).
-    steps : int, default 1
-        How often that is done in a step; the paper takes 1 to 3.
+    By default the radius r is the median of ``|g_k - v|`` within the group (the lower one of two).
     """
 
-    radius: float | None = None
-    steps: int = 1
+    radius: Annotated[float | None, Option("r, in the units of gradients; by default the median.", above=0.0)] = None
+    steps: Annotated[int, Option("How often that is done in a step; the paper takes 1 to 3.", low=1)] = 1
 
     def __post_init__(self) -> None:
-        if self.radius is not None and not 0.0 < self.radius < np.inf:
-            raise CoterieError(
-                f"The radius of clipping must be above 0, not {self.radius:g}: leave it out for the median."
-            )
-        need("steps", self.steps, 1, whole=True)
+        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """No v yet."""

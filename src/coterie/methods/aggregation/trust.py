@@ -14,13 +14,14 @@ zeta_k^2 + spread tau_k^2 sigma_k^2``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Received, State
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
+from coterie.options import Option, check
 
 ENOUGH = 4
 """Answers in a window, from which its mean and its variance are taken."""
@@ -40,39 +41,22 @@ def lower_median(own: Floats, values: Floats, of: Ints, counted: Bools) -> Float
 class Trust:
     """Collaborators' weights, zero for those that are found harmful.
 
-    Attributes
-    ----------
-    window : int, default 50
-        Steps of a window; nobody is judged by delta before the second one ends.
-    multiple : float, default 0.75
-        How many times the main client's own L a delta may be.
-    errors : float, default 3
-        By how many standard errors it must be more. Where x hardly moves, these are large and nothing is said.
-    direction : bool, default False
-        Whether to drop whose mean gradient points against the main client's own over a window, by as many standard
-        errors: for WGA. BC can use a collaborator whose gradient is shifted, and whose direction says nothing.
-    size : float, default 100
-        A gradient is left out of a step where its square is more than so many times both the median of the group's and
-        the main client's own, and the largest of the latter so far.
-    pause : int, default 50
-        For how many windows somebody is dropped, twice as many each time again; it goes on being judged.
-    memory : float, default 0.9
-        What is left of a window's evidence about delta a window later.
+    Nobody is judged by delta before the second window ends. Where x hardly moves, its standard errors are large and
+    nothing is said. ``direction`` is for WGA: BC can use a collaborator whose gradient is shifted, and whose direction
+    says nothing. Who is dropped goes on being judged, and is dropped twice as long each time again. A gradient is too
+    large by the median of the group's squares, by the main client's own, and by the largest of the latter so far.
     """
 
-    window: int = 50
-    multiple: float = 0.75
-    errors: float = 3.0
-    direction: bool = False
-    size: float = 100.0
-    pause: int = 50
-    memory: float = 0.9
+    window: Annotated[int, Option("Steps of a window.", low=ENOUGH)] = 50
+    multiple: Annotated[float, Option("How many times the main client's own L a delta may be.", above=0.0)] = 0.75
+    errors: Annotated[float, Option("By how many standard errors it must be more.", low=1.0)] = 3.0
+    direction: Annotated[bool, Option("Whether to drop whose mean gradient points against the main client's.")] = False
+    size: Annotated[float, Option("How many times too large a gradient's square may be.", above=1.0)] = 100.0
+    pause: Annotated[int, Option("For how many windows somebody is dropped.", low=1)] = 50
+    memory: Annotated[float, Option("What is left of evidence about delta a window later.", low=0.0, below=1.0)] = 0.9
 
     def __post_init__(self) -> None:
-        if self.window < ENOUGH or self.pause < 1:
-            raise CoterieError(f"Windows of trust have {ENOUGH} steps or more, and a pause is 1 window or more.")
-        if not (self.multiple > 0.0 and self.errors >= 1.0 and self.size > 1.0 and 0.0 <= self.memory < 1.0):
-            raise CoterieError("Trust needs multiple above 0, errors from 1, size above 1, memory from 0 to below 1.")
+        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """Nobody is dropped."""
@@ -165,21 +149,15 @@ class Adaptive:
     is far below beta. Neither way finds who is harmful: flipped signs look close near an optimum, large garbage
     points anywhere. Put ``trust.Trust`` before it.
 
-    Attributes
-    ----------
-    memory : float, default 0.98
-        What is left of a gradient in its average a step later, from 0 to below 1.
-    spread : float, default 0.1
-        How much noise counts against bias: ``L / (mu T (1 - alpha^2 m))`` in C.2 for T steps, so that fewer
-        collaborators, and closer ones, are listened to in a longer run.
+    ``spread`` is ``L / (mu T (1 - alpha^2 m))`` in C.2 for T steps, so that fewer
+    collaborators, and closer ones, are listened to in a longer run.
     """
 
-    memory: float = 0.98
-    spread: float = 0.1
+    memory: Annotated[float, Option("What is left of a gradient a step later.", low=0.0, below=1.0)] = 0.98
+    spread: Annotated[float, Option("How much noise counts against bias.", above=0.0)] = 0.1
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.memory < 1.0 and 0.0 < self.spread < np.inf):
-            raise CoterieError("Adaptive weights need memory from 0 to below 1, and spread above 0.")
+        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """Averages of nothing."""

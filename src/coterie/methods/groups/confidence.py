@@ -8,20 +8,19 @@ another partition would be better.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.checks import need
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.overflow import decode_loss, encode_loss
 from coterie.objectives.glm import GLM
 from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option, checked
 
 
 @dataclass(frozen=True)
@@ -176,14 +175,15 @@ def short(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[
     return {"theta": np.where(finite(theta)[:, None], theta, w)}
 
 
+@checked
 def adapt(
     fed: Federation,
     w: Floats,
     *,
-    eta: float = 0.1,
-    steps: int = 0,
-    B: int = 0,
-    personal: Sequence[str] = (),
+    eta: Annotated[float, Option(low=0.0)] = 0.1,
+    steps: Annotated[int, Option(low=0)] = 0,
+    B: Annotated[int, Option(low=0)] = 0,
+    personal: Annotated[tuple[str, ...], Option()] = (),
 ) -> Adapted:
     """Models for new clients out of a fitted run; nothing that is shared changes.
 
@@ -212,13 +212,10 @@ def adapt(
     CoterieError
         For a pattern that matches nothing, or negative steps.
     """
-    need("steps", steps, 0, whole=True)
-    need("eta", eta, 0.0)
     w = np.atleast_2d(np.asarray(w))
     judged = judge_groups(fed, w, held=False)
     chosen = w[np.maximum(judged.group, 0)]
-    patterns = [personal] if isinstance(personal, str) else list(personal)
-    found = fed.ask(short, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=patterns)
+    found = fed.ask(short, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=list(personal))
     models, group = np.full(chosen.shape, np.nan, dtype=chosen.dtype), np.full(len(chosen), -1, dtype=np.int64)
     here = found.to[found.rows]
     if found:

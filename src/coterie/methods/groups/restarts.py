@@ -7,19 +7,19 @@ groups is luck, hence the restarts.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
-from coterie.methods.checks import need
 from coterie.methods.groups.evaluation import Groups, numbered, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Option, checked
 
 
 @work
@@ -36,14 +36,15 @@ def draw(ids: npt.NDArray[np.uint64], k: int, restart: int, seed: int) -> Ints:
     return np.sort(np.argsort(u, kind="stable")[:k])
 
 
+@checked
 def by_restarts(
     fed: Federation,
     method: IFCA,
     w: Floats,
     *,
-    rounds: int,
-    restarts: int = 20,
-    steps: int = 50,
+    rounds: Annotated[int, Option(low=1)],
+    restarts: Annotated[int, Option(low=1)] = 20,
+    steps: Annotated[int, Option(low=1)] = 50,
 ) -> Groups:
     """The groups of the restart with the least training loss.
 
@@ -72,8 +73,6 @@ def by_restarts(
     CoterieError
         For more groups than clients, and where no restart ends well.
     """
-    need("restarts", restarts, 1, whole=True)
-    need("rounds", rounds, 1, whole=True)
     m, k, eta = len(fed.clients), method.k, method.rate(0)
     if k > m:
         raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")

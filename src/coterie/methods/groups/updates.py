@@ -7,14 +7,12 @@ Halves of clients' rows tell whether there are groups at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
-from coterie.methods.checks import need
 from coterie.methods.groups.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed_random
@@ -22,6 +20,7 @@ from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import sizes, walk
+from coterie.options import Option, checked
 
 SKETCH = 4096
 """Numbers a client sends of its update."""
@@ -103,16 +102,17 @@ def alike(halves: Floats, seed: int = 0) -> float:
     return float(np.mean(agree >= agree[0] - 1e-9))
 
 
+@checked
 def by_updates(
     fed: Federation,
     w: Floats,
     *,
-    eta: float,
-    steps: int = 50,
-    k: int | Iterable[int] = range(1, 9),
-    B: int = 0,
-    q: int = SKETCH,
-    seed: int = 0,
+    eta: Annotated[float, Option(above=0.0)],
+    steps: Annotated[int, Option(low=1)] = 50,
+    k: Annotated[tuple[int, ...], Option(low=1)] = tuple(range(1, 9)),
+    B: Annotated[int, Option(low=0)] = 0,
+    q: Annotated[int, Option(low=0)] = SKETCH,
+    seed: Annotated[int, Option(low=0)] = 0,
 ) -> Groups:
     """Cluster normalised updates after several local steps from a common model.
 
@@ -148,11 +148,7 @@ def by_updates(
     CoterieError
         For a number of groups not below that of the clients, and for one group alone.
     """
-    need("steps", steps, 1, whole=True)
-    need("eta", eta, 0.0, above=True)
-    ks = list(k) if isinstance(k, Iterable) and not isinstance(k, str) else [k]
-    for number in ks:
-        need("k", number, 1, whole=True)
+    ks = list(k)
     how_far: dict[str, Any] = {"w": np.asarray(w), "eta": float(eta), "steps": steps, "B": B, "q": q, "seed": seed}
     found = fed.ask(direction, **how_far)
     u = np.zeros((len(fed.clients), found["u"].shape[1] if found else 1))

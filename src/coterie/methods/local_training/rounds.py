@@ -5,66 +5,59 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from coterie.codecs import codec_option
 from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
-from coterie.methods.checks import need, need_patterns
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED, usable, verdicts
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, ask_first_models
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
+from coterie.options import Declared, Option, check
 
 State = dict[str, Any]
+Passes = Annotated[int, Option("Passes over a client's rows in a round, ceil(n / B) steps each.", low=1)]
+_RATE = Declared("eta", float, Option(low=0.0))
+
+
+def patterns(text: str) -> Option:
+    """An option that names parameters."""
+    return Option(text, what="names of parameters, or patterns such as head*", read=_filled)
+
+
+def _filled(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in names:
+        raise ValueError("an empty name")
+    return names
+
 
 NO_GRADIENT = "the data of some clients give no gradient"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining(Stepwise):
-    """Hyper-parameters that all of these methods have.
+    """Options that all of these methods have.
 
-    Attributes
-    ----------
-    eta : float or callable
-        Local step size, or ``eta(t)`` of round t.
-    B : int, default 0
-        Rows of a step, drawn with replacement; 0 takes all.
-    C : float, default 1
-        Share of the clients that take part in a round, one at least.
-    seed : int, default 0
-        Of who takes part, and of the first model; rows are drawn by the engine's.
-    personal : tuple of str, default ()
-        Patterns of parameters that never leave a client, such as ``head*``. What the objective keeps with each client
-        stays there too.
-    up, down : str, default "none"
-        Codecs of what clients send and of what they are sent: see ``coterie.codecs.by_name``.
-    strict : bool, default False
-        Whether a client that diverges, or whose data give no gradient, ends the run. Otherwise it is left out from then
-        on, unless most of those that answered have diverged.
+    What the objective keeps with each client stays there, too, whatever is ``personal``. Where not ``strict``, a client
+    that diverges is left out from then on, unless most of those that answered have diverged.
     """
 
-    eta: float | Callable[[int], float]
-    B: int = 0
-    C: float = 1.0
-    seed: int = 0
-    personal: tuple[str, ...] = ()
-    up: str = "none"
-    down: str = "none"
-    strict: bool = False
+    eta: Annotated[float | Callable[[int], float], Option("Local step size, or eta(t) of round t.", above=0.0)]
+    B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
+    C: Annotated[float, Option("Share of the clients in a round, one at least.", above=0.0, high=1.0)] = 1.0
+    seed: Annotated[int, Option("Of who takes part and of the first model; rows are drawn by the engine's.", low=0)] = 0
+    personal: Annotated[tuple[str, ...], patterns("Parameters that never leave a client, such as head*.")] = ()
+    up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
+    down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
+    strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
     def __post_init__(self) -> None:
-        if not callable(self.eta):
-            need("eta", self.eta, 0.0, above=True)
-        need("B", self.B, 0, whole=True)
-        need("C", self.C, 0.0, 1.0, above=True)
-        need("seed", self.seed, 0, whole=True)
-        object.__setattr__(self, "personal", need_patterns("personal", self.personal))
-        _ = self.compression
+        check(self)
 
     @property
     def notes(self) -> list[str]:
@@ -89,8 +82,7 @@ class LocalTraining(Stepwise):
     def rate(self, t: int) -> float:
         """The step size of round t."""
         value = self.eta(t) if callable(self.eta) else self.eta
-        need("eta", value, 0.0)
-        return float(value)
+        return float(_RATE.read(value))
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round.

@@ -6,12 +6,12 @@ Clients send short embeddings, never rows; their nearest neighbours are tied.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.spaces import (
@@ -22,10 +22,10 @@ from coterie.methods.network.spaces import (
     model_points,
 )
 from coterie.numerics.kernels import Floats
+from coterie.options import Declared, Option, check, of
 from coterie.relations.neighbours import Distance
 from coterie.relations.network import Network
 
-LARGEST = 10**6
 SPACES = ("model", "data", "feature", "covariates")
 ONLY_IN = {
     **dict.fromkeys(("features", "width"), ("data",)),
@@ -36,71 +36,76 @@ ONLY_IN = {
     "covariates": ("covariates",),
 }
 """Options that one space, or two, have."""
-NEIGHBOURS = 5
+NEIGHBOURS, MOST = 5, 10**6
+
+
+def even(value: int) -> int:
+    """The same; a CoterieError for an odd number of features."""
+    if value % 2:
+        raise CoterieError(f"features must be even, a cosine and a sine of each frequency, not {value}.")
+    return value
+
+
+def probing(value: Any) -> Any:
+    """How many probes, or which: a table."""
+    return value if np.ndim(value) == 2 else _PROBES.read(value)
+
+
+_PROBES = Declared("probes", int, Option(low=1, high=MOST, what=f"a table, or a whole number from 1 to {MOST:,}"))
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """How clients are compared, and which of them are tied.
+    """How clients are compared, and which of them are tied."""
 
-    Attributes
-    ----------
-    space : {"model", "data", "feature", "covariates"}, default "model"
-    k : int or "auto", default "auto"
-        Neighbours of a client; auto takes 5, or all others where they are fewer.
-    weighted, mutual : bool, default False
-    connected : bool, default True
-        As for :meth:`coterie.relations.network.Network.nearest`.
-    distance : str, optional
-        Of models: coefficients (default) or predictions. Of features: log-euclidean (default), frobenius, bures, mean.
-    features : int, default 256
-        Numbers a client sends in the data space.
-    width : number, optional
-        Of the kernel in the data space, in standard units.
-    response : bool, optional
-        Whether the response counts as a column; by default in the data space only.
-    means : bool, default False
-        Whether means count beside covariances in the feature space.
-    prior : number, optional
-        Rows that hold a client's covariance or model at what all have; by default about as many as columns.
-    probes : int or (M, d), default 128
-        Where predictions are compared.
-    models : (n, d), optional
-        Local models of any kind, for the model space.
-    covariates : (n, q), optional
-        The clients' own points, for the space of covariates, in any units.
-    seed : int, default 0
-        Of random features, probes and approximate search.
-    """
-
-    space: str = "model"
-    k: Any = "auto"
-    weighted: bool = False
-    mutual: bool = False
-    connected: bool = True
-    distance: Any = None
-    features: int = 256
-    width: Any = None
-    response: Any = None
-    means: bool = False
-    prior: Any = None
-    probes: Any = 128
-    models: Any = None
-    covariates: Any = None
-    seed: int = 0
+    space: Annotated[str, Option("Where clients are compared.", choices=SPACES)] = "model"
+    k: Annotated[
+        int | Literal["auto"], Option("Neighbours of a client; auto takes 5, or all if fewer.", low=1, high=MOST)
+    ] = "auto"
+    weighted: Annotated[bool, Option("Whether nearer neighbours are tied more strongly.")] = False
+    mutual: Annotated[bool, Option("Whether both must be neighbours of each other.")] = False
+    connected: Annotated[bool, Option("Whether parts of the network are joined.")] = True
+    distance: Annotated[
+        str | None,
+        Option("Of models: coefficients or predictions. Of features: log-euclidean, frobenius, bures or mean."),
+    ] = None
+    features: Annotated[int, Option("Numbers a client sends in the data space.", low=2, high=MOST, read=even)] = 256
+    width: Annotated[float | None, Option("Of the kernel in the data space, in standard units.", above=0.0)] = None
+    response: Annotated[
+        bool | None, Option("Whether the response counts as a column; by default in the data space only.")
+    ] = None
+    means: Annotated[bool, Option("Whether means count beside covariances in the feature space.")] = False
+    prior: Annotated[
+        float | None, Option("Rows that hold a client's covariance or model at what all have.", above=0.0)
+    ] = None
+    probes: Annotated[Any, Option("Where predictions are compared: how many rows, or which (M, d).", read=probing)] = (
+        128
+    )
+    models: Annotated[Any, Option("Local models of any kind (n, d), for the model space.")] = None
+    covariates: Annotated[Any, Option("The clients' own points (n, q), in any units.")] = None
+    seed: Annotated[int, Option("Of random features, probes and approximate search.", low=0, high=MOST)] = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Similarity:
         """From a user's mapping; a CoterieError for a name or a value that cannot be."""
-        names = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in names:
-                hint = nearest(name, names)
-                raise CoterieError(f"A similarity network has no option {name!r}.{hint} There are {', '.join(names)}.")
-        return cls(**options)
+        return of(cls, options, "A similarity network")
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self)
+        for name, spaces in ONLY_IN.items():
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            unused = value is default or (np.ndim(value) == 0 and value == default)
+            if not unused and self.space not in spaces:
+                raise CoterieError(f"{name} is an option of the space {' or '.join(spaces)}, not of {self.space}.")
+        choices = {"model": MODEL_DISTANCES, "feature": FEATURE_DISTANCES}.get(self.space, ())
+        if self.distance is not None and self.distance not in choices:
+            raise CoterieError(
+                f"distance must be {' or '.join(choices)} in the space {self.space}, not {self.distance!r}."
+            )
+        if self.space == "covariates" and self.covariates is None:
+            raise CoterieError(
+                "The space of covariates needs them: give covariates, a table with a row for each client."
+            )
 
     def points(self, fed: Federation, problem: GroupedProblem | None = None) -> Floats:
         """Clients' points (n, q), in the order of ``fed.clients``, whose Euclidean distances say who is alike."""
@@ -142,44 +147,6 @@ class Similarity:
         distance = self.distance or "coefficients"
         probes = self.probes if np.ndim(self.probes) == 0 else _table("probes", self.probes)
         return model_points(fed, problem, distance, self.prior, probes, models, self.seed), None
-
-
-def _check(asked: Similarity) -> None:
-    """A CoterieError for a value that cannot be, or an option that the space would ignore."""
-    if not (isinstance(asked.space, str) and asked.space in SPACES):
-        raise CoterieError(f"space must be {' or '.join(SPACES)}, not {asked.space!r}.{nearest(asked.space, SPACES)}")
-    for name, spaces in ONLY_IN.items():
-        value, default = getattr(asked, name), type(asked).__dataclass_fields__[name].default
-        unused = value is default or (np.ndim(value) == 0 and value == default)
-        if not unused and asked.space not in spaces:
-            raise CoterieError(f"{name} is an option of the space {' or '.join(spaces)}, not of {asked.space}.")
-    for name in ("weighted", "mutual", "connected", "means"):
-        if not isinstance(getattr(asked, name), (bool, np.bool_)):
-            raise CoterieError(f"{name} must be True or False, not {getattr(asked, name)!r}.")
-    if asked.response is not None and not isinstance(asked.response, (bool, np.bool_)):
-        raise CoterieError(f"response must be True or False, not {asked.response!r}.")
-    for name, least in (("k", 1), ("features", 2), ("seed", 0), ("probes", 1)):
-        value = getattr(asked, name)
-        if (name == "k" and isinstance(value, str) and value == "auto") or (name == "probes" and np.ndim(value) == 2):
-            continue
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not (whole and least <= value <= LARGEST):
-            other = {"k": "auto, or ", "probes": "a table, or "}.get(name, "")
-            raise CoterieError(f"{name} must be {other}a whole number from {least} to {LARGEST:,}, not {value!r}.")
-    if asked.features % 2:
-        raise CoterieError(f"features must be even, a cosine and a sine of each frequency, not {asked.features}.")
-    choices = {"model": MODEL_DISTANCES, "feature": FEATURE_DISTANCES}.get(asked.space, ())
-    if asked.distance is not None and not (isinstance(asked.distance, str) and asked.distance in choices):
-        raise CoterieError(
-            f"distance must be {' or '.join(choices)} in the space {asked.space}, not {asked.distance!r}."
-        )
-    for name in ("width", "prior"):
-        value = getattr(asked, name)
-        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-        if value is not None and not (number and 0.0 < value < np.inf):
-            raise CoterieError(f"{name} must be a positive finite number, not {value!r}.")
-    if asked.space == "covariates" and asked.covariates is None:
-        raise CoterieError("The space of covariates needs them: give covariates, a table with a row for each client.")
 
 
 def _table(name: str, values: Any, n: int | None = None) -> Floats:

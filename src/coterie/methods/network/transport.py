@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.codecs import by_name, compression, need_codec
+from coterie.codecs import by_name, codec_option, compression
 from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.checks import need_choices, need_positive, need_whole
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
+from coterie.options import Option, check
 
 State = dict[str, Any]
 Reply = dict[str, Any]
@@ -59,39 +59,23 @@ class Received:
 class Transport:
     """What is sent, and how.
 
-    Attributes
-    ----------
-    batch : int, default 0
-        Rows of a gradient, drawn with replacement; 0 takes all.
-    up, down : str, default "none"
-        Codecs of gradients and of models: see ``coterie.codecs.by_name``; "none" sends float64.
-    feedback : {"none", "ef", "ef21"}, default "none"
-        What happens to what ``up`` loses: it is added to the next gradient (error feedback), or differences to the last
-        estimate are sent (EF21). Models always go as differences.
-    order : {"natural", "magnitude", "last-update"}, default "natural"
-        In which coordinates travel up: as they come, by a client's last messages, or by the last move of its model.
-    participation : float, default 1
-        With what probability a client takes part in a step. One that does counts ``1 / participation`` times, so that
-        sums of gradients are unbiased, and steps must be shorter by ``participation``; with EF21 the last estimates of
-        the others count. Where replies are lost, those that came speak for all that were asked.
-    seed : int, default 0
-        Of who takes part, and of the server's codec.
+    What ``up`` loses is added to the next gradient (ef: error feedback), or differences to the last estimate are sent
+    (ef21); models always go as differences. Coordinates travel up as they come, by a client's last messages, or by the
+    last move of its model. A client that takes part counts ``1 / participation`` times, so that sums of gradients are
+    unbiased, and steps must be shorter by ``participation``; with EF21 the last estimates of the others count. Where
+    replies are lost, those that came speak for all that were asked.
     """
 
-    batch: int = 0
-    up: str = "none"
-    down: str = "none"
-    feedback: str = "none"
-    order: str = "natural"
-    participation: float = 1.0
-    seed: int = 0
+    batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0)] = 0
+    up: Annotated[str, codec_option("Codec of gradients; none sends float64.")] = "none"
+    down: Annotated[str, codec_option("Codec of models.")] = "none"
+    feedback: Annotated[str, Option("What happens to what ``up`` loses.", choices=FEEDBACKS)] = "none"
+    order: Annotated[str, Option("In which coordinates travel up.", choices=ORDERS)] = "natural"
+    participation: Annotated[float, Option("How often a client takes part in a step.", above=0.0, high=1.0)] = 1.0
+    seed: Annotated[int, Option("Of who takes part, and of the server's codec.", low=0)] = 0
 
     def __post_init__(self) -> None:
-        need_codec("up", self.up)
-        need_codec("down", self.down)
-        need_choices(self, {"feedback": tuple(FEEDBACKS), "order": ORDERS})
-        need_whole(self, {"batch": 0, "seed": 0})
-        need_positive(self, {"participation": 1.0})
+        check(self)
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
