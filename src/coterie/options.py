@@ -103,6 +103,7 @@ class Option:
     def range(self, unit: str) -> str:
         """The range in words: a number above 0 and up to 1."""
         low, above, high, below = ("" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in self.ends)
+        high = high or ("inf" if low and self.infinite else "")
         if low and high:
             return f"{unit} from {low} to {high}"
         if above and below:
@@ -269,7 +270,7 @@ def _read(of: Any, given: Any, what: str, names: list[str], noun: str) -> dict[s
 def annotated(cls: type) -> dict[str, Any]:
     """Of a class's own body, by name; none where they cannot be read."""
     try:
-        return inspect.get_annotations(cls, eval_str=True)
+        return inspect.get_annotations(cls, eval_str=True, locals={})  # where a field may have a function's name
     except Exception:  # a class of a user's own may name what is there for type checkers only
         if cls.__module__.partition(".")[0] == "coterie":
             raise
@@ -328,7 +329,7 @@ def _words(kind: Any, option: Option) -> str:
         rest = [_words(p, option) for p in parts if get_origin(p) is not Literal]
         return _one_of([*_literals(kind), *filter(None, rest)])
     if origin is tuple:
-        several = _SEVERAL.get(parts[0], "values")
+        several = _SEVERAL.get(parts[0], "numbers" if _is_union(parts[0]) else "values")
         count = "a list of" if parts[-1] is Ellipsis else len(parts)
         return f"{count} {option.range(several) if option.choices is None else _one_of(option.names)}"
     if origin is dict or _has_options(kind):

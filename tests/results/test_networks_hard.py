@@ -232,9 +232,9 @@ def test_models_and_probes_are_checked(table, network, says):
 @pytest.mark.parametrize(
     ("rounds", "says"),
     [
-        ({"codec": 5}, "codec must be the name of a codec"),
-        ({"codec": ""}, "codec must be the name of a codec"),
-        ({"down": 4}, "down must be the name of a codec"),
+        ({"codec": 5}, "codec of a run on a similarity network must be the name of a codec"),
+        ({"codec": ""}, "codec of a run on a similarity network must be the name of a codec"),
+        ({"down": 4}, "down of a run on a similarity network must be the name of a codec"),
         ({"phases": (2.7, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),
         ({"phases": "51"}, "phases of a run on a similarity network must be 2 whole numbers"),
         ({"phases": (0, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),

@@ -121,7 +121,7 @@ def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
         ({"loss": "os:system"}, "'os:system' is code that is not coterie's"),
         ({"score": "os:system"}, "'os:system' is code that is not coterie's"),
         ({"device": "meta"}, "There is no device 'meta'"),
-        ({"momentum": "0.9"}, "model.momentum must be a number"),
+        ({"momentum": "0.9"}, r"momentum of \[model\] must be a number"),
     ],
     ids=lambda v: str(v)[:40],
 )  # fmt: skip

@@ -74,8 +74,8 @@ def test_resuming_is_running_on():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"memory": 1.0}, "memory from 0 to below 1"),
-        ({"spread": 0.0}, "spread above 0"),
+        ({"memory": 1.0}, "memory must be a number from 0 and below 1"),
+        ({"spread": 0.0}, "spread must be a number above 0"),
     ],
 )
 def test_bad_options(options, words):

@@ -108,7 +108,7 @@ def test_the_methods_are_the_loop(rule):
     [
         (lambda: Trimmed(0.6), "from 0 to 0.5, not 0.6"),
         (lambda: Trimmed(float("nan")), "from 0 to 0.5"),
-        (lambda: Clipped(0.0), "must be above 0, not 0"),
+        (lambda: Clipped(0.0), "radius must be a number above 0, not 0"),
         (lambda: Clipped(steps=0), "steps must be a whole number from 1, not 0"),
     ],
 )

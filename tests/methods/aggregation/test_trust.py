@@ -148,12 +148,12 @@ def test_many_main_clients_with_the_method_and_resuming():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"window": 3}, "4 steps or more"),
-        ({"pause": 0}, "1 window or more"),
-        ({"multiple": 0.0}, "multiple above 0"),
-        ({"errors": 0.0}, "errors from 1"),
-        ({"size": 1.0}, "size above 1"),
-        ({"memory": 1.0}, "memory from 0 to below 1"),
+        ({"window": 3}, "window must be a whole number from 4"),
+        ({"pause": 0}, "pause must be a whole number from 1"),
+        ({"multiple": 0.0}, "multiple must be a number above 0"),
+        ({"errors": 0.0}, "errors must be a number from 1"),
+        ({"size": 1.0}, "size must be a number above 1"),
+        ({"memory": 1.0}, "memory must be a number from 0 and below 1"),
     ],
 )
 def test_bad_options(options, words):

@@ -124,33 +124,33 @@ def test_every_option_gives_a_finite_model_that_predicts(method, rounds):
 
 BAD = [
     ({"nonsense": 1}, "no option 'nonsense'"),
-    ({"alpha": 1.5}, "alpha must lie from 0 to 1, not 1.5"),
-    ({"alpha": -1}, "alpha must lie from 0 to 1"),
-    ({"alpha": np.nan}, "alpha must lie from 0 to 1"),
-    ({"alpha": "lots"}, "alpha must be auto or held-out or a number, not 'lots'"),
+    ({"alpha": 1.5}, "alpha of collaboration must be"),
+    ({"alpha": -1}, "alpha of collaboration must be"),
+    ({"alpha": np.nan}, "alpha of collaboration must be"),
+    ({"alpha": "lots"}, "alpha of collaboration must be"),
     ({"alpha": "held-out"}, "with bias-correction they choose keep"),
-    ({"alpha": True}, "alpha must be auto or held-out or a number"),
-    ({"beta": 0}, "beta must lie above 0"),
-    ({"beta": np.nan}, "beta must lie above 0"),
-    ({"keep": 2}, "keep must lie from 0 to 1"),
+    ({"alpha": True}, "alpha of collaboration must be"),
+    ({"beta": 0}, "beta of collaboration must be"),
+    ({"beta": np.nan}, "beta of collaboration must be"),
+    ({"keep": 2}, "keep of collaboration must be"),
     ({"keep": "held-out"}, "keep is to be chosen by held-out rows"),
-    ({"eta": 0}, "eta must lie above 0"),
-    ({"eta": np.inf}, "eta must lie above 0"),
-    ({"steps": 0}, "steps must be a whole number from 1"),
-    ({"steps": 1.5}, "steps must be a whole number"),
-    ({"batch": -1}, "batch must be a whole number from 0"),
+    ({"eta": 0}, "eta of collaboration must be"),
+    ({"eta": np.inf}, "eta of collaboration must be"),
+    ({"steps": 0}, "steps of collaboration must be"),
+    ({"steps": 1.5}, "steps of collaboration must be"),
+    ({"batch": -1}, "batch of collaboration must be"),
     ({"batch": 41}, "batch is 41, and no client has more than 40 rows"),
     ({"collaborators": 0}, "use the method 'local'"),
-    ({"optimiser": "lbfgs"}, "optimiser must be sgd or momentum or adam"),
-    ({"rule": "vote"}, "rule must be"),
-    ({"within": "here"}, "within must be all or cluster"),
-    ({"participation": 0}, "participation must lie above 0"),
-    ({"first": "guess"}, "first must be zero, sample or a whole number from 1"),
-    ({"first": 10**12}, "first must be zero, sample or a whole number from 1 to 100,000"),
-    ({"first": np.ones(2)}, "first must be zero, sample"),
-    ({"eta": 10**400}, "eta must lie above 0"),
-    ({"alpha": 10**300}, "alpha must lie from 0 to 1"),
-    ({"rule": np.ones(3)}, "rule must be mean"),
+    ({"optimiser": "lbfgs"}, "optimiser of collaboration must be"),
+    ({"rule": "vote"}, "rule of collaboration must be"),
+    ({"within": "here"}, "within of collaboration must be"),
+    ({"participation": 0}, "participation of collaboration must be"),
+    ({"first": "guess"}, "first of collaboration must be"),
+    ({"first": 10**12}, "first of collaboration must be"),
+    ({"first": np.ones(2)}, "first of collaboration must be"),
+    ({"eta": 10**400}, "eta of collaboration must be"),
+    ({"alpha": 10**300}, "alpha of collaboration must be"),
+    ({"rule": np.ones(3)}, "rule of collaboration must be"),
     ({"within": "cluster", "tau": {"c0": {"c1": 1.0}}}, "tau names them: leave one out"),
     ({"within": "cluster"}, "need clusters: name a cluster column"),
     ({"main": {"c0": 1}}, "main names a client by its label"),
@@ -163,16 +163,16 @@ BAD = [
     ({"tau": {"c0": {"c1": "much"}}}, "must be a number, not 'much'"),
     ({"tau": {}}, "names no collaborators"),
     ({"tau": np.ones((2, 2))}, "must be 6 x 6"),
-    ({"tau": "most"}, "tau must be auto, equal"),
+    ({"tau": "most"}, "tau of collaboration must be"),
     ({"tau": 0.5}, "must be 6 x 6, clients by clients, not a number"),
-    ({"tau": None}, "tau must be auto, equal, a mapping or a matrix, not None"),
+    ({"tau": None}, "tau of collaboration must be"),
     ({"tau": [[1.0, 2.0], [3.0]]}, "tau must be auto, equal, a mapping"),
     ({"tau": np.full((6, 6), "a")}, "or a matrix of numbers"),
     ({"tau": np.ones((6, 6, 2))}, "not 6 x 6 x 2"),
     ({"tau": {"c0": {"c1": True}}}, "must be a number, not True"),
     ({"tau": "equal", "collaborators": 2}, "leave one of the two out"),
     ({"normalise": True}, "give tau as well, or leave normalise out"),
-    ({"normalise": "yes"}, "normalise must be True or False"),
+    ({"normalise": "yes"}, "normalise of collaboration must be"),
 ]
 
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_is_said_in_one_sentence(rounds, said):
 
 
 def test_options_of_bias_correction_are_not_those_of_averaging():
-    with pytest.raises(CoterieError, match=r"no option 'beta'\. It is one of bias-correction\. There are"):
+    with pytest.raises(CoterieError, match="beta is an option of bias-correction"):
         fit(table(), "weighted-averaging", {"beta": 0.1})
 
 
@@ -259,7 +259,7 @@ def test_gain_over_local_is_over_local_under_the_same_prior(prior):
 
 @pytest.mark.parametrize("prior", [-1.0, np.nan, "weak", True])
 def test_a_prior_that_is_none_is_refused(prior):
-    with pytest.raises(CoterieError, match="prior must"):
+    with pytest.raises(CoterieError, match="prior of collaboration must"):
         fit(table(), "weighted-averaging", {"prior": prior})
 
 

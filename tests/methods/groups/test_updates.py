@@ -128,8 +128,8 @@ def test_a_silhouette_of_clients_drawn_may_miss_a_small_group():
     ("how", "says"),
     [
         ({"eta": np.nan}, "eta must be a number above 0"),
-        ({"eta": 0.5, "k": "four"}, "k must be a whole number"),
-        ({"eta": 0.5, "k": [2, 2.5]}, "k must be a whole number"),
+        ({"eta": 0.5, "k": "four"}, "k must be a list of whole numbers"),
+        ({"eta": 0.5, "k": [2, 2.5]}, "k must be a list of whole numbers"),
         ({"eta": 0.5, "w": np.zeros(14)}, "The common model must be 15 numbers"),
     ],
 )

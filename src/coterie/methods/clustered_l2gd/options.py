@@ -40,8 +40,8 @@ class Options:
     accuracy: Annotated[
         float, Option("Distance from the optimum, relative to that of the start.", above=0.0, below=1.0)
     ] = 1e-2
-    eta: Annotated[float | None, Option("Constant step size (Async-L2GD).")] = None
-    p0: Annotated[float | None, Option("Probability of a round between clusters.")] = None
+    eta: Annotated[float | None, Option("Constant step size (Async-L2GD).", above=0.0)] = None
+    p0: Annotated[float | None, Option("Probability of a round between clusters.", low=0.0, high=1.0)] = None
     p: Annotated[
         Any,
         Option(
@@ -53,7 +53,8 @@ class Options:
     probabilities: Annotated[Literal["own", "common"], Option("Whether clusters have p of their own.")] = "own"
     one_coin: Annotated[bool, Option("No rounds within clusters.")] = False
     rho: Annotated[
-        float | None, Option("How often Async-AL2SGD+ refreshes its anchor; else for fewest communications.")
+        float | None,
+        Option("How often Async-AL2SGD+ refreshes its anchor; else for fewest communications.", above=0.0, high=1.0),
     ] = None
     paper: Annotated[bool, Option("Async-AL2SGD+ with the step sizes as printed.")] = False
     batch: Annotated[

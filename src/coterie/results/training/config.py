@@ -36,7 +36,7 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.trainer import Trainer
 from coterie.methods.training import TRAINERS, trainer
 from coterie.methods.user_defined_method import Permitted, named
-from coterie.results.training.keys import SECTIONS, section
+from coterie.results.training.keys import SECTIONS, matters, section
 
 TABLES = (*SECTIONS, "method", "methods")
 ALL = "all"
@@ -103,7 +103,7 @@ class Config:
     def document(self, *methods: str) -> dict[str, Any]:
         """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""
         kept = {
-            name: {key: value for key, value in getattr(self, name).items() if SECTIONS[name][key].matters}
+            name: {key: value for key, value in getattr(self, name).items() if matters(name, key)}
             for name in SECTIONS
             if name != "privacy" or self.private
         }

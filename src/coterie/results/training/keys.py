@@ -2,153 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from coterie.errors import CoterieError, nearest
-from coterie.methods.checks import need
+from coterie.options import Option, declared, of
+
+Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
+
+
+def seeds(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Seeds: a list of them, or how many there are to be from 0."""
+    found = value if isinstance(value, tuple) else tuple(range(value))
+    if not found or len(set(found)) < len(found):
+        raise ValueError("none, or twice the same")
+    return found
 
 
 @dataclass(frozen=True)
-class Key:
-    """What a key may hold.
+class Data:
+    """``[data]``: the rows, and which of them a client has."""
 
-    Attributes
-    ----------
-    kind : {"text", "whole", "number", "flag", "table", "texts", "numbers", "seeds"}
-    default : Any
-    low, high : float
-        Of a number.
-    above : bool, default False
-        Whether a number must be larger than `low`.
-    choices : tuple of str
-        Of a text; any where there are none.
-    matters : bool, default True
-        Whether another value can give other numbers; only such keys enter the hash.
-    """
-
-    kind: str
-    default: Any = None
-    low: float = 0.0
-    high: float = float("inf")
-    above: bool = False
-    choices: tuple[str, ...] = ()
-    matters: bool = True
-
-    def read(self, name: str, value: Any) -> Any:
-        """The value, checked; a CoterieError says in one sentence what it must be."""
-        if value is None:
-            return None
-        if self.kind in ("whole", "number"):
-            need(name, value, self.low, self.high, self.above, whole=self.kind == "whole")
-            return value
-        if self.kind in ("texts", "numbers"):
-            return self._several(name, value)
-        if self.kind == "seeds":
-            return seeds(name, value)
-        kind, what = _KINDS[self.kind]
-        if not isinstance(value, kind):
-            raise CoterieError(f"{name} must be {what}, not {value!r}.")
-        if self.choices and value not in self.choices:
-            raise CoterieError(f"{name} must be one of {', '.join(self.choices)}.{nearest(value, self.choices)}")
-        return value
-
-    def _several(self, name: str, value: Any) -> list[Any]:
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        one, what = (str, "texts") if self.kind == "texts" else ((int, float), "numbers")
-        if not all(isinstance(v, one) and not isinstance(v, bool) for v in values):
-            raise CoterieError(f"{name} must be a list of {what}, not {value!r}.")
-        return values
+    source: Annotated[str, Option("digits, fashion-mnist, a .npz file, or package.module:function.")] = "digits"
+    args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
+    rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
+    partition: Annotated[
+        Literal["iid", "dirichlet", "shards", "by_column", "rotated", "given"],
+        Option("How rows are dealt to clients."),
+    ] = "iid"
+    clients: Annotated[int, Option("How many there are.", low=1)] = 20
+    alpha: Annotated[float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0)] = 0.5
+    least: Annotated[int, Option("Of dirichlet: rows of a client, at least.", low=2)] = 2
+    shards: Annotated[int, Option("Of shards: how many a client has.", low=1)] = 2
+    column: Annotated[str | None, Option("Of by_column: the array that names clients.")] = None
+    angles: Annotated[tuple[int | float, ...], Option("Of rotated: degrees, one for each group.")] = (0, 90, 180, 270)
+    test: Annotated[float, Option("Share of each client's rows that no training sees.", above=0.0, high=0.95)] = 0.5
+    validation: Annotated[float, Option("Share of the others that chooses among settings.", above=0.0, high=0.95)] = (
+        0.25
+    )
+    seed: Seed = None
 
 
-_KINDS: dict[str, tuple[type, str]] = {
-    "text": (str, "a text"),
-    "flag": (bool, "true or false"),
-    "table": (dict, "a table of keys and values"),
+@dataclass(frozen=True)
+class Model:
+    """``[model]``: a client's model and its loss."""
+
+    path: Annotated[str, Option("softmax, a net of the package, or package.module:function.")] = "softmax"
+    args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
+    loss: Annotated[str, Option("A name, or package.module:function.")] = "cross_entropy"
+    score: Annotated[str | None, Option("What is compared: a name, or package.module:function.")] = None
+    greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
+    dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
+    device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
+    buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
+    clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
+    momentum: Annotated[float, Option("Of local steps.", low=0.0, high=1.0)] = 0.0
+    ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``[layout]``: which layers are shared, for methods that split a model."""
+
+    shared: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as body*.")] = None
+    personal: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as head*.")] = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``[engine]``: where clients are."""
+
+    kind: Annotated[Literal["inprocess"], Option("In this process.")] = "inprocess"
+    seed: Seed = None
+    threads: Annotated[int | None, Option("Threads of a step.", low=1, matters=False)] = None
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """``[privacy]``: noise on sums."""
+
+    clip: Annotated[float | None, Option("The bound of what a client (row) adds.", above=0.0)] = None
+    noise: Annotated[float | None, Option("Standard deviation, relative to clip.", low=0.0)] = None
+    epsilon: Annotated[float | None, Option("What all rounds may spend, instead of noise.", above=0.0)] = None
+    delta: Annotated[float, Option("Of (epsilon, delta).", above=0.0, high=0.5)] = 1e-5
+    unit: Annotated[Literal["client", "row"], Option("Whom it hides.")] = "client"
+    quorum: Annotated[float, Option("Share of clients that must answer.", above=0.0, high=1.0)] = 1.0
+    sampling: Annotated[float, Option("Share of clients (rows) in a round.", above=0.0, high=1.0)] = 1.0
+    hide: Annotated[Literal["all", "site"], Option("Who adds noise.")] = "all"
+    seed: Seed = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """``[run]``: how long, and what is kept."""
+
+    rounds: Annotated[int, Option("Of each method.", low=1)] = 50
+    evaluate_every: Annotated[int, Option("Rounds between two looks at held-out rows.", low=1)] = 1
+    seeds: Annotated[
+        int | tuple[int, ...],
+        Option("A list, or how many from 0.", low=0, what="different seeds, or how many from 0", read=seeds),
+    ] = (0,)
+    strict: Annotated[bool, Option("Whether a client that is broken ends the run.")] = False
+    patience: Annotated[int, Option("Looks without an improvement that end a run; 0 for none.", low=0)] = 0
+    checkpoint: Annotated[str | None, Option("Folder of checkpoints.", matters=False)] = None
+    checkpoint_every: Annotated[int, Option("Rounds between two checkpoints.", low=1, matters=False)] = 10
+    callbacks: Annotated[tuple[str, ...], Option("package.module:function, called at each look.", matters=False)] = ()
+    tensorboard: Annotated[str | None, Option("Folder of TensorBoard's logs.", matters=False)] = None
+    mlflow: Annotated[str | None, Option("Place of MLflow's records.", matters=False)] = None
+
+
+SECTIONS: dict[str, type] = {
+    "data": Data,
+    "model": Model,
+    "layout": Layout,
+    "engine": Engine,
+    "privacy": Privacy,
+    "run": Run,
 }
-
-PARTITIONS = ("iid", "dirichlet", "shards", "by_column", "rotated", "given")
-SECTIONS: dict[str, dict[str, Key]] = {
-    "data": {
-        "source": Key("text", "digits"),
-        "args": Key("table", {}),
-        "rows": Key("whole", 0),
-        "partition": Key("text", "iid", choices=PARTITIONS),
-        "clients": Key("whole", 20, low=1),
-        "alpha": Key("number", 0.5, above=True),
-        "least": Key("whole", 2, low=2),
-        "shards": Key("whole", 2, low=1),
-        "column": Key("text"),
-        "angles": Key("numbers", [0, 90, 180, 270]),
-        "test": Key("number", 0.5, above=True, high=0.95),
-        "validation": Key("number", 0.25, above=True, high=0.95),
-        "seed": Key("whole"),
-    },
-    "model": {
-        "path": Key("text", "softmax"),
-        "args": Key("table", {}),
-        "loss": Key("text", "cross_entropy"),
-        "score": Key("text"),
-        "greater_is_better": Key("flag"),
-        "dtype": Key("text", "float32", choices=("float32", "float64", "bfloat16")),
-        "device": Key("text", "cpu"),
-        "buffers": Key("text", "personal", choices=("personal", "averaged", "refused")),
-        "clip": Key("number", above=True),
-        "momentum": Key("number", 0.0, high=1.0),
-        "ridge": Key("number", 0.0),
-    },
-    "layout": {"shared": Key("texts"), "personal": Key("texts")},
-    "engine": {
-        "kind": Key("text", "inprocess", choices=("inprocess",)),
-        "seed": Key("whole"),
-        "threads": Key("whole", low=1, matters=False),
-    },
-    "privacy": {
-        "clip": Key("number", above=True),
-        "noise": Key("number"),
-        "epsilon": Key("number", above=True),
-        "delta": Key("number", 1e-5, above=True, high=0.5),
-        "unit": Key("text", "client", choices=("client", "row")),
-        "quorum": Key("number", 1.0, above=True, high=1.0),
-        "sampling": Key("number", 1.0, above=True, high=1.0),
-        "hide": Key("text", "all", choices=("all", "site")),
-        "seed": Key("whole"),
-    },
-    "run": {
-        "rounds": Key("whole", 50, low=1),
-        "evaluate_every": Key("whole", 1, low=1),
-        "seeds": Key("seeds", [0]),
-        "strict": Key("flag", False),
-        "patience": Key("whole", 0),
-        "checkpoint": Key("text", matters=False),
-        "checkpoint_every": Key("whole", 10, low=1, matters=False),
-        "callbacks": Key("texts", [], matters=False),
-        "tensorboard": Key("text", matters=False),
-        "mlflow": Key("text", matters=False),
-    },
-}
-
-
-def seeds(name: str, value: Any) -> list[int]:
-    """Seeds: a list of them, or how many there are to be from 0."""
-    if isinstance(value, list | tuple):
-        for one in value:
-            need(name, one, 0, whole=True)
-        if not value or len(set(value)) < len(value):
-            raise CoterieError(f"{name} must be different seeds, one at least.")
-        return list(value)
-    need(name, value, 1, whole=True)
-    return list(range(value))
 
 
 def section(name: str, given: Any) -> dict[str, Any]:
     """All keys of a section with their values, those that are not given at their defaults."""
-    if not isinstance(given, Mapping):
-        raise CoterieError(f"[{name}] must be a table of keys and values, not {given!r}.")
-    keys = SECTIONS[name]
-    for key in given:
-        if key not in keys:
-            hint = nearest(key, keys) or f" It has {', '.join(keys)}."
-            raise CoterieError(f"[{name}] has no key '{key}'.{hint}")
-    return {key: kind.read(f"{name}.{key}", given.get(key, kind.default)) for key, kind in keys.items()}
+    kept = vars(of(SECTIONS[name], given, f"[{name}]", noun="key"))
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+
+
+def matters(name: str, key: str) -> bool:
+    """Whether another value of a key can give other numbers."""
+    return declared(SECTIONS[name])[key].option.matters
