@@ -81,18 +81,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a check of a column's rows found.
+    """What a check of a column's rows found: the column with the levels that enough rows have, and what is wrong.
 
-    Attributes
-    ----------
-    column : Column
-        With the levels that enough rows have.
-    problems : list of str
-        Without a value, a level or the place of a row.
-    rows : list of str
-        For the owner alone.
-    placed : bool
-        Whether ``rows`` says in which rows a problem is.
+    ``problems`` hold no value, level or place of a row; ``rows`` are for the owner alone; ``placed`` says whether they
+    tell in which rows a problem is.
     """
 
     column: Column
@@ -103,26 +95,13 @@ class Findings:
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A type of column.
+    """A type of column, by what it does with rows.
 
-    Attributes
-    ----------
-    name, plural : str
-    propose : callable
-        ``propose(name, series, before, min_group) -> (Column, notes)``: what a site's rows make of it, where ``before``
-        (a Column or None) was agreed before. Notes name levels with few rows.
-    check : callable
-        ``check(name, column, series, least) -> Findings``; what fewer than ``least`` rows have is for the owner alone.
-    has_value : callable
-        ``has_value(series) -> (n,) bool``: which rows hold a value.
-    unite : callable
-        ``unite(a, b) -> Column`` of what two sites propose.
-    numeric : bool
-        Whether its values are numbers.
-    needs_levels : bool
-        Whether a formula cannot use it without levels.
-    in_formulas : bool
-        Whether formulas may use it.
+    ``propose(name, series, before, min_group)`` gives the column that a site's rows make, where ``before`` (or None)
+    was agreed before, and notes of levels with few rows. ``check(name, column, series, least)`` gives
+    :class:`Findings`; what fewer than ``least`` rows have is for the owner alone. ``has_value(series)`` says which rows
+    hold a value, ``unite(a, b)`` joins what two sites propose. Formulas take it for numbers (``numeric``), not without
+    levels (``needs_levels``), or not at all (``in_formulas``).
     """
 
     name: str

@@ -75,13 +75,7 @@ def coordinator(folder: str | Path) -> Path:
 
 
 def site(folder: str | Path, name: str | None = None) -> Path:
-    """A site's folder: the one that is named, or ``sites/<name>`` in it.
-
-    Raises
-    ------
-    CoterieError
-        If it is none, or the site is not in the federation's list.
-    """
+    """A site's folder: the one that is named, or ``sites/<name>`` in it; a CoterieError where it is none."""
     path = files.local(folder)
     if not path.is_dir():
         raise CoterieError(f"There is no folder '{path}'.")
@@ -110,20 +104,8 @@ def init(
 ) -> None:
     """Write a federation's folder; what is there already is kept, so that a site can be added.
 
-    Parameters
-    ----------
-    folder : path
-    config : Config
-    data : dict of str to str, optional
-        The table of each site that is known here.
-    schema : Schema, optional
-        What the sites agree on; every copy gets it.
-    min_group : int, default 5
-        Of every site: its owner may raise it.
-    allow : tuple of str
-        Objectives that every site allows at first.
-    disclosure : dict, optional
-        Rules of disclosure of every site at first, where others than the defaults: its owner may change them.
+    ``data`` names the tables of sites that are known here; every copy gets the ``schema``, every site at first
+    ``min_group``, ``allow`` and the rules of ``disclosure``, which its owner may change.
 
     Raises
     ------
@@ -179,21 +161,7 @@ def _need_same(folder: Path, config: Config) -> None:
 
 
 def new_run(folder: Path, run: str, program: Mapping[str, Any]) -> Path:
-    """The folder of a run with its ``run.toml``; one that is there already must say the same, and is gone on with.
-
-    Parameters
-    ----------
-    folder : path
-        The coordinator's.
-    run : str
-    program : dict
-        What ``run.toml`` is to say.
-
-    Raises
-    ------
-    CoterieError
-        For a name that cannot be one, and for a run of that name with other options.
-    """
+    """The folder of a run with its ``run.toml``; one that is there already must say the same, and is gone on with."""
     check_name("run", run)
     home = folder / RUNS / run
     path = home / RUN

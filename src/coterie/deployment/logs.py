@@ -63,13 +63,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class SiteLog:
-    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`.
-
-    Parameters
-    ----------
-    path : path
-        A file of JSON lines, readable by its owner only.
-    """
+    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,13 +76,7 @@ class SiteLog:
 class RunLog:
     """The exchanges of a run and how it stands: ``watch`` of a :class:`~coterie.engines.remote.Remote`.
 
-    Parameters
-    ----------
-    folder : path
-        ``coordinator/runs/<id>``: gets ``log.jsonl`` and ``status.json``.
-    sites : sequence of str
-    echo : callable, optional
-        Called with each entry, for a terminal.
+    The run's folder gets ``log.jsonl`` and ``status.json``; ``echo`` is called with each entry, for a terminal.
     """
 
     def __init__(

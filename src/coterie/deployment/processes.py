@@ -92,13 +92,7 @@ def await_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], sec
 def end(found: Callable[[], Sequence[int]], patience: float, asked: int | None = None) -> None:
     """End processes: they are asked to, and those that live after ``patience`` seconds are killed.
 
-    Parameters
-    ----------
-    found : callable
-        Numbers of those that live.
-    patience : float
-    asked : int, optional
-        How many of the first of them are asked, since they end the others; by default all.
+    ``found()`` gives those that live; only the first ``asked`` of them are asked, where these end the others.
     """
     for number, some in ((signal.SIGTERM, asked), (signal.SIGKILL, None)):
         chosen = list(found())[:some]
@@ -161,15 +155,8 @@ def end_with_parent() -> None:
 class Child:
     """A process that is started again whenever it ends, until :meth:`end`.
 
-    Parameters
-    ----------
-    name : str
-    command : list of str
-    folder : path
-        Where it runs; what it prints is in ``<name>.txt`` there.
-    environment : dict of str to str
-    reason : callable, optional
-        What the end of its output says of why it gave up; "" where it does not.
+    It runs in ``folder``, where what it prints is in ``<name>.txt``; ``reason`` makes of the end of that why it gave
+    up, "" where it does not say.
     """
 
     def __init__(

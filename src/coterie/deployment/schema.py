@@ -78,13 +78,7 @@ class Schema:
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
-        """From ``schema.toml``.
-
-        Raises
-        ------
-        CoterieError
-            If there is none, it is not TOML, or a column says something that has no meaning.
-        """
+        """From ``schema.toml``; a CoterieError says what is wrong with it."""
         tables = toml.read(path := files.local(path), "the schema")
         options.need_names(f"'{path}'", tables, ("columns",), "key")
         return cls.of(tables.get("columns", {}), f"'{path}'")
@@ -112,18 +106,8 @@ class Schema:
     def design(self, formula: str, exclude: Iterable[str] = ()) -> Design:
         """The design of a formula, from the schema alone: the same at every site, whatever rows it has.
 
-        Parameters
-        ----------
-        formula : str
-            ``outcome ~ columns``.
-        exclude : iterable of str
-            Columns that a ``.`` leaves out besides the outcome and the labels.
-
-        Raises
-        ------
-        CoterieError
-            For a column the schema has not, a category without levels, or a term such as ``scale(x)`` for which the
-            schema has no numbers.
+        A ``.`` leaves out ``exclude`` besides the outcome and the labels. A CoterieError names a column that the schema
+        has not, a category without levels, or a term such as ``scale(x)`` for which the schema has no numbers.
         """
         from coterie.data.columns import limit_columns
         from coterie.data.design import Design
@@ -213,25 +197,11 @@ def excluded(schema: Schema, task: Mapping[str, Any]) -> tuple[str, ...]:
 def propose(
     df: Any, labels: Iterable[str] = (), categories: Iterable[str] = (), min_group: int = 1, known: Schema | None = None
 ) -> tuple[Schema, list[str]]:
-    """A first schema from one site's table.
+    """A first schema from one site's table, and notes: columns left out, and levels with few rows.
 
-    Parameters
-    ----------
-    df : DataFrame
-    labels : iterable of str
-        Columns that name clients and clusters.
-    categories : iterable of str
-        Columns that are categories although they hold numbers.
-    min_group : int
-        Levels with fewer rows are told to the owner, since their names travel.
-    known : Schema, optional
-        What was agreed before: its types, units, ranges and numbers stay, and levels are added.
-
-    Returns
-    -------
-    schema : Schema
-    notes : list of str
-        Columns left out, and levels with few rows.
+    ``labels`` name clients and clusters, ``categories`` are columns of numbers that are none. Levels with fewer than
+    ``min_group`` rows are told to the owner, since their names travel. Of what is ``known``, types, units, ranges and
+    numbers stay, and levels are added.
     """
     from coterie.data.columns import kind_of
     from coterie.data.table import to_pandas
@@ -275,19 +245,9 @@ def disagreements(agreed: Schema, own: Schema, used: Iterable[str] | None = None
 
 
 def unite(proposals: Mapping[str, Schema], known: Schema | None = None) -> tuple[Schema, list[str]]:
-    """One schema of several sites' proposals, and who differs in what.
+    """One schema of several sites' proposals, and who differs in what from it.
 
-    Parameters
-    ----------
-    proposals : dict of str to Schema
-        By site. Levels are united; a column that a site has not is named.
-    known : Schema, optional
-        What was agreed before; by default the first site's.
-
-    Returns
-    -------
-    schema : Schema
-    problems : list of str
+    Levels are united. What was agreed before is ``known``; by default it is what the first site says.
     """
     names = sorted(proposals)
     if not names:

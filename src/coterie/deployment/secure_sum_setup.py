@@ -98,11 +98,8 @@ def read(paths: Iterable[Path]) -> dict[str, bytes]:
 def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
     """Write the public identities of all sites into a site's own list; its fingerprint comes back.
 
-    Raises
-    ------
-    CoterieError
-        If a site is missing or unknown, two have the same identity, this site's is not its own, or a site that was in
-        the list before had another one.
+    A CoterieError says that a site is missing or unknown, two have the same identity, this site's is not its own, or a
+    site that was in the list before had another one.
     """
     from coterie.engines.secure_sum import Identity
 
@@ -135,16 +132,7 @@ def fingerprint(found: Mapping[str, bytes]) -> str:
 
 
 def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> str:
-    """What all sites do, where all their folders are on one machine, to try a federation out; the list's fingerprint.
-
-    Parameters
-    ----------
-    config : Config
-    coordinator : path
-        Gets nothing: it needs no list.
-    sites : sequence of path
-        Folders, in the order of ``config.sites``.
-    """
+    """What all sites do, where all their folders are on one machine, to try it out; the list's fingerprint."""
     need(config)
     found = read([make(home, name) for name, home in zip(config.sites, sites, strict=True)])
     prints = {pin(home, config, found) for home in sites}

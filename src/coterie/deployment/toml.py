@@ -36,13 +36,7 @@ def read(path: Path, what: str) -> dict[str, Any]:
 
 
 def into(cls: type[T], path: Path, what: str) -> T:
-    """What a file says as a ``cls``, a dataclass with declared options.
-
-    Raises
-    ------
-    CoterieError
-        As :func:`read`, and for a key or a value that is wrong, or a key that is missing.
-    """
+    """What a file says as a ``cls``, a dataclass of declared options; a CoterieError says what is wrong."""
     tables = read(path, what)
     try:
         return options.of(cls, tables, f"'{path}'", noun="key")

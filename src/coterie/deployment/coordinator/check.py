@@ -29,22 +29,9 @@ DRIFT = 60.0
 class Report:
     """What a check found.
 
-    Attributes
-    ----------
-    sites : dict of str to list of str
-        What is wrong at each site; an empty list where nothing is.
-    versions : dict of str to str
-        Versions of coterie; "" of sites that did not say.
-    clocks : dict of str to float
-        Seconds by which a site's clock is ahead.
-    problems : list of str
-        Where sites differ from each other.
-    schema : dict
-        The coordinator's schema with all sites' levels, in plain values.
-    added : list of str
-        Levels that the coordinator's schema does not have yet.
-    without : bool
-        Whether the coordinator has no schema.
+    Of each site: what is wrong, its version of coterie ("" where it did not say), seconds by which its clock is ahead.
+    Of all: where sites differ (``problems``), the coordinator's schema with all sites' levels, which of these it has
+    not yet (``added``), and whether it has none at all (``without``).
     """
 
     sites: dict[str, list[str]]
@@ -77,16 +64,7 @@ class Report:
 
 
 def check_sites(transport: Transport, schema: Schema | None, timeout: float = PATIENCE) -> Report:
-    """Ask all sites of a transport how they stand.
-
-    Parameters
-    ----------
-    transport : Transport
-    schema : Schema or None
-        The coordinator's.
-    timeout : float, default 60
-        Seconds to wait for the answers.
-    """
+    """Ask all sites how they stand, and wait ``timeout`` seconds; ``schema`` is the coordinator's."""
     from coterie import __version__
 
     own = None if schema is None else schema.plain()
@@ -118,16 +96,9 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
 
 
 def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
-    """The check as the program of a run: leaves its report in ``result/check.json``.
+    """The check as the program of a run: its report goes to ``result/check.json`` in the coordinator's folder.
 
-    Parameters
-    ----------
-    transport : Transport
-    folder : path
-        The coordinator's.
-    run_id : str
-    add_levels : bool, default False
-        Whether to add the sites' levels to the coordinator's schema, if nothing is wrong with it.
+    ``add_levels`` adds the sites' levels to the coordinator's schema, if nothing is wrong with it.
     """
     config = Config.read(folder)
     path = folder / SCHEMA

@@ -40,11 +40,8 @@ Hold = Callable[[Mapping[str, Any]], Remote]
 class Summed(Evidence):
     """Evidence of which only sums over all clients are known, so that intervals are normal ones.
 
-    Attributes
-    ----------
-    sums : dict
-        Over the tested clients: their number "tested"; "mean" and "square" (methods,) of their mean losses; "apart"
-        (methods, methods), squared gains of each over each; "better", how many gain.
+    ``sums`` are over the tested clients: their number "tested"; "mean" and "square" (methods,) of their mean losses;
+    "apart" (methods, methods), squared gains of each over each; "better", how many gain.
     """
 
     sums: Mapping[str, Any] = field(default_factory=dict)
@@ -99,29 +96,11 @@ def compare_on_holdout(
 ) -> FitResult:
     """A result with held-out losses of its method, of every client alone, and of all together.
 
-    Parameters
-    ----------
-    result : FitResult
-    clients : Clients
-        All clients, with their numbers of rows.
-    fit : callable
-        ``fit(federation) -> Estimates`` of the result's method.
-    fed : Remote
-        Of the run; the same clients must be there again.
-    hold : callable
-        ``hold(split)`` opens the run whose sites set the rows of a split aside.
-    problem : GroupedProblem
-    splits : Splits
-    secure : bool
-        Whether sums are masked, so that nothing of single clients is to be seen.
-    each : bool
-        Whether the method asks clients one by one.
-
-    Returns
-    -------
-    FitResult
-        Without a comparison where sites would not speak of so few held-out rows, and with fewer splits where they do
-        not speak of one that differs from others by so few; a note says so.
+    ``clients`` are all with their numbers of rows; ``fit(federation)`` gives the method's estimates; ``hold(split)``
+    opens the run whose sites set the rows of a split aside, with the same clients as ``fed`` has. Where sums are masked
+    (``secure``), nothing of single clients is to be seen; ``each`` says that the method asks clients one by one. There
+    is no comparison where sites would not speak of so few held-out rows, and fewer splits where they do not speak of
+    one that differs from others by so few; a note says so.
     """
     kept, alone, made = None, True, 0
     cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)

@@ -50,19 +50,9 @@ def fit(
 ) -> None:
     """Fit the program's method, and put what came of it into the form that ``coterie fit`` writes.
 
-    Parameters
-    ----------
-    save : callable
-        Given the result; where rows are held out twice, with the model and then with the evidence for it.
-    opened : callable
-        ``opened(part, **task)`` opens a part of the run, whose task says more: the rows of a split, or the mean weight.
-    secure : bool
-        Whether sums are masked.
-
-    Raises
-    ------
-    CoterieError
-        For options that the method does not take, and what all rows together cannot identify.
+    ``save`` is given the result; where rows are held out twice, with the model and then with the evidence for it.
+    ``opened(part, **task)`` opens a part of the run, whose task says more: the rows of a split, or the mean weight.
+    ``secure`` says that sums are masked. A CoterieError says what all rows together cannot identify.
     """
     import pandas as pd
 
@@ -127,10 +117,7 @@ def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
 def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
     """The options of a program by name, those of every fit, and its design: checked before any site is asked.
 
-    Raises
-    ------
-    CoterieError
-        For options that the method does not take, and a formula that the schema has no columns for.
+    A CoterieError names options that the method does not take, and columns that the schema does not have.
     """
     task, name = program.task, program.program
     given = _checked(name, program.options, seed)

@@ -50,10 +50,8 @@ def problem(
 ) -> tuple[GroupedProblem, list[str], float]:
     """Which terms are personal, which are shared because no client varies in them, and the mean weight (one exchange).
 
-    Raises
-    ------
-    CoterieError
-        For columns that cannot be told apart over all sites, and fewer rows than columns.
+    A CoterieError names columns that cannot be told apart over all sites, and says that there are fewer rows than
+    columns.
     """
     p = len(terms)
     sums = require_all_replies(fed.total(view, p=p))

@@ -39,15 +39,7 @@ PATIENT: dict[str, Any] = {
 def run(transport: Transport, folder: str | Path, run_id: str, expected: str | None = None) -> None:
     """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
 
-    Parameters
-    ----------
-    transport : Transport
-        Its sites are those that the engine vouches for.
-    folder : path
-        The coordinator's.
-    run_id : str
-    expected : str, optional
-        The digest (:func:`coterie.deployment.coordinator.run_config.digest`) of the program that the command named.
+    The sites are those that the engine vouches for. ``expected`` is the digest of the program that the command named.
 
     Raises
     ------
@@ -87,33 +79,17 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
 
 
 def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
-    """Raise for what is wrong with a program that ``run.toml`` is to describe, before there is a run.
-
-    Raises
-    ------
-    CoterieError
-        As :func:`verify`.
-    """
+    """Raise, as :func:`verify`, for what is wrong with a program that ``run.toml`` is to describe."""
     config = Config.read(folder)
     policy(config.policy)
     verify(files.local(folder), RunConfig(**described), config)
 
 
 def verify(folder: Path, program: RunConfig, config: Config) -> None:
-    """Raise for what a program's coordinator can know to be wrong without a row.
+    """Raise for what a program's coordinator, whose folder it is, can know to be wrong without a row.
 
-    Parameters
-    ----------
-    folder : path
-        The coordinator's, with its schema and the modules of its owner.
-    program : RunConfig
-    config : Config
-
-    Raises
-    ------
-    CoterieError
-        For options and values that the method does not have, a formula that does not fit the schema, and a function
-        that cannot be found or called with the options.
+    That is: options and values that the method does not have, a formula that does not fit the schema, and a function
+    that cannot be found or called with the options.
     """
     seed = config.seed if program.seed is None else program.seed
     if program.program == CHECK:

@@ -10,15 +10,7 @@ from coterie.engines.nvflare.transport import CollabTransport
 
 
 class Coordinator(Server):
-    """Runs the program that ``runs/<id>/run.toml`` names.
-
-    Parameters
-    ----------
-    run_id, sites
-        As for any server.
-    digest : str
-        Of that file, as the command that began the job has it.
-    """
+    """Runs the program that ``runs/<id>/run.toml`` names, if it has the digest that the command saw."""
 
     def __init__(self, run_id: str, sites: Sequence[str], digest: str) -> None:
         super().__init__(run_id, sites)

@@ -39,21 +39,9 @@ _BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
 def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str]) -> None:
     """Make the workspaces of a federation in ``folder``, with certificates for every member.
 
-    Parameters
-    ----------
-    folder : path
-        Gets ``coordinator/``, ``sites/<name>/`` and ``authority/``. Members that are there keep their certificates.
-    name : str
-        Of the federation.
-    host, port : str, int
-        Where the sites reach the coordinator. At a loopback address it listens there alone.
-    sites : sequence of str
-        Their names, which are the names in their certificates.
-
-    Raises
-    ------
-    CoterieError
-        If two sites have the same name, NVFlare refuses a name, or it takes too long.
+    It gets ``coordinator/``, ``sites/<name>/`` and ``authority/``; members that are there keep their certificates.
+    Sites reach the coordinator at ``host:port``; at a loopback address it listens there alone. A CoterieError says that
+    NVFlare refuses a name, or takes too long.
     """
     twice = sorted({site for site in sites if list(sites).count(site) > 1})
     if twice:

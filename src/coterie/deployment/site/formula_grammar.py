@@ -33,21 +33,11 @@ _NUMBERS = {"center": ("center",), "scale": ("center", "scale"), "standardize": 
 
 
 def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclosure) -> Design:
-    """The design of a task whose formula keeps to the grammar.
+    """The design of a task on a table whose formula keeps to the grammar.
 
-    Parameters
-    ----------
-    task : dict
-        Of kind "table".
-    own, agreed : Schema
-        The site's, and that of the run. Ranges, centers and scales that a term takes must be the site's own, and of its
-        categories the run must have every level: others would choose among rows.
-    rules : Disclosure
-
-    Raises
-    ------
-    CoterieError
-        For all else; what it says depends on the task, the schemas and the rules alone.
+    ``own`` is the site's schema, ``agreed`` that of the run. Ranges, centers and scales that a term takes must be the
+    site's own, and of its categories the run must have every level: others would choose among rows. What a CoterieError
+    says of all else depends on the task, the schemas and the rules alone.
     """
     parsed = parse(task["formula"], agreed.columns, excluded(agreed, task))
     extra = [n for n in (task["offset"], task["weights"]) if n]

@@ -24,13 +24,7 @@ from coterie.results.metrics import client_losses, objective
 
 @dataclass(frozen=True)
 class TrainingRows(GLM):
-    """The clients' training rows.
-
-    Attributes
-    ----------
-    held : GLM
-        The same clients' rows that are held out.
-    """
+    """The clients' training rows, with their rows that are held out (``held``) beside them."""
 
     held: GLM = field(kw_only=True)
 
@@ -45,21 +39,9 @@ class TrainingRows(GLM):
 
 
 def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRows, Bools]:
-    """A site's objective with the rows of a split set aside: those that :func:`coterie.fit` holds out with its seed.
+    """A site's objective with the rows of a split set aside, and which (n,) are, as :func:`coterie.fit` has it.
 
-    Parameters
-    ----------
-    o : GLM
-        All rows of m clients.
-    labels, ids : (m,) array
-    hold : dict
-        ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
-
-    Returns
-    -------
-    objective : TrainingRows
-    held : (n,) bool
-        Which of the rows are held out.
+    ``hold`` has ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.split.split_rows`.
     """
     kinds = {"seed": int, "repeat": int, "fraction": float}
     if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
@@ -90,12 +72,8 @@ def baselines(site: Site, root: Floats, unit: Floats | None = None, origin: Floa
 def losses(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
     """Each client's held-out losses (m, methods), and the number and weights of its held-out rows.
 
-    Parameters
-    ----------
-    fitted : bool
-        Of a method that was fitted beside the baselines too.
-    theta : (m, p), optional
-        Its parameters, where the clients do not keep them.
+    Where a method was ``fitted`` beside the baselines, ``theta`` (m, p) are its parameters, if clients do not keep
+    them.
     """
     held = site.objective.held
     found = [site.state["held_local"], site.state["held_pooled"]]

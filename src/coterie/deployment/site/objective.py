@@ -38,27 +38,12 @@ _FORM = 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one site computes on.
+    """What one site computes on: an objective of its m clients, sorted by cluster, and who they are.
 
-    Attributes
-    ----------
-    objective : Objective
-        Of the site's m clients, sorted by cluster.
-    labels : (m,) array
-        The clients' labels: numbers, or text.
-    clusters : (m,) int64
-        0 to the number of clusters here less 1, sorted.
-    ids : (m,) uint64
-    levels : dict of str to (m,) array
-        Labels of each client's clusters by column, fine to coarse.
-    notes : tuple of str
-        How the table was read, for the site's owner and the coordinator; no values of rows are in them.
-    counts : (m,) int64, optional
-        Rows of each client that may be told, where not those of the objective.
-    parts : tuple of Behind
-        The rows behind the objective, and those that are held out beside it; none where no rules of disclosure hold.
-    width : int
-        Columns of the formula.
+    Labels are numbers or text; clusters count from 0 and are sorted; ``levels`` are labels of each client's clusters by
+    column, fine to coarse. ``notes`` say, without a value, how the table was read. Where rules of disclosure hold,
+    ``counts`` are the rows of each client that may be told, ``parts`` the rows behind the objective, and those that are
+    held out beside it, and ``width`` is the number of columns of the formula.
     """
 
     objective: Any
@@ -211,15 +196,10 @@ def works(request: Mapping[str, Any]) -> list[str]:
 
 
 def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
-    """Make works known here: import their modules if the owner of the site allows it.
+    """Make works known here: import their modules if the owner of the site allows it; a CoterieError if they stay so.
 
     A message can choose among the modules that ``allow`` in ``site.toml`` names, with or without a function of theirs.
     No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are.
-
-    Raises
-    ------
-    CoterieError
-        If a work is not known and its module is not allowed, cannot be imported, or has no such work.
     """
     mine = {entry.partition(":")[0] for entry in member.allow}
     for name in names:

@@ -24,14 +24,7 @@ from coterie.federation import Ragged
 def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     """One answer of a site as plain values: what was asked, what left, and the fewest rows that stand behind a number.
 
-    Parameters
-    ----------
-    request : dict
-        As decoded.
-    reply : bytes
-        The whole message.
-    node : Node or None
-        Of the request's run, where it is open.
+    ``node`` is that of the request's run, where it is open.
     """
     request = request if isinstance(request, dict) else {}
     found: dict[str, Any] = {"run": None, "kind": "?"}
@@ -67,12 +60,7 @@ def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
 def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
     """The fewest rows that a row of the reply stands for: of a client, or of a group of a sum; None for no request.
 
-    Parameters
-    ----------
-    about : dict
-        ``counts`` and ``clusters`` of the site's clients.
-    request : dict
-        Of kind "ask" or "total".
+    ``about`` has ``counts`` and ``clusters`` of the site's clients.
     """
     counts, clusters = np.asarray(about["counts"]), np.asarray(about["clusters"])
     rows, by = clients(request.get("rows"), clusters), request.get("by")

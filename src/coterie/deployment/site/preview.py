@@ -36,20 +36,9 @@ Run = Callable[["Here", Path, str], object]
 class Leaving:
     """What leaves a site for one work of a program.
 
-    Attributes
-    ----------
-    kind, work : str
-        "open", or "ask" and "total" with the name of the work.
-    values : dict of str to str
-        Type and shape of everything in an answer, as in the last.
-    answers : int
-        How often.
-    bytes : int
-        Of all answers together.
-    covers : int or None
-        The fewest rows that stand behind a number of any answer.
-    refused : list of str
-        What the site would refuse to answer, and why.
+    ``kind`` is "open", or "ask" and "total" with the name of the work; ``values`` are type and shape of everything in
+    the last answer; ``bytes`` are of all answers together, ``covers`` the fewest rows that stand behind a number of
+    any; ``refused`` says what the site would refuse to answer, and why.
     """
 
     kind: str
@@ -71,13 +60,7 @@ class Preview:
 
 
 class Here:
-    """A transport to receivers in this process, asked one after another.
-
-    Parameters
-    ----------
-    receivers : dict of str to callable
-        ``receiver(bytes) -> bytes`` by site.
-    """
+    """A transport to receivers in this process, ``receiver(bytes) -> bytes`` by site, asked one after another."""
 
     def __init__(self, receivers: Mapping[str, Callable[[bytes], bytes]]) -> None:
         self._receivers = dict(receivers)
@@ -92,23 +75,10 @@ class Here:
 
 
 def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int | None = None) -> Preview:
-    """What a program would make a site send.
+    """What a program (as in ``run.toml``) would make a site send.
 
-    Parameters
-    ----------
-    folder : path
-        The site's.
-    program : dict
-        What ``run.toml`` says.
-    run : callable
-        ``run(transport, folder, run_id)``: :func:`coterie.deployment.coordinator.run.run`.
-    min_group : int, optional
-        Rows that a number must cover; by default what ``site.toml`` says.
-
-    Raises
-    ------
-    CoterieError
-        For what is wrong with the site's folder.
+    ``run`` is :func:`coterie.deployment.coordinator.run.run`; ``min_group`` stands for what ``site.toml`` says. A
+    CoterieError says what is wrong with the site's folder.
     """
     find_in(folder)
     member, config = Member.read(folder), Config.read(folder)

@@ -50,23 +50,10 @@ WAIT = 60.0
 class SiteReceiver:
     """One site of a deployed federation.
 
-    Parameters
-    ----------
-    folder : path
-        The site's: ``site.toml``, ``federation.toml``, ``schema.toml`` and, as ``site.toml`` says, its data.
-    watch : callable, optional
-        ``watch(request, reply, seconds, node)`` after each answer, for a log; by default the site's own ``log.jsonl``.
-    member, config : optional
-        Instead of the folder's ``site.toml`` and ``federation.toml``.
-    drawer : path, optional
-        A folder that is soon thrown away, for all that would be kept in the site's; runs are in memory then.
-    prepare : callable
-        As :func:`coterie.deployment.site.objective.prepare`.
-
-    Raises
-    ------
-    CoterieError
-        If there is no such folder, or its ``site.toml`` or ``federation.toml`` is missing or wrong.
+    ``watch(request, reply, seconds, node)`` is called after each answer, by default for the site's own ``log.jsonl``.
+    ``member`` and ``config`` stand for the folder's ``site.toml`` and ``federation.toml``, and ``drawer``, a folder
+    that is soon thrown away, for all that would be kept in the site's; runs are in memory then. ``prepare`` is that of
+    :mod:`coterie.deployment.site.objective`. A CoterieError says what is missing or wrong in the folder.
     """
 
     def __init__(

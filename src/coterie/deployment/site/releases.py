@@ -40,18 +40,11 @@ class TooFew(CoterieError):
 
 @dataclass(frozen=True)
 class Behind:
-    """The rows that an objective was made of.
+    """The n rows that an objective of m clients was made of.
 
-    Attributes
-    ----------
-    rows : (n,) uint64
-        What each is known by, over all formulas and runs.
-    counts, labelled : (m,) int64
-        Rows of every client, one client after the other; and how many have its label, whatever else they hold.
-    values : (n, q) float64
-        The columns and the outcome.
-    cells : (n, t) int64
-        Of each row the cell of every term that has categories.
+    Each is known by ``rows``, over all formulas and runs; clients have ``counts`` of them, one client after the other,
+    and ``labelled`` that have their label, whatever else they hold. ``values`` (n, q) are the columns and the outcome,
+    ``cells`` (n, t) the cell of every term that has categories.
     """
 
     rows: npt.NDArray[np.uint64]
@@ -89,13 +82,7 @@ def nameless(run: str, counts: Ints) -> Behind:
 
 
 class Releases:
-    """The memory of a site, on disk before an answer leaves.
-
-    Parameters
-    ----------
-    path : path
-        A file that is made when something is to be remembered.
-    """
+    """The memory of a site, on disk before an answer leaves; the file is made when something is to be remembered."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -148,23 +135,10 @@ class Releases:
         rules: Disclosure,
         width: int = 0,
     ) -> None:
-        """Raise where an answer would tell of too few rows; else :meth:`remember` keeps of which it tells.
+        """Raise TooFew where an answer would tell of too few rows; else :meth:`remember` keeps of which it tells.
 
-        Parameters
-        ----------
-        parts : sequence of Behind
-            Of one objective, and of what is held out beside it.
-        request : dict
-            Of kind "ask" or "total".
-        clusters : (m,) int64
-        min_group : int
-        rules : Disclosure
-        width : int
-            Columns of the formula.
-
-        Raises
-        ------
-        TooFew
+        ``parts`` are those of one objective, and of what is held out beside it; ``width`` is the formula's number of
+        columns.
         """
         self._read()
         self._draft, self._drafted = self._kept, set()
@@ -317,10 +291,7 @@ def _places(ids: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> tuple[
 def closest(a: Ints, b: Ints) -> int:
     """The fewest rows, but not none, by which parts of one side, or all of them, differ from any parts of the other.
 
-    Parameters
-    ----------
-    a, b : (n,) int64
-        The part of each row, -1 of those in none.
+    ``a`` and ``b`` (n,) are the part of each row, -1 of those in none.
     """
     found: list[int] = []
     for x, y in ((a, b), (b, a)):

@@ -49,24 +49,10 @@ def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) 
 
 
 def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
-    """A site's schema with the levels that its rows have, and what is wrong with the rows, in words that may leave.
+    """A site's schema with the levels that its rows have; what is wrong with them, for others and for the owner.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The site's.
-    own : Schema
-        The site's.
-    least : int
-        What fewer rows have is for the owner alone: levels, values outside of a range, text that is no number.
-
-    Returns
-    -------
-    schema : Schema
-    problems : list of str
-        Without a value, a level or the place of a row; the last says where the owner finds these.
-    rows : list of str
-        For the owner alone.
+    What fewer than ``least`` rows have is for the owner alone: levels, values outside of a range, text that is no
+    number. Words that may leave hold no value, level or place of a row; the last says where the owner finds these.
     """
     columns, problems, rows, placed = dict(own.columns), list[str](), list[str](), False
     lost = [name for name in own.columns if name not in table.columns]
@@ -87,28 +73,11 @@ def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema,
 def usable_rows(
     table: pd.DataFrame, own: Schema, design: Design, task: Any, least: int, complete: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, Mask, list[str]]:
-    """The columns of a task as the site's schema has them, and which rows can be used: no row is a reason to refuse.
+    """The columns of a task as the site's schema has them, which rows can be used, and what is left out or clipped.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The site's.
-    own : Schema
-        The site's.
-    design : Design
-    task : dict
-    least : int
-        Rows by which a level that the schema has not is used all the same.
-    complete : sequence of str
-        Columns that must have a value although the task does not use them.
-
-    Returns
-    -------
-    columns : DataFrame
-        Numbers in the range of the schema, and levels, of the rows that cannot be used too.
-    rows : (n,) bool
-    said : list of str
-        What was left out or clipped, for the owner.
+    No row is a reason to refuse. Columns are numbers in the range of the schema, and levels, of the rows that cannot be
+    used too. ``least`` rows make a level that the schema has not used all the same; ``complete`` columns must have a
+    value although the task does not use them. What was left out is said for the owner.
     """
     import pandas as pd
 
