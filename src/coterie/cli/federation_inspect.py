@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli import federation_options as o
-from coterie.cli import options as table
 from coterie.cli.common import say, status, width
 from coterie.errors import CoterieError
 
@@ -52,20 +51,10 @@ def check(
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
 
 
+@o.takes_program
 def preview(
+    run_toml: dict[str, Any],
     folder: o.SiteFolder,
-    program: o.Program,
-    formula: o.Formula = None,
-    client: o.Client = None,
-    cluster: table.Cluster = None,
-    family: table.Family = "gaussian",
-    offset: table.Offset = None,
-    weights: table.Weights = None,
-    missing: table.Missing = "error",
-    objective: o.Objective = None,
-    objective_option: o.ObjectiveOptions = None,
-    option: o.Options = None,
-    seed: o.Seed = None,
     min_group: Annotated[
         int | None,
         typer.Option("--min-group", metavar="ROWS", help="Instead of what site.toml says; nothing is changed there."),
@@ -73,14 +62,13 @@ def preview(
     as_json: o.Json = False,
 ) -> None:
     """Show exactly what a program would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
-    given = {k: v for k, v in locals().items() if k not in ("folder", "min_group", "as_json")}
     from coterie.deployment import folders
     from coterie.deployment.coordinator.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
     home = folders.site(folder)
     with status("Running the program on this site's own rows ..."):
-        found = look(home, o.described(given), run_program, min_group)
+        found = look(home, run_toml, run_program, min_group)
     if as_json:
         print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     else:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
+from coterie.cli import options as table
 from coterie.cli.common import place
-from coterie.cli.options import assignments
 from coterie.errors import CoterieError
 
 _PROGRAM, _TABLE = "The program", "The table"
@@ -84,33 +86,52 @@ Client = Annotated[
         rich_help_panel=_TABLE,
     ),
 ]
-_FORMULA = ("client", "cluster", "offset", "weights")
 
 
-def described(given: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.toml`` says, of a command's options.
-
-    Parameters
-    ----------
-    given : dict
-        ``program``, ``option``, ``seed``, ``objective``, ``objective_option`` and those of the table, by name.
-    """
-    options = assignments("--option", given["option"])
-    if given["objective_option"] and given["objective"] is None:
+def described(
+    program: Program,
+    formula: Formula = None,
+    client: Client = None,
+    cluster: table.Cluster = None,
+    family: table.Family = "gaussian",
+    offset: table.Offset = None,
+    weights: table.Weights = None,
+    missing: table.Missing = "error",
+    objective: Objective = None,
+    objective_option: ObjectiveOptions = None,
+    option: Options = None,
+    seed: Seed = None,
+) -> dict[str, Any]:
+    """What ``run.toml`` says, of a command's options."""
+    options = table.assignments("--option", option)
+    if objective_option and objective is None:
         raise CoterieError("--objective-option needs --objective.")
-    named = {name: given[name] for name in _FORMULA if given[name]}
-    if given["objective"] is not None:
-        if given["formula"] is not None or named:
+    columns = {"client": client, "cluster": cluster, "offset": offset, "weights": weights}
+    named = {name: value for name, value in columns.items() if value}
+    if objective is not None:
+        if formula is not None or named:
             raise CoterieError("--objective stands for a table: leave out --formula and the names of columns.")
-        if not re.fullmatch(r"[\w.]+:\w+", given["objective"]):
-            raise CoterieError(f"--objective takes module:function, not '{given['objective']}'.")
-        made = assignments("--objective-option", given["objective_option"])
-        task: dict[str, Any] = {"factory": given["objective"], "options": made}
-    elif given["formula"] is not None:
-        task = {"formula": given["formula"], "family": given["family"], "missing": given["missing"], **named}
+        if not re.fullmatch(r"[\w.]+:\w+", objective):
+            raise CoterieError(f"--objective takes module:function, not '{objective}'.")
+        made = table.assignments("--objective-option", objective_option)
+        task: dict[str, Any] = {"factory": objective, "options": made}
+    elif formula is not None:
+        task = {"formula": formula, "family": family, "missing": missing, **named}
     else:
         raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
-    out: dict[str, Any] = {"program": given["program"]}
-    if given["seed"] is not None:
-        out["seed"] = given["seed"]
-    return out | {"task": task, "options": options}
+    return {"program": program, **({} if seed is None else {"seed": seed}), "task": task, "options": options}
+
+
+def takes_program(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of :func:`described`, of which its first argument is what ``run.toml`` says."""
+    program, own = (dict(inspect.signature(f, eval_str=True).parameters) for f in (described, command))
+    own.pop("run_toml")
+    folder = own.pop("folder")
+
+    def takes(**given: Any) -> None:
+        command(described(**{name: given.pop(name) for name in program}), **given)
+
+    every = [p.replace(kind=p.KEYWORD_ONLY) for p in (folder, *program.values(), *own.values())]
+    takes.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    takes.__doc__ = command.__doc__
+    return takes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import federation_options as o
-from coterie.cli import options as table
 from coterie.cli.common import say
 from coterie.cli.common import status as waiting
 from coterie.errors import CoterieError, fitting
@@ -73,20 +72,10 @@ def start_site(
     _stay(process, engine, home, foreground)
 
 
+@o.takes_program
 def run(
+    run_toml: dict[str, Any],
     folder: o.Root,
-    program: o.Program,
-    formula: o.Formula = None,
-    client: o.Client = None,
-    cluster: table.Cluster = None,
-    family: table.Family = "gaussian",
-    offset: table.Offset = None,
-    weights: table.Weights = None,
-    missing: table.Missing = "error",
-    objective: o.Objective = None,
-    objective_option: o.ObjectiveOptions = None,
-    option: o.Options = None,
-    seed: o.Seed = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -97,17 +86,15 @@ def run(
     as_json: o.Json = False,
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
-    given = {k: v for k, v in locals().items() if k not in ("folder", "name", "timeout", "as_json")}
     from coterie.deployment import folders
     from coterie.deployment.config import Config
     from coterie.deployment.coordinator.run import verified
 
     home = folders.coordinator(folder)
     engine = folders.engine(Config.read(home).engine)
-    described = o.described(given)
-    run_id = name or _number(home, program)
-    with folders.begun(home, run_id, described) as there:
-        verified(home, described)
+    run_id = name or _number(home, run_toml["program"])
+    with folders.begun(home, run_id, run_toml) as there:
+        verified(home, run_toml)
         try:
             _follow(engine, home, run_id, timeout, as_json)
         except KeyboardInterrupt:
