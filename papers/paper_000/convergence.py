@@ -16,6 +16,7 @@ from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory
 from papers.paper_000.growth import Growth, growth
+from papers.paper_000.monitor import monitored
 from papers.paper_000.robust import BODY, made
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, RED, panels
 
@@ -99,19 +100,13 @@ def descend(n: int, T: int, seeds: Sequence[int]) -> Descent:
     sigma2 = float(objective.noise(BATCH).sum() / n**2)
     gap = float(objective.value(np.zeros(objective.dim)).mean() / ROWS)
     eta = theory.step_size(L, sigma2, gap, T)
-    norm = [
-        looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), B=BATCH, monitor=1), T, s)["norm"] for s in seeds
-    ]
+    norm = [trace(objective, group, GroupSGD(eta=eta, shared=(BODY,), B=BATCH), T, seed=s)["norm"] for s in seeds]
     return Descent(n, eta, L, sigma2, gap, np.array(norm), theory.rate(L, sigma2, gap, np.arange(1, T + 1), eta))
 
 
-def looked(objective: Any, group: Ints, method: GroupSGD, T: int, seed: int = 0) -> dict[str, Any]:
+def trace(objective: Any, group: Ints, method: GroupSGD, T: int, every: int = 1, seed: int = 0) -> dict[str, Any]:
     """The trace of T steps."""
-    fed = InProcess(objective, group, seed=seed)
-    trace: dict[str, Any] = {}
-    for state in method.run(fed, [T]):
-        trace = state["trace"]
-    return trace
+    return monitored(InProcess(objective, group, seed=seed), method, T, every)[1]
 
 
 def under(d: Descent) -> bool:
@@ -124,7 +119,7 @@ def agree(apart: float, T: int) -> Growth:
     group = halves(8)
     objective = made(group, LAYER, LAYER, ROWS, apart, seed=2, noise=0.0)
     eta = 1.0 / theory.smoothness(objective.smoothness(), np.ones(len(group)))
-    return growth(looked(objective, group, GroupSGD(eta=eta, shared=(BODY,), monitor=max(T // 100, 1)), T))
+    return growth(trace(objective, group, GroupSGD(eta=eta, shared=(BODY,)), T, max(T // 100, 1)))
 
 
 def rates(descents: Sequence[Descent]) -> Table:

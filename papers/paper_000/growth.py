@@ -67,9 +67,9 @@ class Growth:
 
 
 def growth(trace: Mapping[str, Any]) -> Growth:
-    """From ``state["trace"]`` of a run; a CoterieError where nothing was observed."""
+    """From the trace of a run (``monitor.monitored``); a CoterieError where nothing was observed."""
     if not trace:
-        raise CoterieError("Nothing was observed: give monitor, the rounds between two observations.")
+        raise CoterieError("Nothing was observed.")
     M, M_shared, pair = (np.maximum.accumulate(trace[name], axis=0) for name in ("M", "M_shared", "pair"))
     norm, share = np.asarray(trace["norm"]), trace["share"]
     bound, tighter = group_bound(M, share) * norm[:, None], shared_bound(M_shared, share) * norm[:, None]
@@ -84,7 +84,7 @@ def noise(trace: Mapping[str, Any]) -> dict[str, Floats]:
     of the assembled one, n where all count alike.
     """
     if not trace:
-        raise CoterieError("Nothing was observed: give monitor, the rounds between two observations.")
+        raise CoterieError("Nothing was observed.")
     mean = {name: np.asarray(trace[name]).mean(axis=0) for name in ("empirical", "formula", "client")}
     with np.errstate(divide="ignore", invalid="ignore"):
         clients = np.where(mean["formula"] > 0.0, mean["client"] / mean["formula"], 0.0)

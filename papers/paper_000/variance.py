@@ -12,12 +12,12 @@ import numpy as np
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address
-from coterie.methods.groups.monitor import by_block, observe
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory
+from papers.paper_000.monitor import by_block, observe
 from papers.paper_000.robust import BODY, HEAD, made
 from papers.pictures import BLUE, GREY, ORANGE, panels
 

@@ -15,6 +15,7 @@ from papers import outcome
 from papers.outcome import Settings
 from papers.paper_000 import convergence, theory, variance
 from papers.paper_000.growth import group_bound, growth, noise, shared_bound
+from papers.paper_000.monitor import monitored
 from papers.paper_000.robust import made
 from papers.registry import find
 
@@ -78,7 +79,7 @@ def test_full_gradients_of_the_augmented_objective_descend_at_the_rate_of_its_l(
     L = theory.smoothness(o.smoothness(), np.ones(8))
     gap, T = float(o.value(np.zeros(5)).mean() / 6), 200
     eta = theory.step_size(L, 0.0, gap, T)
-    trace = convergence.looked(o, GROUP, GroupSGD(eta=eta, shared=("body",), monitor=1), T)
+    trace = convergence.trace(o, GROUP, GroupSGD(eta=eta, shared=("body",)), T)
     assert (np.cumsum(trace["norm"]) / np.arange(1, T + 1) <= theory.rate(L, 0.0, gap, np.arange(1, T + 1), eta)).all()
 
 
@@ -90,7 +91,7 @@ def test_averaging_in_groups_is_stable_at_the_step_that_its_l_allows():
     def f(x):
         return float(np.mean(o.value(np.concatenate([np.tile(x[:2], (2, 1)), x[2:].reshape(2, 3)], axis=1)[GROUP])) / 6)
 
-    fed, method = InProcess(o, GROUP), GroupSGD(eta=1 / L, shared=("body",), own="averaged", monitor=1)
+    fed, method = InProcess(o, GROUP), GroupSGD(eta=1 / L, shared=("body",), own="averaged")
     state = method.init(fed)
     for _ in range(100):
         before, x = f(state["w"]), state["w"]
@@ -114,7 +115,7 @@ def test_groups_that_cannot_share_are_named():
 
 def test_a_run_tells_how_noisy_its_steps_are():
     o = made(GROUP, 2, 3, rows=6, apart=1.0)
-    trace = convergence.looked(o, GROUP, GroupSGD(eta=0.01, shared=("body",), B=2, monitor=1), 300)
+    trace = convergence.trace(o, GROUP, GroupSGD(eta=0.01, shared=("body",), B=2), 300)
     found = noise(trace)
     np.testing.assert_allclose(found["empirical"], found["formula"], rtol=0.2)
     np.testing.assert_allclose(found["clients"], 8.0)
@@ -147,7 +148,7 @@ def test_a_small_group_that_shares_nothing_is_not_stalled():
     """Its gradient is n / |G| times as long as its block of f's, squared 400 times, and vanishes with it."""
     q = Quadratic(np.broadcast_to(np.eye(3), (20, 3, 3)), np.random.default_rng(0).normal(size=(20, 3)))
     fed = InProcess(q, np.array([0] + [1] * 19))
-    seen = growth(list(GroupSGD(eta=1.0, monitor=1).run(fed, [40]))[-1]["trace"])
+    seen = growth(monitored(fed, GroupSGD(eta=1.0), 40)[1])
     assert seen.norm[-1] < 1e-3 * seen.norm[0] and seen.group_norm[-1, 0] > 300 * seen.norm[-1]
     assert not seen.stalled.any() and len(seen.sentences()) == 1
 

@@ -75,11 +75,11 @@ def optimum(problem: Problem) -> dict[str, Any]:
         h[at] += w[i] * q.b[i]
     x = np.linalg.solve(H, h)
     theta = np.array([[x[1 + 2 * g], x[0], x[2 + 2 * g]] for g in problem.clusters])
-    return {"w": x, "theta": theta, "norm": np.zeros(1)}
+    return {"w": x, "theta": theta}
 
 
 def grouping(name: str, problem: Any, given: bool = False, **fields: Any) -> Case:
-    """A row; results are the augmented model, every client's, and what was looked at last."""
+    """A row; results are the augmented model and every client's."""
     more = {key: fields.pop(key) for key in ("optimum", "to_optimum", "random", "tolerance") if key in fields}
 
     def method(fed: Any) -> GroupSGD:
@@ -89,25 +89,20 @@ def grouping(name: str, problem: Any, given: bool = False, **fields: Any) -> Cas
         yield from method(fed).run(fed, range(1, rounds + 1), state)
 
     def finish(fed: Any, state: State) -> dict[str, Any]:
-        trace = {name: np.asarray(value) for name, value in state["trace"].items()}
-        last = {name: trace[name][-1:] for name in ("norm", "empirical", "formula") if trace}
-        ratios = {"M": trace["M"][:1]} if trace else {}  # where gradients vanish, the last one is rounding
         theta = padded(method(fed).models(fed, state))
-        return {"w": state["w"], "theta": theta, "share": state["share"], "t": state["t"]} | last | ratios
+        return {"w": state["w"], "theta": theta, "share": state["share"], "t": state["t"]}
 
     return streamed(name, stream, finish=finish, problem=problem, per_client=("theta",), **more)
 
 
 GROUPS = [
-    grouping(
-        "group-sgd", quadratic, to_optimum=60, eta=0.25, shared=("1",), own="averaged", monitor=59, optimum=optimum
-    ),
-    grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, monitor=3, random=True),
+    grouping("group-sgd", quadratic, to_optimum=60, eta=0.25, shared=("1",), own="averaged", optimum=optimum),
+    grouping("group-sgd-rows", classes, eta=0.1, shared=("0", "1"), B=2, C=0.5, tau=3, random=True),
     grouping("group-sgd-own", classes, eta=0.1, shared=("0",), personal=("5",), B=2, E=1, weigh="rows", random=True),
-    grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2, monitor=2),
+    grouping("group-sgd-given", partial(classes, k=3), given=True, eta=0.1, shared=("0", "1"), tau=2),
     grouping("group-sgd-coded", classes, eta=0.1, shared=("0", "1"), B=2, up="qsgd:4", down="float16", random=True),
-    grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, monitor=3, random=True),
-    grouping("deep-group-sgd", nets, eta=0.1, shared=("body*",), B=2, tau=2, monitor=3, random=True, tolerance=1e-10),
+    grouping("group-sgd-heads", architectures, eta=0.1, shared=("0", "1"), B=2, tau=2, C=0.7, random=True),
+    grouping("deep-group-sgd", nets, eta=0.1, shared=("body*",), B=2, tau=2, random=True, tolerance=1e-10),
     grouping(
         "deep-group-sgd-float32",
         partial(nets, dtype="float32"),

@@ -11,7 +11,7 @@ from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
-from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
 from coterie.relations.group_layout import GroupLayout
 from tests.reference import group_sgd_twin as twin
@@ -96,13 +96,12 @@ def test_all_shared_is_fedavg_and_nothing_shared_is_fedavg_in_each_group():
 def test_groups_that_are_given_are_those_of_clusters():
     o = softmax(COUNTS, 3)
     order = np.array([3, 0, 5, 6, 1, 4, 2])
-    fields = {"eta": 0.2, "shared": ("0", "1"), "B": 2, "tau": 2, "monitor": 2}
+    fields = {"eta": 0.2, "shared": ("0", "1"), "B": 2, "tau": 2}
     fed = InProcess(o, GROUP, WEIGHTS)
     mixed = InProcess(o.take(order), None, WEIGHTS[order], order.astype(np.uint64))
     a, method = last(GroupSGD(**fields), fed, 4), GroupSGD(**fields, group=GROUP[order])
     b = last(method, mixed, 4)
     np.testing.assert_allclose(a["w"], b["w"], rtol=1e-12)
-    np.testing.assert_allclose(a["trace"]["formula"], b["trace"]["formula"], rtol=1e-12)
     np.testing.assert_allclose(GroupSGD(**fields).models(fed, a)[order], method.models(mixed, b), rtol=1e-12)
 
 
@@ -145,7 +144,7 @@ class Named:
 def test_heads_of_other_shapes():
     parts = heads()
     fed = InProcess(Mixed.of(parts), GROUP, WEIGHTS, seed=3)
-    method = GroupSGD(eta=0.2, shared=("body",), tau=2, B=2, monitor=1)
+    method = GroupSGD(eta=0.2, shared=("body",), tau=2, B=2)
     state = last(method, fed, 4)
     names = [list(p.names.items()) for p in parts]
     keys = keyed_random.starts(3, "rows", fed.clients.ids)
@@ -163,86 +162,21 @@ def test_heads_of_other_shapes():
     assert [len(models[i]) for i in range(7)] == [6, 6, 6, 12, 12, 9, 9]
     accuracy = fed_objective(fed).accuracy(models)
     assert accuracy.shape == (7,) and (accuracy >= 0).all()
-    assert state["trace"]["M"].shape == (4, 3) and state["trace"]["formula"].shape == (4, 4)
 
 
 def fed_objective(fed):
     return fed._run.site.objective
 
 
-def test_a_look_tells_gradients_ratios_and_variances():
-    o = softmax(COUNTS, 3)
-    fed = InProcess(o, GROUP, WEIGHTS, seed=3)
-    R, B = 5, 2
-    method = GroupSGD(eta=0.2, shared=("0", "4", "5"), B=B, monitor=2, replicates=R)
-    state = last(method, fed, 3)
-    trace = state["trace"]
-    np.testing.assert_array_equal(trace["t"], [0, 2])
-    at = last(method, fed, 2)["w"]
-    names, shared = [[(str(j), 1) for j in range(9)]] * 3, ["0", "4", "5"]
-    x = twin.fill(twin.empty(names, shared), names, shared, at)
-    theta = np.array([twin.model(x, names[g], shared, g) for g in GROUP])
-    every = Draws(np.zeros(7, dtype=np.uint64), np.zeros(7, dtype=np.int64))
-    g = gradient(o, theta, every)
-    grad = twin.flat(twin.assembled(x, names, shared, GROUP, WEIGHTS, g))
-    np.testing.assert_allclose(trace["norm"][1], grad @ grad)
-    np.testing.assert_allclose(trace["shared_norm"][1], grad[:3] @ grad[:3])
-    means = np.array([WEIGHTS[h == GROUP] @ g[h == GROUP] / WEIGHTS[h == GROUP].sum() for h in range(3)])
-    np.testing.assert_allclose(trace["group_norm"][1], np.sum(means**2, axis=1))
-    off = np.sum((means[:, [0, 4, 5]] - grad[:3]) ** 2, axis=1)
-    np.testing.assert_allclose(trace["M"][1], off / (grad @ grad))
-    np.testing.assert_allclose(trace["M_shared"][1], off / (grad[:3] @ grad[:3]))
-    pairs = [np.sum((means[a, [0, 4, 5]] - means[b, [0, 4, 5]]) ** 2) for a in range(3) for b in range(3)]
-    np.testing.assert_allclose(trace["pair"][1], max(pairs) / (grad @ grad))
-    keys = keyed_random.starts(3, "look", fed.clients.ids)
-    drawn = np.array([gradient(o, theta, Draws(keys, np.full(7, 2 * R + r), B)) for r in range(R)])
-    whole = np.array([twin.flat(twin.assembled(x, names, shared, GROUP, WEIGHTS, one)) for one in drawn])
-    blocks = np.r_[np.zeros(3), np.repeat([1, 2, 3], 6)].astype(int)
-    np.testing.assert_allclose(trace["empirical"][1], np.bincount(blocks, whole.var(axis=0, ddof=1)))
-    formula = twin.block_variances(names, shared, GROUP, WEIGHTS, drawn.var(axis=0, ddof=1))
-    np.testing.assert_allclose(trace["formula"][1], formula)
-    np.testing.assert_allclose(trace["share"][1], np.bincount(GROUP, WEIGHTS) / WEIGHTS.sum())
-
-
-def test_the_notes_formula_is_the_formula_where_clients_count_alike():
-    sigma = np.array([0.3, 1.0, 0.5, 2.0, 0.7, 0.4, 1.1])
-    q = quadratics()
-    fed = InProcess(NoisyQuadratic(q.A, q.b, sigma), GROUP)
-    state = last(GroupSGD(eta=0.01, shared=("0",), monitor=1, replicates=4000), fed, 1)
-    s2 = np.array([np.mean(sigma[g == GROUP] ** 2) for g in range(3)])
-    share = np.bincount(GROUP) / 7
-    notes = np.concatenate([[share @ s2 / 7], share * 3 * s2 / 7])
-    np.testing.assert_allclose(state["trace"]["formula"][0], notes, rtol=0.05)
-    np.testing.assert_allclose(state["trace"]["empirical"][0], notes, rtol=0.08)
-    np.testing.assert_allclose(state["trace"]["client"][0], 7 * notes, rtol=0.05)
-
-
-def test_a_stationary_point_of_the_sum_that_is_none_of_the_groups_shows():
-    A = np.tile(np.eye(2), (4, 1, 1))
-    b = np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 2.0], [-1.0, 2.0]])  # groups want x_s = 1 and -1
-    fed = InProcess(Quadratic(A, b), [0, 0, 1, 1])
-    state = last(GroupSGD(eta=0.9, shared=("0",), monitor=10), fed, 61)
-    trace = state["trace"]
-    assert trace["norm"][-1] < 1e-12
-    np.testing.assert_allclose(trace["group_norm"][-1], 1.0, atol=1e-6)
-    assert trace["pair"][-1] > 1e12
-    assert (np.diff(trace["pair"]) > 0).all()
-    alike = Quadratic(A, np.abs(b))
-    state = last(GroupSGD(eta=0.9, shared=("0",), monitor=10), InProcess(alike, [0, 0, 1, 1]), 61)
-    assert state["trace"]["M"].max() < 1e-12
-    assert state["trace"]["group_norm"][-1].max() < 1e-10
-
-
 def test_layers_that_stay_with_clients():
     o = softmax(COUNTS, 3)
     fed = InProcess(o, GROUP, WEIGHTS)
-    method = GroupSGD(eta=0.2, shared=("0", "1"), personal=("8",), tau=2, monitor=1)
+    method = GroupSGD(eta=0.2, shared=("0", "1"), personal=("8",), tau=2)
     state = last(method, fed, 5)
     models = method.models(fed, state)
     assert len(state["w"]) == 2 + 3 * 6
     assert len(np.unique(models[:, 8])) == 7
     assert len(np.unique(models[:, 5])) == 3 and len(np.unique(models[:, 0])) == 1
-    assert state["trace"]["M"].shape == (5, 3)
 
 
 def test_the_layout_of_groups():
@@ -299,7 +233,6 @@ def test_groups_that_do_not_fit(fields, clusters, sentence):
         ({"tau": 2, "E": 1}, "Give tau, steps of a round, or E"),
         ({"weigh": "row"}, "weigh must be clients or rows, not 'row'"),
         ({"own": "mean"}, "own must be weighted or averaged"),
-        ({"replicates": 1}, "replicates must be a whole number from 2"),
         ({"shared": 3}, "shared must be names of parameters, or patterns"),
     ],
 )
@@ -318,11 +251,10 @@ def test_a_client_without_rows_and_one_with_broken_rows_do_not_count():
     o = softmax(np.array([4, 0, 5, 3]), 3)
     o.X[5] = np.nan
     fed = InProcess(o, [0, 0, 1, 1])
-    state = last(GroupSGD(eta=0.2, shared=("0",), monitor=1), fed, 3)
+    state = last(GroupSGD(eta=0.2, shared=("0",)), fed, 3)
     assert state["status"] == "running" and np.isfinite(state["w"]).all()
     np.testing.assert_array_equal(state["quarantined"], [0, 0, 1, 0])
     np.testing.assert_allclose(state["share"], [0.5, 0.5])
-    assert np.isfinite(state["trace"]["formula"]).all()
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -330,7 +262,6 @@ def test_models_of_groups_may_travel_coded(given):
     fields = {"eta": 0.2, "shared": ("0", "1"), "tau": 2, "group": GROUP if given else None}
     plain = last(GroupSGD(**fields), InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS), 6)
     fed = InProcess(softmax(COUNTS, 3), GROUP, WEIGHTS)
-    coded = last(GroupSGD(**fields, up="float16", down="float16", monitor=2), fed, 6)
+    coded = last(GroupSGD(**fields, up="float16", down="float16"), fed, 6)
     assert np.abs(coded["w"] - plain["w"]).max() < 1e-3
     assert not np.array_equal(coded["w"], plain["w"])
-    assert coded["trace"]["norm"].shape == (3,)

@@ -27,7 +27,6 @@ from coterie.methods.groups.group_models import (
     group_models,
     group_of_clients,
 )
-from coterie.methods.groups.monitor import append_row, observe, trace_row
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
@@ -75,7 +74,7 @@ class GroupSGD(LocalTraining):
     ``group`` (m,) is the group of every client from 0, by default its cluster. Groups of other architectures must be
     the clusters. "weighted" layers go by the gradient of f, |G| / n times the mean in the group; "averaged" ones by
     that mean, as in FedAvg. Stationary points are the same; what is no gradient, such as BatchNorm's statistics where
-    they travel, is to be averaged. What ``monitor`` observes is kept in ``state["trace"]``, an exchange each.
+    they travel, is to be averaged.
     """
 
     EXCLUSIVE: ClassVar = (("tau", "E"),)
@@ -85,8 +84,6 @@ class GroupSGD(LocalTraining):
     E: Annotated[int, Option("Instead of tau, passes over a client's rows in a round; 0 for none.", low=0)] = 0
     weigh: Annotated[Literal["clients", "rows"], Option("Whether clients count alike or by their rows.")] = "clients"
     own: Annotated[Literal["weighted", "averaged"], Option("How far groups' own layers go.")] = "weighted"
-    monitor: Annotated[int, Option("Rounds between two observations of all gradients; 0 for none.", low=0)] = 0
-    replicates: Annotated[int, Option("Independent batches of every client at an observation.", low=2)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +109,7 @@ class GroupSGD(LocalTraining):
                 "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
             )
         state: State = first_quarantine(fed) | {"w": layers.start(w)}
-        about = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k), "trace": {}}
+        about = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k)}
         return (
             state | about | ({} if layers.travels.values.all() else {"whole": layers.whole, "travels": layers.travels})
         )
@@ -120,23 +117,13 @@ class GroupSGD(LocalTraining):
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
-        trace, models = self.monitored(fed, state, layout), layout.models(x)
+        models = layout.models(x)
         over = {"eta": self.rate(t), "tau": self.local_steps, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
         message = address(fed, self.groups(fed), models, to, self.compression.active)
         sums = fed.total(update, to=to, **message, transport=self.transport, **over)
         share, moves = group_means(sums, models)
         step = augmented(layout, moves, share, share if self.own == "weighted" else np.ones(layout.k))
-        return sums, {"w": (x + step).astype(x.dtype), "share": share, "trace": trace}
-
-    def monitored(self, fed: Federation, state: State, layout: GroupLayout) -> dict[str, Any]:
-        """The trace so far, and an observation before this round where it is time."""
-        t, free = state["t"], np.flatnonzero(state["quarantined"] == 0)
-        if not self.monitor or t % self.monitor:
-            return dict(state["trace"])
-        over = {"weigh": self.weigh, "B": self.B, "R": self.replicates, "t": t}
-        to = address(fed, self.groups(fed), layout.models(state["w"]), free)
-        sums = fed.total(observe, to=free, **to, uncompressed=self.transport, **over)
-        return append_row(state["trace"], trace_row(sums, layout, t))
+        return sums, {"w": (x + step).astype(x.dtype), "share": share}
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""

@@ -1,4 +1,4 @@
-"""Known groups on torch models: two architectures that share a body, and the variance formula on a network."""
+"""Known groups on torch models: two architectures that share a body."""
 
 from collections import OrderedDict
 from functools import partial
@@ -9,8 +9,6 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.group_models import address
-from coterie.methods.groups.monitor import by_block, observe
 from coterie.objectives.deep import Deep
 from coterie.objectives.mixed import Mixed
 from coterie.relations.group_layout import GroupLayout
@@ -67,29 +65,3 @@ def test_a_round_is_a_step_of_torch_on_the_augmented_objective():
     ours = np.concatenate([p.detach().numpy().ravel() for p in places])
     np.testing.assert_allclose(state["w"], ours, rtol=1e-10)
     assert [len(one) for one in method.models(fed, state)] == [21] * 3 + [35] * 5
-
-
-def test_the_variance_formula_on_two_architectures():
-    fed, method, B, R = federation(), GroupSGD(eta=0.3, shared=("body*",), B=3), 3, 100
-    state = method.init(fed)
-    layout = GroupLayout(**state["layout"])
-    to = address(fed, GROUP, layout.models(state["w"]), np.arange(8))
-    draws, formula = [], np.zeros(3)
-    for t in range(4):
-        sums = fed.total(observe, **to, uncompressed=method.transport, weigh="clients", B=B, R=R, t=t)
-        draws.append(layout.gather(sums["drawn"], np.full(2, 1 / 8)))
-    X, y = (torch.tensor(a) for a in data())
-    for i, g in enumerate(GROUP):
-        module, model = net(bool(g)).double(), torch.tensor(layout.models(state["w"])[g])
-        nn.utils.vector_to_parameters(model, module.parameters())
-        rows = []
-        for r in range(ROWS * i, ROWS * (i + 1)):
-            loss = nn.functional.cross_entropy(module(X[r : r + 1]), y[r : r + 1])
-            rows.append(nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(module.parameters()))).numpy())
-        variance = np.var(rows, axis=0) / B
-        formula[0] += variance[:9].sum() / 8**2
-        formula[1 + g] += variance[9:].sum() / 8**2
-    apart = (np.concatenate(draws) - np.concatenate(draws).mean(axis=0)) ** 2 * (400 / 399)
-    by = np.array([by_block(layout, row) for row in apart])
-    error = by.std(axis=0, ddof=1) / np.sqrt(400)
-    assert (np.abs(by.mean(axis=0) - formula) <= 2.5758 * error).all()

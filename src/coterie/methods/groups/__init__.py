@@ -1,1 +1,1 @@
-"""Clients in groups: models of known groups and their monitor; groups that are found, and how sure they are."""
+"""Clients in groups: models of known groups; groups that are found, and how sure they are."""

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Site, work
-from coterie.methods.groups.group_models import client_weights, group_models
+from coterie.federation import Federation, Site, work
+from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.groups.group_models import address, client_weights, group_models
 from coterie.methods.local_training.client_work import Reply, finite
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.rounds import State
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats
 from coterie.objectives.gradient_steps import Draws
@@ -48,6 +50,25 @@ def observe(
         "each": scale[:, None] * replicates.var(axis=0, ddof=1),
         "w": scale,
     }
+
+
+def monitored(
+    fed: Federation, method: GroupSGD, rounds: int, every: int = 1, replicates: int = 2
+) -> tuple[State, dict[str, Any]]:
+    """Run a method: its last state, and the trace of an observation before each of ``every`` rounds.
+
+    ``replicates`` are independent batches of every client at an observation.
+    """
+    state, trace = method.init(fed), dict[str, Any]()
+    while state["t"] < rounds and state["status"] == "running":
+        if state["t"] % every == 0:
+            free, layout = np.flatnonzero(state["quarantined"] == 0), GroupLayout(**state["layout"])
+            to = address(fed, method.groups(fed), layout.models(state["w"]), free)
+            over = {"weigh": method.weigh, "B": method.B, "R": replicates, "t": state["t"]}
+            sums = fed.total(observe, to=free, **to, uncompressed=method.transport, **over)
+            trace = append_row(trace, trace_row(sums, layout, state["t"]))
+        state = method.step(fed, state)
+    return state, trace
 
 
 def trace_row(sums: Any, layout: GroupLayout, t: int) -> dict[str, Any] | None:
