@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from coterie.federation import Federation, Site, work
@@ -66,10 +68,8 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept, problem.basis)
     if problem.family.is_quadratic:
         sums = require_all_replies(fed.total(least_squares, table=setup.table, origin=setup.origin))
-        own, sigma2 = (
-            require_all_replies(fed.ask(reveal)),
-            float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0),
-        )
+        own = require_all_replies(fed.ask(reveal))
+        sigma2 = float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
         client = setup.raw(own["theta"])
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:
@@ -77,14 +77,4 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
         s = solve(fed, setup, L, root=np.zeros(p))
         alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
         client, cov = alone.client, alone.client_cov
-    return Estimates(
-        root=everyone.root,
-        root_cov=everyone.root_cov,
-        nodes=everyone.nodes,
-        node_cov=everyone.node_cov,
-        client=client,
-        client_cov=cov,
-        D_client=everyone.D_client,
-        D_levels=everyone.D_levels,
-        sigma2=sigma2,
-    )
+    return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None)

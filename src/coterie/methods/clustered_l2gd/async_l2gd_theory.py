@@ -140,14 +140,10 @@ def choose(
 def noise(p0: float, p: Floats, phi: Floats, psi: Floats, loss: Floats, exact: bool = False) -> float:
     """(3.4): the noise sigma^2 of the estimator (3.2) at the optimum.
 
-    Parameters
-    ----------
-    phi, psi, loss : (k,)
-        The clusters' shares of ``|grad phi|^2``, then ``(1 - alpha_j)^2 |grad psi_j|^2`` and ``|grad F_j|^2``; for
-        batches of rows the last is ``batch_noise``.
-    exact : bool
-        ``E |G|^2`` itself: at the optimum the three gradients add up to zero, so their products are known too, and
-        the factor 2 of (3.4) is not needed. Not for batches.
+    ``phi``, ``psi``, ``loss`` (k,): the clusters' shares of ``|grad phi|^2``, then ``(1 - alpha_j)^2 |grad psi_j|^2``
+    and ``|grad F_j|^2``; for batches of rows the last is ``batch_noise``. ``exact``: ``E |G|^2`` itself: at the optimum
+    the three gradients add up to zero, so their products are known too, and the factor 2 of (3.4) is not needed. Not
+    for batches.
     """
     local = over(loss, (1.0 - p0) * (1.0 - p))
     if not exact:
@@ -180,13 +176,9 @@ def bound(
 ) -> Floats:
     """Theorem 3.5: what ``E |theta^t - optimum|^2`` does not exceed, for every t.
 
-    Parameters
-    ----------
-    start : float
-        ``|theta^0 - optimum|^2``.
-    smoothness : float, optional
-        (3.3), for a sharper bound that holds up to ``eta = 1 / L``: with Young's inequality at its best weight in
-        place of Corollary A.2's, the ball is ``eta sigma^2 / (mu (1 - eta L))``.
+    ``start``: ``|theta^0 - optimum|^2``. ``smoothness``: (3.3), for a sharper bound that holds up to ``eta = 1 / L``:
+    with Young's inequality at its best weight in place of Corollary A.2's, the ball is ``eta sigma^2 / (mu (1 - eta
+    L))``.
     """
     shrink = np.log1p(-min(eta * mu, 1.0 - 1e-16))
     return np.asarray(np.exp(np.asarray(t) * shrink) * start + ball(eta, mu, sigma2, smoothness), dtype=np.float64)

@@ -91,11 +91,7 @@ def diverged(site: Site) -> Reply:
 class Monitor:
     """What clients tell where a run stops.
 
-    Attributes
-    ----------
-    work : callable
-        Its rows hold "diverged", whether parameters are no longer finite, and are finite themselves.
-    message : dict
+    ``work``: its rows hold "diverged", whether parameters are no longer finite, and are finite themselves.
     """
 
     work: Work = diverged

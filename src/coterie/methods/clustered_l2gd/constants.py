@@ -153,10 +153,8 @@ def separated(ties: Ties, H: Floats, most: Floats) -> bool:
     That is where outcomes are separated: the minimum lies at infinity, and the exact solver's ridge holds the model
     back. A direction in which all clients move as one is seen by no tie, so sums of Hessians tell.
 
-    Parameters
-    ----------
-    H, most : (k, P)
-        The clusters' sums of Hessians, and of what these are at most: their ratio does not depend on columns' units.
+    ``H``, ``most`` (k, P): the clusters' sums of Hessians, and of what these are at most: their ratio does not depend
+    on columns' units.
     """
     tied, joined = ties.Gamma > 0.0, ties.lam > 0.0
     alone, together = tied & ~joined, tied & joined

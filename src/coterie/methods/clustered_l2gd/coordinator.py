@@ -45,13 +45,7 @@ class Coordinated:
 class Majority:
     """The global coin as a majority vote of k clusters.
 
-    Attributes
-    ----------
-    p0 : float
-        Probability of a global round.
-    k : int
-    ties : {"tails", "heads"}
-        How a tie falls, where k is even.
+    ``p0``: probability of a global round. ``ties`` {"tails", "heads"}: how a tie falls, where k is even.
     """
 
     p0: float
@@ -126,14 +120,8 @@ def communications(xi0: Bools, xi: Bools, free: Bools, last: tuple[bool, Bools])
 
     A round that follows one of its kind at once is free where a pull leaves the averages where they were.
 
-    Parameters
-    ----------
-    xi0 : (n,) bool, xi : (n, k) bool
-        The coins.
-    free : (k,) bool
-        Clusters where a pull does so: those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
-    last
-        The coins of the step before.
+    ``xi0`` (n,) and ``xi`` (n, k) are the coins, ``last`` those of the step before. ``free`` (k,) are clusters where a
+    pull does so: those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
     """
     was_global = np.concatenate([[last[0]], xi0[:-1]])
     was_local = ~np.concatenate([last[1][None], xi[:-1]]) & ~was_global[:, None]
@@ -188,11 +176,7 @@ NETWORKS: dict[str, NetworkAverage] = {"all-to-all": central, "ring": ring}
 def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 1024) -> dict[str, int]:
     """Messages between clusters and their bytes (float64), for averages and for votes that travel ``ahead`` at a time.
 
-    Parameters
-    ----------
-    network : {"all-to-all", "ring"}
-    rounds, steps : int
-        Global rounds that need an exchange, and steps that are voted on.
+    ``rounds``, ``steps``: global rounds that need an exchange, and steps that are voted on.
     """
     votes = -(-steps // ahead) * k * (k - 1)
     ballots = k * (k - 1) * -(-steps // 8)

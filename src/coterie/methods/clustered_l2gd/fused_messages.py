@@ -65,12 +65,8 @@ class Segment:
 def segments(xi0: Bools, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
     """The exchanges of the steps from ``first`` on, in order; the last segment ends with no global round.
 
-    Parameters
-    ----------
-    xi0 : (n,) bool, xi : (n, k) bool
-        The coins.
-    free : (k,) bool
-        Clusters for which a round that follows a round needs no exchange: a pull leaves their average where it was.
+    ``xi0`` (n,) and ``xi`` (n, k) are the coins. For clusters that are ``free`` (k,) a round that follows a round needs
+    no exchange: a pull leaves their average where it was.
     """
     begin = 0
     for end in np.flatnonzero(xi0):
@@ -146,12 +142,7 @@ class ClusterHeads:
     ) -> int:
         """Lines 2 to 19 from step ``first`` on; the last step whose averages were finite, or the first without.
 
-        Parameters
-        ----------
-        parameters : tuple
-            eta, p_0, p, alpha and tau.
-        coins : tuple
-            (n,) and (n, k).
+        ``parameters``: eta, p_0, p, alpha and tau. ``coins``: (n,) and (n, k).
         """
         eta, p0, p, alpha, tau = parameters
         local = eta / ((1.0 - p0) * (1.0 - p))

@@ -114,10 +114,7 @@ def client_similarity(fed: Federation, metric: Metric, groups: Ints | None = Non
     There noise counts (A5), and little is left of what its own curvature does on the long way. d + 5 numbers leave a
     client in each pass, and sums; there are ``PASSES`` at most. The metric's prior holds clients as it does main ones.
 
-    Parameters
-    ----------
-    groups : (n,) int64, optional
-        Clients that vary around a mean of their own, such as clusters; by default all do around one.
+    ``groups`` (n,): clients that vary around a mean of their own, such as clusters; by default all do around one.
     """
     n, d = len(fed.clients), len(metric.at)
     groups = np.zeros(n, dtype=np.int64) if groups is None else groups

@@ -34,15 +34,8 @@ MOST = 2_000_000
 class Weights:
     """Who collaborates with whom, and how much it counts.
 
-    Attributes
-    ----------
-    pairs : Collaborators
-    alpha : (M,)
-        0 for main clients without collaborators.
-    noise, average : (M,)
-        Variances of mean gradients: of main clients, and of what their collaborators say together.
-    speedup : (M,)
-        Predicted; NaN where it was not.
+    ``alpha`` (M,): 0 for main clients without collaborators. ``noise``, ``average`` (M,): variances of mean gradients:
+    of main clients, and of what their collaborators say together. ``speedup`` (M,): predicted; NaN where it was not.
     """
 
     pairs: Collaborators
@@ -78,12 +71,9 @@ def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) 
     if asked is not None:
         pairs = asked
     elif corrected:
-        pairs = Collaborators(
-            main, pairs.pair_main, pairs.pair_client, theory.best_tau(choice.noise[pairs.pair_client], pairs.starts)
-        )
-    average = np.bincount(pairs.pair_main, pairs.tau**2 * choice.noise[pairs.pair_client], minlength=len(main)).astype(
-        np.float64
-    )
+        pairs = replace(pairs, tau=theory.best_tau(choice.noise[pairs.pair_client], pairs.starts))
+    square = pairs.tau**2 * choice.noise[pairs.pair_client]
+    average = np.bincount(pairs.pair_main, square, minlength=len(main)).astype(np.float64)
     noise, helped = choice.noise[main], np.diff(pairs.starts) > 0
     if corrected:
         alpha = theory.best_alpha(noise, average)
@@ -128,19 +118,10 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     common: dict[str, Any] = {"pairs": pairs, "metric": metric, "alpha": alpha, "eta": eta}
     common |= {name: getattr(options, name) for name in ("batch", "local", "participation", "seed")}
     common |= {"optimiser": OPTIMISERS[options.optimiser](), "aggregator": AGGREGATORS[options.rule](corrected)}
-    about: dict[str, Any] = {
-        "steps": options.n_steps,
-        "alpha": summarise(alpha),
-        "eta": summarise(eta),
-        "L": summarise(L),
-    }
-    about |= {
-        "delta": summarise(losses.delta),
-        "delta_at_most": summarise(delta),
-        "collaborators": summarise(np.diff(pairs.starts)),
-        "batch": options.batch,
-    }
-    about |= {"speedup": None if np.isnan(chosen.speedup).any() else summarise(chosen.speedup), "rule": options.rule}
+    about: dict[str, Any] = {"steps": options.n_steps, "batch": options.batch, "rule": options.rule}
+    about |= {"alpha": summarise(alpha), "eta": summarise(eta), "L": summarise(L), "delta": summarise(losses.delta)}
+    about |= {"delta_at_most": summarise(delta), "collaborators": summarise(np.diff(pairs.starts))}
+    about["speedup"] = None if np.isnan(chosen.speedup).any() else summarise(chosen.speedup)
     limit = "min(1 / (2 L), 1 / (sqrt(8) alpha delta)), of Theorem 5.2" if corrected else "1 / L, of Theorem 4.1"
     beyond = eta * options.local > most * (1.0 + 1e-9)
     about["uncovered"] = []
@@ -186,28 +167,19 @@ def sandwich_terms(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[st
     }
 
 
-@dataclass(frozen=True)
-class CoefficientCovariance:
-    """Packed covariances (M, P) of main clients' coefficients, and the residual variance of a Gaussian outcome."""
-
-    covariance: Floats
-    sigma2: float | None
-
-
 def coefficient_covariance(
     fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool
-) -> CoefficientCovariance:
-    """``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance.
+) -> tuple[Floats, float | None]:
+    """Packed covariances (M, P) of main clients' coefficients, and the residual variance of a Gaussian outcome.
 
-    That is the main clients' own: their squared residuals at theta over what these expect per unit of it where nobody
-    is biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
+    ``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance of the
+    main clients' own rows: their squared residuals at theta over what these expect per unit of it where nobody is
+    biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
     """
     M = len(pairs.main)
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
-    w, own = (
-        np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau]),
-        np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))]),
-    )
+    w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
+    own = np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))])
     message: dict[str, Any] = {"theta": PerRow(theta[pairs.request_main]), "w": PerRow(w), "own": PerRow(own)}
     s = require_all_replies(
         fed.total(sandwich_terms, to=pairs.request_client, by=pairs.request_main, groups=M, **message)
@@ -223,7 +195,7 @@ def coefficient_covariance(
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
     cov = np.where(wild[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
-    return CoefficientCovariance(pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2)
+    return pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2
 
 
 def fit(
@@ -270,13 +242,14 @@ def fit(
         status = "finished" if state["status"] == "running" else state["status"]
         diverged = pairs.main[state.get("diverged", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
-    found = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, problem.family.has_dispersion)
-    client[pairs.main], cov[pairs.main] = theta, found.covariance
+    has_dispersion = problem.family.has_dispersion
+    covariance, own = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, has_dispersion)
+    client[pairs.main], cov[pairs.main] = theta, covariance
     about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
-    about |= {"prior": with_prior.prior}
-    about |= {"quarantined": quarantined, "diverged": diverged, "asked": _plain(rounds or {})}
+    about |= {"prior": with_prior.prior, "quarantined": quarantined, "diverged": diverged}
+    about["asked"] = {k: v for k, v in (rounds or {}).items() if isinstance(v, (str, bool, int, float))}  # no matrices
     about["main"] = None if options.main is None else pairs.main.tolist()
-    sigma2 = everyone.sigma2 if found.sigma2 is None or len(pairs.main) < len(client) else found.sigma2
+    sigma2 = everyone.sigma2 if own is None or len(pairs.main) < len(client) else own
     info = {"collaboration": about}
     return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
 
@@ -297,8 +270,3 @@ def _gap(metric: Metric, x: Floats, goal: Floats) -> float:
     to = metric.u(goal)
     start = float(np.linalg.norm(to))
     return float(np.linalg.norm(x - to)) / start if start > 0.0 else 0.0
-
-
-def _plain(rounds: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for and can be read: no matrices."""
-    return {name: value for name, value in rounds.items() if isinstance(value, (str, bool, int, float))}

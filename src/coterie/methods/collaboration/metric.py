@@ -23,13 +23,8 @@ from coterie.numerics.kernels import Floats
 class Metric:
     """An affine change of parameters.
 
-    Attributes
-    ----------
-    at : (d,)
-        Where u is zero.
-    R : (d, d)
-    prior : float, default 0
-        How many rows of mean curvature pull a main client's model to u = 0, beside its own rows and its collaborators'.
+    ``at`` (d,): where u is zero. ``prior`` (default 0): how many rows of mean curvature pull a main client's model to u
+    = 0, beside its own rows and its collaborators'.
     """
 
     at: Floats

@@ -43,16 +43,8 @@ def weighted_expansion(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
 class Optimum:
     """What Newton's method came to.
 
-    Attributes
-    ----------
-    theta : (M, d)
-        Minimisers.
-    prior_curvature : (M,)
-        Curvature by which they are held at the metric's origin.
-    exchanges : int
-        How many that took.
-    reached : (M,) bool
-        Whether the last Newton step was as good as zero.
+    ``theta`` (M, d): minimisers. ``prior_curvature`` (M,): curvature by which they are held at the metric's origin.
+    ``exchanges``: how many that took. ``reached`` (M,): whether the last Newton step was as good as zero.
     """
 
     theta: Floats

@@ -91,14 +91,9 @@ def best_beta(
     endless T that is C.4's ``min(1, (10 delta^2 sigma^2(alpha) / S)^(1/3) eta^(2/3))``, of the mu-PL and the
     non-convex case alike. Never below ``least_beta``.
 
-    Parameters
-    ----------
-    T : float, default 10,000
-        Steps. Where nothing curves otherwise (delta = 0) it alone keeps beta above 0: ``sqrt(E_0 / (S T))``.
-    E0 : float, optional
-        Of ``first_error``; by default S, that of one sample.
-    constant : float, default 10
-        C.4's; ``sharp_bound`` has 2.
+    ``T`` (default 10,000): steps. Where nothing curves otherwise (delta = 0) it alone keeps beta above 0: ``sqrt(E_0 /
+    (S T))``. ``E0``: of ``first_error``; by default S, that of one sample. ``constant`` (default 10): C.4's;
+    ``sharp_bound`` has 2.
     """
     S = np.asarray(noise0, dtype=np.float64) + np.asarray(average)
     curved = constant * (np.asarray(delta) * np.asarray(eta)) ** 2 * variance(alpha, noise0, average)
@@ -139,12 +134,8 @@ def packed_hessians(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
 class Curvature:
     """In the units of a metric, at its origin.
 
-    Attributes
-    ----------
-    own, average : (M, d, d)
-        Hessians of ``f_0`` and of ``sum_k tau_k f_k``.
-    own_most, average_most : (M, d, d)
-        What they are at most.
+    ``own``, ``average`` (M, d, d): Hessians of ``f_0`` and of ``sum_k tau_k f_k``. ``own_most``, ``average_most`` (M,
+    d, d): what they are at most.
     """
 
     own: Floats

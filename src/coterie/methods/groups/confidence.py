@@ -99,12 +99,8 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
 def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
     """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality, or 1 / k.
 
-    Parameters
-    ----------
-    gap, se : (m, k)
-        Mean difference to the best group, infinite for itself, and its standard error.
-    n : (m,)
-        Rows.
+    ``gap``, ``se`` (m, k): mean difference to the best group, infinite for itself, and its standard error. ``n`` (m,):
+    rows.
     """
     from scipy.special import stdtr
 

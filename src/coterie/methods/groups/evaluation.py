@@ -109,13 +109,7 @@ def _mean(sums: Any) -> float:
     return float(decode_loss(sums["x"] / sums["w"])) if sums and float(sums["w"]) > 0.0 else np.inf
 
 
-def by_held_out(
-    fed: Federation,
-    partitions: Mapping[int, Ints],
-    *,
-    rounds: int,
-    **training: Any,
-) -> Groups:
+def by_held_out(fed: Federation, partitions: Mapping[int, Ints], *, rounds: int, **training: Any) -> Groups:
     """The one of some partitions whose groups' models lose least on rows that clients keep back.
 
     A model for each group is trained by FedAvg within it, on the rows to train on; one model for all is tried too.

@@ -26,15 +26,8 @@ from coterie.relations.group_layout import GroupLayout
 class AgreedLayers:
     """What clients said of their layers.
 
-    Attributes
-    ----------
-    layout : GroupLayout
-    x : (dim,)
-        The first augmented model: x_s as group 0 begins, each group's own layers as it does.
-    whole : Ragged
-        Each group's whole first model, with what stays with clients.
-    travels : Ragged
-        Which of its parameters leave a client (bool).
+    ``x`` (dim,): the first augmented model: x_s as group 0 begins, each group's own layers as it does. ``whole``: each
+    group's whole first model, with what stays with clients. ``travels``: which of its parameters leave a client (bool).
     """
 
     layout: GroupLayout

@@ -76,14 +76,8 @@ def _personal_values(site: Site, own: Bools, transport: Transport) -> Floats:
 class FirstModels:
     """What clients said.
 
-    Attributes
-    ----------
-    shared : (d,) bool
-        Parameters that are sent to and fro.
-    models : (k, d)
-        The objective's first model for every seed, in the objective's precision.
-    known : bool
-        Whether the objective has first models of its own; else they are zero.
+    ``shared`` (d,): parameters that are sent to and fro. ``models`` (k, d): the objective's first model for every seed,
+    in the objective's precision. ``known``: whether the objective has first models of its own; else they are zero.
     """
 
     shared: Bools

@@ -173,13 +173,8 @@ def coefficient_covariance(
 
     The penalty is not in them, nor the doubt about the groups: they are those of the groups' own maximum likelihood.
 
-    Parameters
-    ----------
-    unit : (d,)
-        Of the parameters theta (n, d); covariances are in the table's units.
-    groups : (n,) int64
-    rows : float or None
-        Number of all rows, where there is a residual variance to be found; else it is 1.
+    ``unit`` (d,): of the parameters theta (n, d); covariances are in the table's units. ``rows``: number of all rows,
+    where there is a residual variance to be found; else it is 1.
     """
     k = int(groups.max()) + 1
     sums: Any = require_all_replies(fed.total(derivatives, by=groups, groups=k, unit=unit, theta=PerRow(theta)))

@@ -155,7 +155,9 @@ def derivatives(site: Site, unit: Floats, theta: Floats, curved: bool = True) ->
     ``square`` is ``n sum_r |grad_r|^2`` over its n rows: what the squared gradient would be if no rows cancelled. The
     Hessian is left out where it is not ``curved``. Where numbers overflow, the loss is ``OVERFLOW``, and the rest 0.
     """
-    _check(site)
+    if not isinstance(site.objective, GLM):
+        kind = type(site.objective).__name__
+        raise CoterieError(f"The exact solver over a network needs rows and a family, not {kind}: use rounds.")
     site.count(len(site))
     value, g, A, square = _derivatives(site.objective.compiled, unit, np.ascontiguousarray(theta))
     A = A if curved else A[:, :0]
@@ -164,22 +166,9 @@ def derivatives(site: Site, unit: Floats, theta: Floats, curved: bool = True) ->
     return {"value": value, "g": g, "A": A, "square": square, "weight": sizes(site.objective)}
 
 
-def _check(site: Site) -> None:
-    if not isinstance(site.objective, GLM):
-        raise CoterieError(
-            f"The exact solver over a network needs rows and a family, not {type(site.objective).__name__}: use rounds."
-        )
-
-
 @dataclass(frozen=True)
 class Prior:
-    """Adds ``1/2 x |x|^2 + sum_n 1/2 z_n |z_n|^2`` to the summed losses.
-
-    Attributes
-    ----------
-    z : (n,) float64
-    x : float
-    """
+    """Adds ``1/2 x |x|^2 + sum_n 1/2 z_n |z_n|^2`` to the summed losses."""
 
     z: Floats
     x: float
@@ -192,10 +181,7 @@ class Prior:
         component together by that of `pooled`, whose precision of 1e-9 matters where the whole component is separated
         only. A Gaussian outcome needs none.
 
-        Parameters
-        ----------
-        alone : bool, default False
-            Treat every client as if it had no neighbours: what `local` minimises at lambda = 0.
+        ``alone`` (default False): treat every client as if it had no neighbours: what `local` minimises at lambda = 0.
         """
         size = np.bincount(network.components)[network.components]
         root = family.root_precision

@@ -107,11 +107,11 @@ def optimum(
     U = np.zeros((len(network.edges), layout.d2))
     if start is not None:
         x, Z, U = start.x, start.Z, start.dual
-    if np.isinf(lam):
-        return _as_one(fed, network, layout, unit, prior, x, Z, kkt)
     at, asked = NetworkObjective(fed, network, lam, float(p), layout, unit, prior), 0
+    if np.isinf(lam):
+        return _as_one(at, x, Z, kkt)
     if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
-        as_one = _as_one(fed, network, layout, unit, prior, x, Z, kkt) if start is None else replace(start, exchanges=0)
+        as_one = _as_one(at, x, Z, kkt) if start is None else replace(start, exchanges=0)
         asked = as_one.exchanges + 1
         if (proof := still_one(at, as_one.x, as_one.Z, kkt)) is not None:
             return replace(as_one, dual=proof[0], kkt=proof[1], exchanges=asked)
@@ -122,26 +122,15 @@ def optimum(
     return Optimum(here.x, here.Z, theta, end.U / R, here.value / R, end.kkt, end.exchanges + asked, groups)
 
 
-def _as_one(
-    fed: Federation,
-    network: Network,
-    layout: Layout,
-    unit: Floats,
-    prior: Prior | None,
-    x: Floats,
-    Z: Floats,
-    kkt: float,
-) -> Optimum:
+def _as_one(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Optimum:
     """One model for every component, from sums over its clients."""
-    labels = network.components
-    k = int(labels.max()) + 1
-    size = np.bincount(labels)
-    held = None if prior is None else Prior(np.bincount(labels, prior.z).astype(np.float64), prior.x)
+    network, layout, labels = at.network, at.layout, at.network.components
+    k, size = int(labels.max()) + 1, np.bincount(labels)
+    prior = None if at.prior is None else Prior(np.bincount(labels, at.prior.z).astype(np.float64), at.prior.x)
     mean = np.stack([np.bincount(labels, z) / size for z in Z.T], axis=1) if layout.d2 else Z[:k]
     nobody = Network(k, np.empty((0, 2), dtype=np.int64), np.empty(0))
-    end = descend(
-        NetworkObjective(fed, nobody, 0.0, 2.0, layout, unit, held, labels), x, mean, np.empty((0, layout.d2)), kkt
-    )
+    one = replace(at, network=nobody, lam=0.0, p=2.0, prior=prior, labels=labels)
+    end = descend(one, x, mean, np.empty((0, layout.d2)), kkt)
     here, Z = end.here, end.here.Z[labels]
     dual = np.zeros((len(network.edges), layout.d2))
     value = here.value / here.weight

@@ -14,13 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.spaces import (
-    FEATURE_DISTANCES,
-    MODEL_DISTANCES,
-    data_points,
-    gaussians,
-    model_points,
-)
+from coterie.methods.network.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
 from coterie.numerics.kernels import Floats
 from coterie.options import Declared, Option, check, of
 from coterie.relations.neighbours import Distance
@@ -118,15 +112,8 @@ class Similarity:
             return Network.of(1, [])
         k = min(NEIGHBOURS, n - 1) if self.k == "auto" else self.k
         points, distance = self._points(fed, problem)
-        return Network.nearest(
-            points,
-            k,
-            weighted=self.weighted,
-            mutual=self.mutual,
-            connected=self.connected,
-            distance=distance,
-            seed=self.seed,
-        )
+        how = {name: getattr(self, name) for name in ("weighted", "mutual", "connected", "seed")}
+        return Network.nearest(points, k, distance=distance, **how)
 
     def _points(self, fed: Federation, problem: GroupedProblem | None) -> tuple[Floats, Distance | None]:
         n = len(fed.clients)

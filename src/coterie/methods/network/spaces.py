@@ -73,14 +73,9 @@ def sums(site: Site, columns: Ints, centre: Floats) -> Reply:
 class Columns:
     """Columns that vary, in standard units.
 
-    Attributes
-    ----------
-    columns : (q,) int64
-        Of the table; the number of its columns stands for the response.
-    centre, unit : (q,)
-        A value counts as ``(x - centre) * unit``, of mean 0 and variance 1 over all rows.
-    covariance : (q, q)
-        Of all rows, in standard units.
+    ``columns`` (q,): of the table; the number of its columns stands for the response. ``centre``, ``unit`` (q,): a
+    value counts as ``(x - centre) * unit``, of mean 0 and variance 1 over all rows. ``covariance`` (q, q): of all rows,
+    in standard units.
     """
 
     columns: Ints
@@ -190,12 +185,8 @@ def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
 class Gaussians:
     """Clients as means and shrunk covariances.
 
-    Attributes
-    ----------
-    mean : (n, q)
-        In standard units; clients without rows have the mean of all rows, 0.
-    S : (n, r, r)
-        In a basis of the r directions in which rows vary within clients.
+    ``mean`` (n, q): in standard units; clients without rows have the mean of all rows, 0. ``S`` (n, r, r): in a basis
+    of the r directions in which rows vary within clients.
     """
 
     mean: Floats
@@ -265,12 +256,8 @@ class BuresDistance:
 def gaussians(fed: Federation, prior: float | None = None, response: bool = False) -> Gaussians:
     """Every client's mean and covariance, clients in the order of ``fed.clients`` (four exchanges).
 
-    Parameters
-    ----------
-    prior : number, optional
-        Rows of S that are added; by default as many as columns, plus 1.
-    response : bool, default False
-        Whether the response counts as a column.
+    ``prior``: rows of S that are added; by default as many as columns, plus 1. ``response`` (default False): whether
+    the response counts as a column.
     """
     scale = agree(fed, response)
     own = require_all_replies(fed.ask(scatter, **scale.message))
@@ -339,16 +326,10 @@ def model_points(
 ) -> Floats:
     """Clients' models (n, q), in the order of ``fed.clients``.
 
-    Parameters
-    ----------
-    distance : {"coefficients", "predictions"}
-        Coefficients in the metric, or predicted means for the probes over ``sqrt(probes)``.
-    prior : number, optional
-        Rows of mean curvature that hold a client at the pooled model; by default as many as coefficients.
-    probes : int or (M, d), default 128
-        Their number, drawn by :func:`draw_probes`; or the probes themselves.
-    models : (n, d), optional
-        Local models that were made elsewhere.
+    ``distance`` {"coefficients", "predictions"}: coefficients in the metric, or predicted means for the probes over
+    ``sqrt(probes)``. ``prior``: rows of mean curvature that hold a client at the pooled model; by default as many as
+    coefficients. ``probes`` (default 128): their number, drawn by :func:`draw_probes`; or the probes themselves.
+    ``models`` (n, d): local models that were made elsewhere.
     """
     _, metric = around_pooled(fed, problem)
     if models is not None and models.shape[1] != len(metric.at):

@@ -64,18 +64,10 @@ def step_sizes(
     gradients are of ``batch`` rows, a client's curvature counts with its sum over ``batch`` added: runs stay stable,
     unless some rows are much larger than the mean.
 
-    Parameters
-    ----------
-    unit : (d,)
-        What clients hold is ``unit * (M x + N z_n)``.
-    both : bool, default True
-        Whether x and Z move at once.
-    theta : (d,), optional
-        Where the run starts, as clients hold it.
-    held : number or (n,), default 0
-        Curvature that is added to every client's own block, summed over its rows as theirs is.
-    participation : float, default 1
-        With what probability clients take part. Those that do count so much more, and steps are so much shorter.
+    ``unit`` (d,): what clients hold is ``unit * (M x + N z_n)``. ``both`` (default True): whether x and Z move at once.
+    ``theta`` (d,): where the run starts, as clients hold it. ``held`` (default 0): curvature that is added to every
+    client's own block, summed over its rows as theirs is. ``participation`` (default 1): with what probability clients
+    take part. Those that do count so much more, and steps are so much shorter.
     """
     at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
     sums = require_all_replies(fed.total(bent, unit=unit, theta=PerRow(at)))

@@ -82,15 +82,10 @@ def finish(
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
-    Parameters
-    ----------
-    scale : (P,)
-        Takes packed covariances to the units of the table.
-    show : bool
-        For an owner of all the data: reply the parameters (m, p) and their posterior covariances (m, P) too.
-        Otherwise they are kept, as "coefficients" and "cov", in the units of the table.
-    unit, origin : (p,), optional
-        Coefficients are ``origin + unit * theta``; needed where nothing is shown.
+    ``scale`` (P,): takes packed covariances to the units of the table. ``show``: for an owner of all the data: reply
+    the parameters (m, p) and their posterior covariances (m, P) too. Otherwise they are kept, as "coefficients" and
+    "cov", in the units of the table. ``unit``, ``origin`` (p,): coefficients are ``origin + unit * theta``; needed
+    where nothing is shown.
     """
     L, which = client_factors(site, L, client_scale)
     A, b, parent = site.state["A"], site.state["b"], site.clusters

@@ -33,15 +33,9 @@ class Deviance:
     It is one of x: the entries of the factors L of the clients and of each level (relative to sigma for a Gaussian
     outcome), then w where it is not profiled out.
 
-    Parameters
-    ----------
-    setup : Setup
-    structures : tuple of Structure
-        Of the clients, then of each level; an empty basis keeps a level at its parent.
-    own : bool, default False
-        Each finest cluster has its own client variances (the paper's sigma_j^2).
-    reml : bool, default True
-        Restricted likelihood (Gaussian only).
+    ``structures``: of the clients, then of each level; an empty basis keeps a level at its parent. ``own`` (default
+    False): each finest cluster has its own client variances (the paper's sigma_j^2). ``reml`` (default True):
+    restricted likelihood (Gaussian only).
     """
 
     setup: Setup

@@ -30,14 +30,9 @@ MOST = 1000
 class Solution:
     """The tree above the clients, solved.
 
-    Attributes
-    ----------
-    positions : Positions
-        Of all nodes; for a Gaussian outcome of the root only.
-    value : float
-        Twice the penalised objective (Gaussian: residual and penalty sums of squares); infinite where it overflows.
-    logdet : float
-        ``log |I + L'AL|`` over all clients and clusters.
+    ``positions``: of all nodes; for a Gaussian outcome of the root only. ``value``: twice the penalised objective
+    (Gaussian: residual and penalty sums of squares); infinite where it overflows. ``logdet``: ``log |I + L'AL|`` over
+    all clients and clusters.
     """
 
     swept: Swept
@@ -68,14 +63,8 @@ def solve(
 ) -> Solution:
     """Minimise over everything above the clients, or over all but the root where ``root`` (p,) is given.
 
-    Parameters
-    ----------
-    L : list of (1 or k_l, q, q)
-        Factors for the clients (one, or one for each finest cluster), then for each level.
-    start : Positions, optional
-        Where Newton's method starts.
-    **extra
-        Goes into the message, e.g. ``client_scale=PerRow(gamma ** -0.5)``.
+    ``L``: factors for the clients (one, or one for each finest cluster), then for each level. ``start``: where Newton's
+    method starts. ``**extra``: goes into the message, e.g. ``client_scale=PerRow(gamma ** -0.5)``.
     """
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)

@@ -39,12 +39,8 @@ class Basis:
 
     Sums of products lose half of the digits of columns that nearly depend on each other, or lie far from zero.
 
-    Attributes
-    ----------
-    matrix : (p, p) float64
-        Personal columns are combinations of personal ones, of which the intercept stays as it is.
-    unit, mean : (p,) float64
-        Of the table's columns: inverse standard deviations (1 of the intercept), and means.
+    ``matrix`` (p, p): personal columns are combinations of personal ones, of which the intercept stays as it is.
+    ``unit``, ``mean`` (p,): of the table's columns: inverse standard deviations (1 of the intercept), and means.
     """
 
     matrix: Floats

@@ -55,13 +55,8 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
 class Point:
     """One point of the grid, solved. The clients' parameters stay theirs, until the next point is asked for.
 
-    Attributes
-    ----------
-    at : (int, int)
-        Index into gammas, and into lams or alphas.
-    root : (p,)
-    nodes : tuple of (k_l, p)
-        The clusters, fine to coarse; all in the units of the table.
+    ``at`` (int, int): index into gammas, and into lams or alphas. ``nodes``: the clusters, fine to coarse; all in the
+    units of the table.
     """
 
     at: tuple[int, int]

@@ -72,14 +72,9 @@ class State:
 class Variances(Deviance):
     """Learn the variances of a tree.
 
-    Parameters
-    ----------
-    tolerance : float, default 1e-7
-        Stop when the predicted decrease of the deviance is below it, or below the rounding of its sums.
-    scoring : int, default 3
-        So many first steps are Fisher scoring; then BFGS.
-    most : int, default 300
-        Steps, after which the search has stopped: separated outcomes would have it follow variances to infinity.
+    ``tolerance`` (default 1e-7): stop when the predicted decrease of the deviance is below it, or below the rounding of
+    its sums. ``scoring`` (default 3): so many first steps are Fisher scoring; then BFGS. ``most`` (default 300): steps,
+    after which the search has stopped: separated outcomes would have it follow variances to infinity.
     """
 
     tolerance: float = 1e-7
