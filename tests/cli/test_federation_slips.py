@@ -122,7 +122,7 @@ def test_the_last_run_is_no_check_and_not_running_where_nothing_runs(place, monk
     monkeypatch.setattr(folders, "engine", lambda name: found)
     runs = place / "coordinator"
     folders.new_run(runs, "mine", {"program": "hierarchical"})
-    RunLog(runs / "runs" / "mine", ("basel",)).write()
+    RunLog(runs / "runs" / "mine", ("basel",)).note()
     found.running = True
     assert coterie("federation", "check", place).code == 0
     assert "Run 'mine': running, at exchange 0." in coterie("federation", "status", place).out

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
-from coterie.deployment.site.payload import summary
 from coterie.engines import checkpoint
 from coterie.errors import CoterieError, fitting, shortened
 
 if TYPE_CHECKING:
-    from coterie.engines.node import Node
     from coterie.engines.policy import Exchanged
 
 LOG, STATUS = "log.jsonl", "status.json"
@@ -62,27 +60,14 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                     yield entry
 
 
-class SiteLog:
-    """What left a site, for its owner: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
-        """Note one answer; raises OSError where it cannot be written."""
-        append(self.path, {"time": now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
-
-
 class RunLog:
     """The exchanges of a run and how it stands: ``watch`` of a :class:`~coterie.engines.remote.Remote`.
 
-    The run's folder gets ``log.jsonl`` and ``status.json``; ``echo`` is called with each entry, for a terminal.
+    The run's folder gets ``log.jsonl`` and ``status.json``. A full disk stops the log, not the run.
     """
 
-    def __init__(
-        self, folder: Path, sites: tuple[str, ...] = (), echo: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> None:
-        self.folder, self._echo = folder, echo
+    def __init__(self, folder: Path, sites: tuple[str, ...] = ()) -> None:
+        self.folder = folder
         self.status: dict[str, Any] = {"run": folder.name, "state": "running", "since": now(), "exchange": 0}
         self.status |= {"missing": {}, "quarantined": {}, "bytes_down": 0, "bytes_up": 0, "sites": list(sites)}
         with suppress(CoterieError):
@@ -90,60 +75,46 @@ class RunLog:
             self.status |= {k: before[k] for k in ("since", "bytes_down", "bytes_up", "exchange") if k in before}
 
     def __call__(self, event: Exchanged) -> None:
-        """Note one exchange. A full disk stops the log, not the run."""
-        moment = now()
-        entry = {
-            "time": moment,
-            "exchange": event.number,
-            "kind": event.kind,
-            "work": event.work.removeprefix("coterie."),
-            "asked": len(event.asked),
-            "answered": list(event.answered),
-            "missing": dict(event.missing),
-            "clients": list(event.clients),
-            "bytes_down": event.down,
-            "bytes_up": event.up,
-            "seconds": round(event.seconds, 6),
-        }
-        missing = self.status["missing"]
-        self.status["missing"] = {
-            site: missing.get(site, {"since": moment, "exchange": event.number}) | {"why": why}
+        """Note one exchange."""
+        moment, status, work = now(), self.status, event.work.removeprefix("coterie.")
+        missing = {
+            site: status["missing"].get(site, {"since": moment, "exchange": event.number}) | {"why": why}
             for site, why in event.missing.items()
-        } | {site: what for site, what in missing.items() if site not in event.asked and site not in event.answered}
-        self.status |= {"exchange": event.number, "work": entry["work"], "updated": moment}
-        self.status["bytes_down"] += event.down
-        self.status["bytes_up"] += event.up
-        with suppress(OSError):
-            append(self.folder / LOG, entry)
-            self.write()
-        if self._echo is not None:
-            self._echo(entry)
+        }
+        others = status["missing"].items()
+        missing |= {site: what for site, what in others if site not in event.asked and site not in event.answered}
+        status |= {"missing": missing, "exchange": event.number, "work": work, "updated": moment}
+        status["bytes_down"] += event.down
+        status["bytes_up"] += event.up
+        entry = {"time": moment, "exchange": event.number, "kind": event.kind, "work": work, "asked": len(event.asked)}
+        entry |= {"answered": list(event.answered), "missing": dict(event.missing), "clients": list(event.clients)}
+        self.note(entry | {"bytes_down": event.down, "bytes_up": event.up, "seconds": round(event.seconds, 6)})
 
     def opened(self, clients: Mapping[str, int], away: Mapping[str, str]) -> None:
         """Note how many clients each site has, and which sites take no part and why."""
-        here = {site: n for site, n in clients.items() if n}
-        self.status |= {"clients": here, "away": dict(away)}
-        with suppress(OSError):
-            append(self.folder / LOG, {"time": now(), "clients": here, "away": dict(away)})
-            self.write()
+        said = {"clients": {site: n for site, n in clients.items() if n}, "away": dict(away)}
+        self.status |= said
+        self.note({"time": now(), **said})
 
     def quarantine(self, sites: Mapping[str, str]) -> None:
         """Note who is left out of the run, and why."""
         if dict(sites) != self.status["quarantined"]:
             self.status["quarantined"] = dict(sites)
-            with suppress(OSError):
-                self.write()
+            self.note()
 
     def end(self, state: str, why: str = "") -> None:
         """Note how the run ended: "finished", "below quorum", "failed" or :data:`AGAIN`, and why."""
-        self.status |= {"state": state, "why": why, "updated": now()}
-        with suppress(OSError):
-            append(self.folder / LOG, {"time": self.status["updated"], "state": state, "why": why})
-            self.write()
+        said = {"state": state, "why": why}
+        self.status |= said | {"updated": now()}
+        self.note({"time": self.status["updated"], **said})
 
-    def write(self) -> None:
-        """Replace ``status.json``, whole."""
-        checkpoint.write(self.folder / STATUS, [json.dumps(self.status, indent=1, ensure_ascii=False).encode()])
+    def note(self, entry: Mapping[str, Any] | None = None) -> None:
+        """Add a line to the log, and replace ``status.json``, whole."""
+        with suppress(OSError):
+            if entry is not None:
+                append(self.folder / LOG, entry)
+            text = json.dumps(self.status, indent=1, ensure_ascii=False)
+            checkpoint.write(self.folder / STATUS, [text.encode()])
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -60,26 +60,15 @@ class Prepared:
 def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Prepared:
     """What a site computes on for a task.
 
-    Parameters
-    ----------
-    folder : path
-        The site's.
-    member : Member
-        Its ``site.toml``.
-    task : dict
-        ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema",
-        "hold", "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client
-        column the site is the client. The schema is what the coordinator holds; without it the site's own. ``hold``
-        names a split (:func:`coterie.deployment.site.holdout.split_holdout`). ``mean_weight`` is that of all sites, by
-        which weights are divided. A factory is called as ``function(path of the data, site=name, **options)`` and
-        returns an objective, labels of its clients and, if there are any, of their clusters.
-    data : str
-        Fingerprint of the data file; prepared arrays are kept under it.
+    ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema", "hold",
+    "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site
+    is the client. The schema is what the coordinator holds; without it the site's own. ``hold`` names a split
+    (:func:`coterie.deployment.site.holdout.split_holdout`). ``mean_weight`` is that of all sites, by which weights are
+    divided. A factory is called as ``function(path of the data, site=name, **options)`` and returns an objective,
+    labels of its clients and, if there are any, of their clusters. Prepared arrays are kept under ``data``, the
+    fingerprint of the data file.
 
-    Raises
-    ------
-    CoterieError
-        For whatever is wrong with the task or the data; :class:`NoRows` where no row is left.
+    A CoterieError says whatever is wrong with the task or the data; it is a :class:`NoRows` where no row is left.
     """
     kind = task.get("kind")
     if kind not in KINDS:
@@ -92,36 +81,51 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     hold, mean = task.pop("hold"), task.pop("mean_weight")
     if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
-    if mean is not None:
-        found = prepare(folder, member, task | {"kind": kind, "hold": hold}, data)
-        objective = found.objective
-        aside = {"held": replace(objective.held, weights=objective.held.weights / mean)} if hold else {}
-        return replace(found, objective=replace(objective, weights=objective.weights / mean, **aside))
+    found = _of_table(folder, member, task, data)
     if hold is not None:
-        from coterie.data.split import share
-        from coterie.deployment.site.holdout import split_holdout
+        found = _split(found, hold, member.min_group)
+    if mean is not None:
+        o = found.objective
+        aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
+        found = replace(found, objective=replace(o, weights=o.weights / mean, **aside))
+    return found
 
-        found = prepare(folder, member, task | {"kind": kind}, data)
-        objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
-        parts = [part.take(rows) for part in found.parts for rows in (~held, held)]
-        counts = found.counts
-        if counts is not None:
-            tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
-            counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
-        return replace(found, objective=objective, parts=tuple(parts), counts=counts)
+
+def _of_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) -> Prepared:
+    """What a table gives, from the cache if it is there."""
+    from coterie import __version__
+    from coterie.objectives.glm import GLM
+
     own = Schema.read(folder / SCHEMA)
     agreed = own if task["schema"] is None else Schema.of(task["schema"], "the schema of the run")
-    from coterie import __version__
-
     rules = [member.guarded, member.min_group, str(member.disclosure)]
     key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
-    if data and (kept := read_cached(path)) is not None:
-        return _holding(kept)
-    made = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
-    if data:
-        write_cached(path, made)
-    return _holding(made)
+    a = read_cached(path) if data else None
+    if a is None:
+        a = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
+        if data:
+            write_cached(path, a)
+    objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
+    found = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+    if "row_ids" not in a:
+        return found
+    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
+    return replace(found, counts=a["counts"], parts=(part,), width=a["width"])
+
+
+def _split(found: Prepared, hold: Any, min_group: int) -> Prepared:
+    """The same with the rows of a split set aside."""
+    from coterie.data.split import share
+    from coterie.deployment.site.holdout import split_holdout
+
+    objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
+    parts = tuple(part.take(rows) for part in found.parts for rows in (~held, held))
+    counts = found.counts
+    if counts is not None:
+        tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
+        counts = told_counts(np.minimum(tested, counts - tested), found.clusters, min_group)
+    return replace(found, objective=objective, parts=parts, counts=counts)
 
 
 def nothing(task: Mapping[str, Any], note: str) -> Prepared:
@@ -131,17 +135,6 @@ def nothing(task: Mapping[str, Any], note: str) -> Prepared:
     none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
     objective = GLM(np.empty((0, 1)), none, none, none, whole, whole)
     return Prepared(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
-
-
-def _holding(a: Mapping[str, Any]) -> Prepared:
-    from coterie.objectives.glm import GLM
-
-    objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
-    held = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
-    if "row_ids" not in a:
-        return held
-    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
-    return replace(held, counts=a["counts"], parts=(part,), width=a["width"])
 
 
 def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.deployment import logs
 from coterie.deployment.config import FEDERATION, PROBLEM, SCHEMA, SITE
 from coterie.engines import wire
 from coterie.engines.node import Node
@@ -55,6 +56,11 @@ def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     elif found["kind"] in ("open", "about"):
         found["clients"] = len(answer.get("labels", ()))
     return found | {"bytes": len(reply)}
+
+
+def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
+    """Note for a site's owner what left: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`."""
+    logs.append(path, {"time": logs.now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
 
 
 def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:

@@ -23,7 +23,6 @@ import numpy as np
 from coterie import files
 from coterie.deployment import secure_sum_setup, toml
 from coterie.deployment.config import PROBLEM, SCHEMA, SITE, Config
-from coterie.deployment.logs import SiteLog
 from coterie.deployment.schema import Schema, disagreements
 from coterie.deployment.site import objective, payload, releases
 from coterie.deployment.site.config import Member
@@ -71,7 +70,7 @@ class SiteReceiver:
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
-        self._watch: Watch = SiteLog(self._keep / "log.jsonl") if watch is None else watch
+        self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
         self._releases = releases.Releases(self._keep / releases.FILE)
         self._runs: dict[str, Node] = {}
         self._held: dict[str, objective.Prepared] = {}
