@@ -72,7 +72,7 @@ def run(fed, steps_taken: int, layout: Layout = MIXED, p: float = 2, **options):
 @pytest.mark.parametrize("p", [1, 2, np.inf])
 def test_full_gradients_end_at_the_optimum(family, p):
     fed = federation(clients(family))
-    assert abs(gap(fed, MIXED, p, run(fed, 400, p=p))) < 1e-6
+    assert abs(gap(fed, MIXED, p, run(fed, 200, p=p))) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_full_gradients_end_at_the_optimum(family, p):
 )
 def test_every_layout_and_the_alternating_form_do(layout, options):
     fed = federation(clients())
-    assert abs(gap(fed, layout, 2, run(fed, 600, layout, **options))) < 1e-6
+    assert abs(gap(fed, layout, 2, run(fed, 300, layout, **options))) < 1e-6
 
 
 def test_as_printed_with_one_step_size_for_both():
     fed = federation(clients())
-    assert abs(gap(fed, MIXED, 2, run(fed, 3000, eta=0.4, own=None))) < 1e-4
+    assert abs(gap(fed, MIXED, 2, run(fed, 500, eta=0.4, own=None))) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,15 @@ def test_as_printed_with_one_step_size_for_both():
 )
 def test_codecs_end_there_too_and_save_bytes(transport):
     whole, fed = federation(clients()), federation(clients())
-    run(whole, 200)
     size = step_sizes(fed, MIXED, np.ones(3))
-    state = run(fed, 1000, eta=0.3 * size.eta, own=0.3 * size.own, transport=transport)
-    limit = {"none": 0.02, "ef": 2e-3, "ef21": 1e-4}[
-        transport.feedback
-    ]  # only EF21's noise goes away with constant steps
+    asked = fed.ledger.bytes_up
+    state = run(fed, 200, eta=0.3 * size.eta, own=0.3 * size.own, transport=transport)
+    sent = fed.ledger.bytes_up - asked
+    # only EF21's noise goes away with constant steps
+    limit = {"none": 0.02, "ef": 2e-3, "ef21": 1e-6}[transport.feedback]
     assert gap(fed, MIXED, 2, state) < limit
-    sent = federation(clients())
-    run(sent, 200, transport=transport)
-    assert sent.ledger.bytes_up < whole.ledger.bytes_up
+    run(whole, 200, eta=size.eta, own=size.own)
+    assert sent < whole.ledger.bytes_up
 
 
 def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
@@ -127,7 +126,7 @@ def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
     size = step_sizes(fed, MIXED, np.ones(3))
     eta, own = (lambda t, s=s: s / (1 + 0.02 * t) for s in size[:2])
     transport = Transport(batch=8, participation=0.7)
-    assert gap(fed, MIXED, 2, run(fed, 3000, eta=eta, own=own, transport=transport)) < 0.01
+    assert gap(fed, MIXED, 2, run(fed, 1000, eta=eta, own=own, transport=transport)) < 0.01
 
 
 def test_a_client_with_nan_is_quarantined_by_name_and_keeps_a_model_from_its_neighbours():
@@ -170,7 +169,7 @@ def test_lost_replies_change_nothing_in_the_end():
         faults=Faults(reply=0.2, seed=1),
     )
     transport = Transport(up="float16", feedback="ef21", down="float32")
-    *_, state = method(federation(objective), transport=transport).run(lossy, [600])
+    *_, state = method(federation(objective), transport=transport).run(lossy, [200])
     assert abs(gap(federation(objective), MIXED, 2, state)) < 1e-3
 
 
