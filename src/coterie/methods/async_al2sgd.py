@@ -55,12 +55,14 @@ def client_update(
         h[new] = full_gradient(site.objective.take(new), x[new]) + gamma[new, None] * (x[new] - v[j[new]])
         site.state["h"] = h
         site.count(len(new))
-    spoke = np.flatnonzero(c[j] >= 0.0)
-    if len(spoke):
-        theta = mix(m, x[spoke], y[spoke], z[spoke])
-        g = h[spoke] + gamma[spoke, None] * (c[j[spoke], None] * (theta - x[spoke]) - u[j[spoke]])
+    communicated = np.flatnonzero(c[j] >= 0.0)
+    if len(communicated):
+        theta = mix(m, x[communicated], y[communicated], z[communicated])
+        g = h[communicated] + gamma[communicated, None] * (
+            c[j[communicated], None] * (theta - x[communicated]) - u[j[communicated]]
+        )
         y, z = np.array(y), np.array(z)
-        y[spoke], z[spoke] = theta - m.eta * g, m.b1 * z[spoke] + (1.0 - m.b1) * theta - m.pace * g
+        y[communicated], z[communicated] = theta - m.eta * g, m.b1 * z[communicated] + (1.0 - m.b1) * theta - m.pace * g
     draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
     y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws)
     site.count(2 * int(steps["count"][j].sum()))
@@ -109,10 +111,10 @@ class AsyncAL2SGD(Stepwise):
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
-        about = require_all_replies(fed.ask(describe_clients))
-        at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **at))
-        k, x = len(self.p), np.full((len(self.p), int(about["dim"].max())), at.get("w", 0.0))
+        described = require_all_replies(fed.ask(describe_clients))
+        start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **start_at))
+        k, x = len(self.p), np.full((len(self.p), int(described["dim"].max())), start_at.get("w", 0.0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "average": x, "network": x, "fresh": np.ones(k, dtype=bool), **counts}
 
@@ -165,9 +167,9 @@ class AsyncAL2SGD(Stepwise):
                 return t + begin - 1, sent
         s = segment(t + begin, xi[begin:], ~everyone, False)
         sent["within"] += self.cluster_rounds(heads, s, p)
-        left = (s.rest > 0) | heads.pending()
-        if left.any():
-            heads.exchange(left, s.rest, s.restart)
+        unfinished = (s.rest > 0) | heads.pending()
+        if unfinished.any():
+            heads.exchange(unfinished, s.rest, s.restart)
         return t + len(xi0), sent
 
     def cluster_rounds(self, heads: AnchorHeads, s: Segment, p: Floats) -> Ints:

@@ -155,13 +155,13 @@ class AsyncL2GD(Stepwise):
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
-        about = require_all_replies(fed.ask(client_work.describe_clients))
-        rank = int(about["rank"].max()) if self.closed and not self.batch else 0
-        at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **at))
-        k, compiled = len(self.p), bool(rank or about["rows"].all()) and len(fed.clients) <= MOST_COMPILED
+        described = require_all_replies(fed.ask(client_work.describe_clients))
+        rank = int(described["rank"].max()) if self.closed and not self.batch else 0
+        start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
+        require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **start_at))
+        k, compiled = len(self.p), bool(rank or described["rows"].all()) and len(fed.clients) <= MOST_COMPILED
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
-        mean = np.full((k, int(about["dim"].max())), at.get("w", 0.0))
+        mean = np.full((k, int(described["dim"].max())), start_at.get("w", 0.0))
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
 
     def step(self, fed: Federation, state: State) -> State:

@@ -90,22 +90,22 @@ class CFL(LocalTraining):
         sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, transport=self.transport, **over)
         new: State = {"w": average(sums, w), "group": group}
         if sums and not (len(sums.missing) or np.any(sums["diverged"]) or np.any(sums["broken"])):
-            short = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
-            for members, change, n in self.torn(fed, to[short[group[to]]], group):
+            stationary = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
+            for members, change, n in self.split_candidates(fed, to[stationary[group[to]]], group):
                 new = self.split(new, w, members, change, n)
         return sums, new
 
-    def torn(self, fed: Federation, to: Ints, group: Ints) -> list[tuple[Ints, Floats, Floats]]:
+    def split_candidates(self, fed: Federation, to: Ints, group: Ints) -> list[tuple[Ints, Floats, Floats]]:
         """Of the groups of ``to``, those with a client whose update is long: clients, updates, and what each counts."""
         size = fed.ask(norms, to=to) if len(to) else None
         if not size or len(size.missing):
             return []
         to = to[np.isin(group[to], group[to][size["norm"] > self.eps2])]
-        found = fed.ask(changes, to=to) if len(to) else None
-        if not found or len(found.missing):
+        replies = fed.ask(changes, to=to) if len(to) else None
+        if not replies or len(replies.missing):
             return []
         parts = [group[to] == c for c in np.unique(group[to])]
-        return [(to[at], found["change"][at], found["w"][at][:, None]) for at in parts if at.sum() > 1]
+        return [(to[at], replies["change"][at], replies["w"][at][:, None]) for at in parts if at.sum() > 1]
 
     def split(self, state: State, before: Floats, members: Ints, change: Floats, n: Floats) -> State:
         """A group, whose model was in ``before``, in two; the second part becomes the last group."""
@@ -146,9 +146,9 @@ def bipartition(alpha: Floats) -> tuple[Ints, float]:
     from scipy.spatial.distance import squareform
 
     n = len(alpha)
-    apart = 1.0 - (alpha + alpha.T) / 2.0
-    np.fill_diagonal(apart, 0.0)
-    label = fcluster(linkage(squareform(np.maximum(apart, 0.0), checks=False), "single"), 2, "maxclust")
+    distance = 1.0 - (alpha + alpha.T) / 2.0
+    np.fill_diagonal(distance, 0.0)
+    label = fcluster(linkage(squareform(np.maximum(distance, 0.0), checks=False), "single"), 2, "maxclust")
     side = (label != label[0]).astype(np.int64)
     if not side.any():  # all equally far apart
         side[n - 1] = 1

@@ -22,7 +22,7 @@ from coterie.options import Option
 
 
 @work
-def about(site: Site) -> Reply:
+def row_counts(site: Site) -> Reply:
     """How many rows every client has, which is no secret."""
     return {"rows": np.asarray(site.objective.counts, dtype=np.int64)}
 
@@ -54,7 +54,7 @@ class DPSGD(LocalTraining):
         state = super().init(fed, w)
         if "whole" in state:
             raise CoterieError("dp-sgd trains the whole model: take one that keeps nothing with its clients.")
-        rows = require_all_replies(fed.ask(about))["rows"]
+        rows = require_all_replies(fed.ask(row_counts))["rows"]
         return state | {"rows": np.array(rows), "v": np.zeros_like(state["w"])}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:

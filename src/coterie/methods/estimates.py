@@ -100,21 +100,23 @@ def collect(
     """
     root = s.positions.at[-1][0]
     C = s.inverse if C is None else C
-    at = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
-    here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    placed = setup.tree.descend(s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
+    message: dict[str, Any] = {"w": PerCluster(placed.at[0]), "C": PerCluster(placed.cov[0])}
     scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
     show = needed or getattr(fed, "reveals", True)
     if not show:
         extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
     call = fed.ask if show else fed.total  # of clients that show nothing, none is spoken to alone
-    told = require_all_replies(call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **here, **extra))
-    own = told if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
+    replies = require_all_replies(
+        call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **message, **extra)
+    )
+    own = replies if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Estimates(
         root=setup.raw(root),
         root_cov=C * np.outer(setup.unit, setup.unit) * sigma2,
-        nodes=tuple(setup.raw(a) for a in at.at[:-1]),
-        node_cov=tuple(c * scale for c in at.cov[:-1]),
+        nodes=tuple(setup.raw(a) for a in placed.at[:-1]),
+        node_cov=tuple(c * scale for c in placed.cov[:-1]),
         client=setup.raw(own["theta"]),
         client_cov=own["cov"],
         D_client=spread[0],

@@ -118,15 +118,15 @@ class GroupPenalty(LocalTraining):
         """Clients step; x_s is averaged over all, z within groups."""
         t, w, centre, group = state["t"], state["w"], state["centre"], self.groups(fed)[to]
         push = pushes(centre, state["share"], self.mu, self.margin).astype(centre.dtype)
-        at: dict[str, Any] = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
+        addressed: dict[str, Any] = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
         how: dict[str, Any] = {"lam": self.lam, "eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
-        sums = self.exchange(fed, update, to, w, groups=len(centre), **at, **how)
+        sums = self.exchange(fed, update, to, w, groups=len(centre), **addressed, **how)
         if not sums:
             return sums, {}
         n = np.where(sums["w"] > 0.0, sums["w"], 1.0)[:, None]
-        heard = sums["w"] > 0.0
-        new = {"centre": np.where(heard[:, None], sums["z"] / n, centre).astype(centre.dtype)}
-        share = np.where(heard, sums["w"], state["share"] * sums["w"].sum())
+        answered = sums["w"] > 0.0
+        new = {"centre": np.where(answered[:, None], sums["z"] / n, centre).astype(centre.dtype)}
+        share = np.where(answered, sums["w"], state["share"] * sums["w"].sum())
         total: Any = {"x": sums["x"].sum(axis=0), "w": sums["w"].sum()}
         return sums, new | {"w": average(total, w), "share": share / max(share.sum(), 1e-300)}
 

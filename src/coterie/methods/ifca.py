@@ -40,7 +40,7 @@ def choose(site: Site, w: Any, transport: Transport) -> Reply:
 
 
 @work
-def own(site: Site, w: Any, transport: Transport) -> Reply:
+def best_model(site: Site, w: Any, transport: Transport) -> Reply:
     """The model that fits a client's rows best."""
     return {"theta": merge(site, nearest(site, w, transport)[1], transport)}
 
@@ -95,13 +95,13 @@ class IFCA(LocalTraining):
         """Lines 3 to 10: groups first, then one average for each; a group that nobody chose keeps its model."""
         t, w, group = state["t"], state["w"], state["group"].copy()
         chosen = fed.ask(choose, to=to, w=w, transport=self.transport)
-        here = chosen.to[chosen.rows]
-        group[here] = chosen["group"] if chosen else -1
+        answered = chosen.to[chosen.rows]
+        group[answered] = chosen["group"] if chosen else -1
         over = {"eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
-        sums = self.exchange(fed, update, here, by=group[here], groups=self.k, **over)
+        sums = self.exchange(fed, update, answered, by=group[answered], groups=self.k, **over)
         return sums, {"w": average(sums, w), "group": group}
 
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d): the one with the least loss; the first one for those that do not answer."""
-        return client_models(fed, state, own, w=state["w"], transport=self.transport)
+        return client_models(fed, state, best_model, w=state["w"], transport=self.transport)

@@ -94,12 +94,12 @@ class L2GD(LocalTraining):
         message = address(fed, fed.clients.clusters, towards, to, self.compression.active)
         how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
         sums = fed.total(update, to=to, transport=self.transport, **message, **how)
-        weight, heard = self.heard(fed, state, sums)
+        weight, answered = self.answered_weight(fed, state, sums)
         new = np.stack(towards) + np.stack(group_means(sums, towards)[1])
-        new = np.where((heard & (weight > 0.0))[:, None], new, means).astype(means.dtype)
+        new = np.where((answered & (weight > 0.0))[:, None], new, means).astype(means.dtype)
         return sums, {"w": new, "weight": weight, "steps": state["steps"] + steps}
 
-    def heard(self, fed: Federation, state: State, sums: Sums) -> tuple[Floats, Bools]:
+    def answered_weight(self, fed: Federation, state: State, sums: Sums) -> tuple[Floats, Bools]:
         """The weight of each cluster (k,), those that answered standing for all of its clients; and who answered."""
         clusters, k = fed.clients.clusters, fed.clients.k
         if not sums:

@@ -45,11 +45,11 @@ def minimum_norm(A: Floats, b: Floats, table: Floats, origin: Floats) -> tuple[F
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0), vectors)
     inverse /= size[:, :, None] * size[:, None, :]
     theta = np.einsum("mij,mj->mi", inverse, b)
-    short = np.flatnonzero(~kept.all(axis=1))
-    if len(short):
-        null = np.where(kept[short, None, :], 0.0, vectors[short]) / size[short, :, None]
-        far = origin + theta[short] @ table.T
-        theta[short] -= np.einsum("mij,mjk,mk->mi", null, np.linalg.pinv(table @ null), far)
+    singular = np.flatnonzero(~kept.all(axis=1))
+    if len(singular):
+        null = np.where(kept[singular, None, :], 0.0, vectors[singular]) / size[singular, :, None]
+        far = origin + theta[singular] @ table.T
+        theta[singular] -= np.einsum("mij,mjk,mk->mi", null, np.linalg.pinv(table @ null), far)
     return theta, inverse, kept.sum(axis=1).astype(np.float64)
 
 

@@ -133,5 +133,5 @@ class SimilarityNetwork(Stepwise):
         else:
             weight = weight * float(own)
         start = Proximal(Z, state["dual"], np.inf, 0)
-        found = network_prox(V, self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
-        return found.Z, state | {"dual": found.dual}
+        proximal = network_prox(V, self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
+        return proximal.Z, state | {"dual": proximal.dual}

@@ -41,8 +41,8 @@ def weighted_gradient(
     still, g = {"shift": np.zeros((m, d)), "P": np.zeros((d, d)), "eta": np.zeros(m)}, np.full((m, d), np.nan)
     if site.objective.dim == d:
         site.count(m * local)
-        found = np.asarray(path(site.objective, theta, steps=local, draws=draws, **(still | moving)))
-        g = found.reshape(m, d) if found.dtype.kind in "fiu" and found.size == m * d else g
+        sent = np.asarray(path(site.objective, theta, steps=local, draws=draws, **(still | moving)))
+        g = sent.reshape(m, d) if sent.dtype.kind in "fiu" and sent.size == m * d else g
     return {"g": one_by_one(g)} if weight is None else {"g": weight[:, None] * g, "weight": weight}
 
 

@@ -539,7 +539,7 @@ def test_rows_of_clients_that_may_be_told_are_those_of_labels(tmp_path):
     """Behind a guard of rows their number is public, and which can be used is not."""
     pytest.importorskip("dp_accounting")
     privacy, said = {"clip": 0.5, "noise": 3.3, "epsilon": 50.0, "unit": "row"}, []
-    request = {"kind": "ask", "run": "r", "work": work_name(dp_sgd.about), "message": {}, "rows": None, "by": None}
+    request = {"kind": "ask", "run": "r", "work": work_name(dp_sgd.row_counts), "message": {}, "rows": None, "by": None}
     for lost in (0, 1, 6):
         frame = patients().astype({"chol": object})
         frame.loc[range(lost), "chol"] = None

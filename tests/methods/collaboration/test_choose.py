@@ -184,7 +184,7 @@ def test_candidates_and_clusters_limit_who_is_chosen():
     who = choice.pairs
     assert np.all(clusters[who.pair_client] == clusters[who.main[who.pair_main]])
     assert choice.alpha[19] == 0.0 and choice.speedup[19] == 1.0
-    named = Collaborators.of_one(4, 20, who=[1, 2, 15], tau=[0.2, 0.3, 0.5])
+    named = Collaborators.of_one(4, 20, clients=[1, 2, 15], tau=[0.2, 0.3, 0.5])
     some = choose(fed, metric, np.array([4]), named, count=2)
     assert set(some.pairs.pair_client) <= {1, 2, 15} and len(some.pairs.pair_client) <= 2
     kept = choose(fed, metric, np.array([4]), named, keep=True)

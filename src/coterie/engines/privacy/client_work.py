@@ -34,7 +34,7 @@ PUBLIC = frozenset(
 )
 """Works whose replies say how a model is built and where it starts, and nothing of what rows hold."""
 
-ABOUT_ROWS = frozenset(("coterie.methods.dp_sgd:about",))
+ABOUT_ROWS = frozenset(("coterie.methods.dp_sgd:row_counts",))
 """How many rows clients have: no secret where what is hidden is what a row holds."""
 
 BY_ROW = frozenset(("coterie.methods.dp_sgd:gradients",))

@@ -92,8 +92,8 @@ class Guarded(WrappedFederation):
         return Sums(values, clients, answered, missing, np.bincount(labels[answered], minlength=groups))
 
     def _allowed(self, to: Ints) -> Bools:
-        free = (self.state["quarantined"] == 0)[to]
-        return np.asarray(free & free[self.main])
+        trusted = (self.state["quarantined"] == 0)[to]
+        return np.asarray(trusted & trusted[self.main])
 
     def _summed(self, work: Work, to: Ints, by: Ints, message: State) -> tuple[Mapping[str, Floats], Ints]:
         """The sums, and the requests that answered."""

@@ -23,19 +23,19 @@ from coterie.options import Option, check
 @kernel
 def _trimmed(g: Floats, weights: Floats, starts: Ints, fraction: float, out: Floats) -> None:
     for i in range(out.shape[0]):
-        here = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
-        n = here.shape[0]
+        members = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
+        n = members.shape[0]
         cut = min(int(np.ceil(fraction * n - 1e-9)), (n - 1) // 2)
         column = np.empty(n)
         for j in range(out.shape[1]):
             for a in range(n):
-                column[a] = g[here[a], j]
+                column[a] = g[members[a], j]
             kept = np.argsort(column, kind="mergesort")[cut : n - cut]
             total = 0.0
             for a in kept:
-                total += weights[here[a]]
+                total += weights[members[a]]
             for a in kept:
-                out[i, j] += weights[here[a]] / total * column[a]
+                out[i, j] += weights[members[a]] / total * column[a]
 
 
 def trimmed_mean(g: Floats, weights: Floats, starts: Ints, fraction: float) -> Floats:
@@ -52,23 +52,23 @@ def trimmed_mean(g: Floats, weights: Floats, starts: Ints, fraction: float) -> F
 @kernel
 def _clip(g: Floats, weights: Floats, starts: Ints, radius: float, steps: int, v: Floats) -> None:
     for i in range(v.shape[0]):
-        here = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
-        n, total, far, move = here.shape[0], 0.0, np.empty(here.shape[0]), np.empty(v.shape[1])
-        for p in here:
+        members = starts[i] + np.flatnonzero(weights[starts[i] : starts[i + 1]] > 0.0)
+        n, total, far, move = members.shape[0], 0.0, np.empty(members.shape[0]), np.empty(v.shape[1])
+        for p in members:
             total += weights[p]
         for _ in range(steps if n else 0):
             for a in range(n):
                 square = 0.0
                 for j in range(v.shape[1]):
-                    square += (g[here[a], j] - v[i, j]) ** 2
+                    square += (g[members[a], j] - v[i, j]) ** 2
                 far[a] = np.sqrt(square)
             r = radius if radius > 0.0 else np.sort(far)[(n - 1) // 2]
             move[:] = 0.0
             for a in range(n):
                 if far[a] < np.inf:
-                    share = weights[here[a]] / total * (1.0 if far[a] <= r else r / far[a])
+                    share = weights[members[a]] / total * (1.0 if far[a] <= r else r / far[a])
                     for j in range(v.shape[1]):
-                        move[j] += share * (g[here[a], j] - v[i, j])
+                        move[j] += share * (g[members[a], j] - v[i, j])
             v[i] += move
 
 

@@ -103,8 +103,8 @@ class Trust:
             state[f"trust {kind} received before"] = state[f"trust {kind} received"]
             for name in ("sum", "squares", "received"):
                 state[f"trust {kind} {name}"] = np.zeros_like(state[f"trust {kind} {name}"])
-        found, both = self._excess(*moved["pairs"], *moved["own"], of), enough["received"] & enough["received before"]
-        evidence = np.where(both, found, 0.0)
+        excess, both = self._excess(*moved["pairs"], *moved["own"], of), enough["received"] & enough["received before"]
+        evidence = np.where(both, excess, 0.0)
         evidence[:2] += np.array([[self.memory], [self.memory**2]]) * state["trust evidence"][:2]
         evidence[2] = np.maximum(evidence[2], self.memory * state["trust evidence"][2])
         # The second term is Cornish and Fisher's, for squares are skewed.
@@ -172,27 +172,29 @@ class Adaptive:
         """The weights of this step, which its own gradients take part in."""
         of, new = received.main, dict[str, Floats]()
         fresh = (received.age == 0) & received.known & (weights > 0.0)
-        for kind, g, here in (("pairs", received.g, fresh), ("own", received.own, received.own.any(axis=1))):
+        for kind, g, answered in (("pairs", received.g, fresh), ("own", received.own, received.own.any(axis=1))):
             for name, value in (("g", g), ("square", np.sum(g**2, axis=1))):
                 old = state[f"adaptive {kind} {name}"]
                 mixed = self.memory * old + (1.0 - self.memory) * value
-                new[f"adaptive {kind} {name}"] = np.where(here.reshape(-1, *[1] * (old.ndim - 1)), mixed, old)
-            new[f"adaptive {kind} n"] = state[f"adaptive {kind} n"] + here
+                new[f"adaptive {kind} {name}"] = np.where(answered.reshape(-1, *[1] * (old.ndim - 1)), mixed, old)
+            new[f"adaptive {kind} n"] = state[f"adaptive {kind} n"] + answered
         g, noise, left = self._averages("pairs", new)
         own, own_noise, own_left = self._averages("own", new)
         bias = np.sum((g - own[of]) ** 2, axis=1) - left * noise - (own_left * own_noise)[of]
         bias, cost, tau = np.maximum(bias, 0.0), self.spread * noise, np.zeros(len(of))
-        at = np.flatnonzero((weights > 0.0) & np.isfinite(bias) & np.isfinite(cost))
-        tau[at] = diagonal_simplex_qp(cost[at], bias[at], np.searchsorted(of[at], np.arange(len(own) + 1)))
+        counted = np.flatnonzero((weights > 0.0) & np.isfinite(bias) & np.isfinite(cost))
+        tau[counted] = diagonal_simplex_qp(
+            cost[counted], bias[counted], np.searchsorted(of[counted], np.arange(len(own) + 1))
+        )
         return tau, new
 
     def _averages(self, kind: str, state: dict[str, Floats]) -> tuple[Floats, Floats, Floats]:
         """Mean gradients (n, d), the noise sigma^2 (n,) of one, and the share (n,) of it that is left in the mean."""
-        held = 1.0 - self.memory ** state[f"adaptive {kind} n"]
-        known = np.where(held > 0.0, held, 1.0)
+        filled = 1.0 - self.memory ** state[f"adaptive {kind} n"]
+        known = np.where(filled > 0.0, filled, 1.0)
         g = state[f"adaptive {kind} g"] / known[:, None]
         # The sum of squares of the weights, which are memory^0, ..., memory^(n - 1), over the square of their sum.
-        left = np.where(held > 0.0, (1.0 - self.memory) / (1.0 + self.memory) * (2.0 - held) / known, 1.0)
+        left = np.where(filled > 0.0, (1.0 - self.memory) / (1.0 + self.memory) * (2.0 - filled) / known, 1.0)
         square = state[f"adaptive {kind} square"] / known
         noise = np.maximum(square - np.sum(g**2, axis=1), TINY * square) / np.maximum(1.0 - left, TINY)
         return g, noise, left

@@ -76,8 +76,8 @@ def compiled_steps(
     family, X, y, offset, weights, starts, stops = data
     g = scratch[: theta.shape[1]]
     for i in range(lo, hi):
-        row, n, at = starts[i], stops[i] - starts[i], origin + first
-        descend_one(family, X, y, offset, weights, row, n, theta[i], step, last - first, keys[i], at, batch, g)
+        row, n, step_number = starts[i], stops[i] - starts[i], origin + first
+        descend_one(family, X, y, offset, weights, row, n, theta[i], step, last - first, keys[i], step_number, batch, g)
 
 
 @work

@@ -61,28 +61,28 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
         return 0.0
     K, S, C = tree
     diagonal: list[float] = []
-    off: list[float] = []
+    off_diagonal: list[float] = []
     norm, a = 0.0, 0.0
     while True:
         s = require_all_replies(fed.total(lanczos_up, by="cluster", a=a, b=norm))
         norm = float(np.sqrt(s["square"].sum()))
         if diagonal:
-            top, rest = _top(diagonal, off, norm)
+            top, rest = _top(diagonal, off_diagonal, norm)
             if rest <= tolerance * top or len(diagonal) == MOST:
                 fed.total(forget)
                 return 1.0 / (top + rest)
-            off.append(norm)
+            off_diagonal.append(norm)
         w = np.einsum("kij,kj->ki", K, s["b"]) + S @ (C @ np.einsum("kij,kj->i", S, s["b"]))
         a = float(require_all_replies(fed.total(lanczos_down, w=PerCluster(w / norm), norm=norm))["a"])
         diagonal.append(a)
 
 
-def _top(diagonal: list[float], off: list[float], norm: float) -> tuple[float, float]:
+def _top(diagonal: list[float], off_diagonal: list[float], norm: float) -> tuple[float, float]:
     """The largest eigenvalue of Lanczos's matrix, and how far from it an eigenvalue of the operator may be."""
     from scipy.linalg import eigh_tridiagonal
 
     last = len(diagonal) - 1
-    values, vectors = eigh_tridiagonal(diagonal, off, select="i", select_range=(last, last))
+    values, vectors = eigh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(last, last))
     return float(values[0]), float(norm * abs(vectors[-1, 0]))
 
 

@@ -92,11 +92,11 @@ def fit(
     alpha, tied = ties.alpha[:, None], ties.Gamma[:, None] > 0.0
     nodes = tuple(np.where(tied, alpha * network + (1.0 - alpha) * own, at) for at in exact.nodes)
     status = "finished" if state["status"] == "running" else state["status"]
-    about = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
-    about |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
-    about |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
+    info = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
+    info |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
+    info |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
     strengths = {"gamma": summarise(ties.gamma), "alpha": summarise(ties.alpha), "lam": summarise(ties.lam)}
-    return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": about})
+    return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": info})
 
 
 def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:
@@ -136,24 +136,26 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
     p0, p = options.probabilities_asked
     chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
-    mu, at = mu_F(fed, ties, OPTIMUM), gradients_at_optimum(fed, ties, OPTIMUM)
-    loss = theory.batch_noise(at.loss, at.rows, batch)
-    sigma2 = theory.noise(chosen.p0, chosen.p, at.phi, at.psi, loss, exact=not batch)
+    mu, gradients = mu_F(fed, ties, OPTIMUM), gradients_at_optimum(fed, ties, OPTIMUM)
+    loss = theory.batch_noise(gradients.loss, gradients.rows, batch)
+    sigma2 = theory.noise(chosen.p0, chosen.p, gradients.phi, gradients.psi, loss, exact=not batch)
     decreasing = options.eta is None and mu > 0.0
     if decreasing:
-        bound: Any = partial(theory.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=at.start)
+        bound: Any = partial(
+            theory.scheduled_bound, smoothness=chosen.smoothness, mu=mu, sigma2=sigma2, start=gradients.start
+        )
     else:
         sharper = chosen.smoothness if 2.0 * chosen.eta * chosen.smoothness > 1.0 + 1e-12 else None
-        bound = partial(theory.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=at.start, smoothness=sharper)
+        bound = partial(theory.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=gradients.start, smoothness=sharper)
     known = mu > 0.0 and chosen.eta * chosen.smoothness <= 1.0 + 1e-12
-    T = options.steps or (_steps(bound, options.accuracy**2 * at.start) if known else UNKNOWN)
+    T = options.steps or (_steps(bound, options.accuracy**2 * gradients.start) if known else UNKNOWN)
     eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
-    who = options.peers(chosen.p0, len(ties.alpha))
-    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **who)
+    peers = options.peers(chosen.p0, len(ties.alpha))
+    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **peers)
     why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
-    about["promised"] = float(np.sqrt(bound(T) / at.start)) if known and at.start > 0.0 else float("inf")
+    about["promised"] = float(np.sqrt(bound(T) / gradients.start)) if known and gradients.start > 0.0 else float("inf")
     return Plan(method, trace_steps(T, min(options.looks, T)), about)
 
 
@@ -168,9 +170,9 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options) -> Plan:
     chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
-    who = options.peers(chosen.p0, len(ties.alpha))
+    peers = options.peers(chosen.p0, len(ties.alpha))
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
-    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **who)
+    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **peers)
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")

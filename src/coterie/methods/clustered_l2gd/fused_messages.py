@@ -82,15 +82,15 @@ def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
     new = np.concatenate([[True], j[1:] != j[:-1]])[: len(j)]
     since = np.where(new, -1, np.concatenate([[0], t[:-1]])[: len(t)])
     gap = t - since - 1
-    speaks = (gap > 0) | ~free[j]
-    count = np.cumsum(speaks)
-    ordinal = count - 1 - np.repeat((count - speaks)[new], np.diff(np.append(np.flatnonzero(new), len(j))))
+    communicates = (gap > 0) | ~free[j]
+    count = np.cumsum(communicates)
+    ordinal = count - 1 - np.repeat((count - communicates)[new], np.diff(np.append(np.flatnonzero(new), len(j))))
     E = int(ordinal.max(initial=-1)) + 1
     before = np.bincount(j[ordinal < 0], minlength=k)
     steps, start = np.full((E, k), -1, dtype=np.int64), np.zeros((E, k), dtype=np.int64)
     pulls = np.zeros((E, k), dtype=np.int64)
-    steps[ordinal[speaks], j[speaks]] = gap[speaks]
-    start[ordinal[speaks], j[speaks]] = first + since[speaks] + 1
+    steps[ordinal[communicates], j[communicates]] = gap[communicates]
+    start[ordinal[communicates], j[communicates]] = first + since[communicates] + 1
     np.add.at(pulls, (ordinal[ordinal >= 0], j[ordinal >= 0]), 1)
     latest = np.full(k, -1, dtype=np.int64)
     latest[j] = t  # the last assignment stays
@@ -153,9 +153,9 @@ class ClusterHeads:
             for steps, start, pulls in zip(s.steps, s.start, s.pulls, strict=True):
                 self.exchange(fed, steps >= 0, np.maximum(steps, 0), start, local, batch)
                 self.pull_to_average(pulls, own)
-            speaks = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
-            if speaks.any():
-                self.exchange(fed, speaks, s.rest, s.restart, local, batch)
+            communicates = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
+            if communicates.any():
+                self.exchange(fed, communicates, s.rest, s.restart, local, batch)
             if s.ends:
                 mean = network(alpha * self.weight, self.mean)
                 towards = alpha[:, None] * mean + (tau * (1.0 - alpha))[:, None] * self.mean
@@ -249,9 +249,9 @@ class AnchorHeads:
         A cluster in which nobody answered, or nobody is tied, has the anchor's averages: it steps by its own loss.
         """
         alpha, m = self.alpha[:, None], self.momentum
-        own = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": self.scale, "count": count, "first": first}
-        own["v"] = alpha * self.network + (1.0 - alpha) * self.average
-        message: Any = {name: PerCluster(value) for name, value in own.items()}
+        sent = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": self.scale, "count": count, "first": first}
+        sent["v"] = alpha * self.network + (1.0 - alpha) * self.average
+        message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
         to = None if mask.all() else Clusters(mask)
         sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **message)

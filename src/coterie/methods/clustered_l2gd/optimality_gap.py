@@ -41,10 +41,10 @@ def squared_distances(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
     counted = 1.0 * (site.state["gamma"] > 0.0) if tied else np.ones(len(site))
     with np.errstate(over="ignore", invalid="ignore"):
         square = np.sum((theta - best) ** 2, axis=1)
-    near = np.isfinite(square)
-    now, begun = counted * np.where(near, square, 0.0), counted * np.sum(best**2, axis=1)
+    finite = np.isfinite(square)
+    now, begun = counted * np.where(finite, square, 0.0), counted * np.sum(best**2, axis=1)
     spread = counted * np.sum((best - centre) ** 2, axis=1)
-    return {"diverged": 1.0 - near, "now": now, "start": begun, "spread": spread, "counted": counted}
+    return {"diverged": 1.0 - finite, "now": now, "start": begun, "spread": spread, "counted": counted}
 
 
 def solve_exactly(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:

@@ -103,23 +103,23 @@ def choose(
         raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
     groups = fed.clients.clusters if fed.clients.k > 1 else None
     like = client_similarity(fed, metric, groups)
-    near = like.estimate, like.variance
+    estimates = like.estimate, like.variance
     if candidates is not None:
         pair_main, pair_client = candidates.pair_main, candidates.pair_client
         if not keep:
-            at = nearest_pairs(*near, like.posterior[main], pair_main, pair_client, count)
-            pair_main, pair_client = pair_main[at], pair_client[at]
+            kept = nearest_pairs(*estimates, like.posterior[main], pair_main, pair_client, count)
+            pair_main, pair_client = pair_main[kept], pair_client[kept]
     else:
         places = fed.clients.clusters if same_cluster else np.zeros(n, dtype=np.int64)
-        pair_main, pair_client = nearest_clients(*near, like.posterior, main, places, count)
+        pair_main, pair_client = nearest_clients(*estimates, like.posterior, main, places, count)
     tau = candidates.tau if candidates is not None and keep else None
     solved = weights_by_qp(fed, metric, like, main, pair_main, pair_client, tau)
     about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise))}
     choice = _tidy(like, main, pair_main, pair_client, *solved, about)
     if metric.prior > 0.0 and choice.alpha.any():
         own, tau, error = solved
-        doubted = rejected_by_likelihood_ratio(fed, metric, choice.pairs, choice.alpha)
-        choice = _tidy(like, main, pair_main, pair_client, np.where(doubted, 1.0, own), tau, error, about)
+        rejected = rejected_by_likelihood_ratio(fed, metric, choice.pairs, choice.alpha)
+        choice = _tidy(like, main, pair_main, pair_client, np.where(rejected, 1.0, own), tau, error, about)
     return choice
 
 
@@ -171,14 +171,14 @@ def nearest_clients(
     pair_main, pair_client = [], []
     points = np.column_stack([g, np.sqrt(noise)])
     for place in np.unique(places[main]):
-        here, mains = np.flatnonzero(places == place), np.flatnonzero(places[main] == place)
-        k = min(count + 1, len(here))
-        asked = np.column_stack([around[main[mains]], np.zeros(len(mains))])
-        found = here[np.asarray(cKDTree(points[here]).query(asked, k)[1]).reshape(len(mains), k)]
-        other = found != main[mains][:, None]
+        members, mains = np.flatnonzero(places == place), np.flatnonzero(places[main] == place)
+        k = min(count + 1, len(members))
+        points_asked = np.column_stack([around[main[mains]], np.zeros(len(mains))])
+        nearest = members[np.asarray(cKDTree(points[members]).query(points_asked, k)[1]).reshape(len(mains), k)]
+        other = nearest != main[mains][:, None]
         other &= np.cumsum(other, axis=1) <= count
         pair_main.append(np.repeat(mains, other.sum(axis=1)))
-        pair_client.append(found[other])
+        pair_client.append(nearest[other])
     pairs, others = np.concatenate(pair_main), np.concatenate(pair_client)
     order = np.argsort(pairs, kind="stable")
     return pairs[order], others[order]
@@ -186,8 +186,8 @@ def nearest_clients(
 
 def nearest_pairs(g: Floats, noise: Floats, around: Floats, pair_main: Ints, pair_client: Ints, count: int) -> Ints:
     """Positions, sorted, of the ``count`` nearest of every main client among given pairs (P,), by the same measure."""
-    apart = np.sum((g[pair_client] - around[pair_main]) ** 2, axis=1) + noise[pair_client]
-    order = np.lexsort((apart, pair_main))
+    distance = np.sum((g[pair_client] - around[pair_main]) ** 2, axis=1) + noise[pair_client]
+    order = np.lexsort((distance, pair_main))
     first = np.searchsorted(pair_main[order], pair_main[order])
     return np.sort(order[np.arange(len(order)) - first < count])
 
@@ -233,9 +233,9 @@ def weights_by_qp(
     )
     own_weight = np.where(square > FAR * like.variance[main], 1.0, own_weight)
     share = (1.0 - own_weight)[pair_main] * pull
-    off = own_weight[:, None] * own
-    off += np.stack([np.bincount(pair_main, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
-    error = np.sum(off**2, axis=1) + own_weight**2 * own_blur + np.bincount(pair_main, share**2 * blur, minlength=M)
+    bias = own_weight[:, None] * own
+    bias += np.stack([np.bincount(pair_main, share * others[:, j], minlength=M) for j in range(own.shape[1])], axis=1)
+    error = np.sum(bias**2, axis=1) + own_weight**2 * own_blur + np.bincount(pair_main, share**2 * blur, minlength=M)
     total = np.bincount(pair_main, share / h, minlength=M)
     own_weight = own_weight / h0 / (own_weight / h0 + total)
     tau = (

@@ -178,8 +178,8 @@ def between(p: Floats, noise: Floats, C: Floats, groups: Ints) -> tuple[Floats, 
         D, free = p - mean[groups], w * (1.0 - share)
         if not free.sum() > 0.0:
             break
-        left = (np.einsum("n,ni,nj->ij", w, D, D) - float(free @ noise) * C) / free.sum()
-        values, vectors = np.linalg.eigh(left)
+        excess = (np.einsum("n,ni,nj->ij", w, D, D) - float(free @ noise) * C) / free.sum()
+        values, vectors = np.linalg.eigh(excess)
         S = (vectors * np.maximum(values, 0.0)) @ vectors.T
         S = ((n - len(mean)) * S + np.trace(S) * np.eye(d)) / (n - len(mean) + d)
     nu = d * (n - len(mean))
@@ -192,7 +192,7 @@ def posterior(p: Floats, noise: Floats, C: Floats, mean: Floats, S: Floats) -> t
     half = vectors * np.sqrt(values)
     white = vectors / np.sqrt(values)
     size, axes = np.linalg.eigh(white.T @ S @ white)
-    size, to, back = np.maximum(size, 0.0), white @ axes, half @ axes
+    size, whiten, back = np.maximum(size, 0.0), white @ axes, half @ axes
     kept = size / np.maximum(size + noise[:, None], np.finfo(np.float64).tiny)
-    b = mean + (kept * ((p - mean) @ to)) @ back.T
+    b = mean + (kept * ((p - mean) @ whiten)) @ back.T
     return b, (kept * noise[:, None]) @ np.sum(back**2, axis=0)

@@ -59,10 +59,11 @@ class Collaborators:
             worst = self.tau[~(self.tau >= 0.0)][0] if np.any(~(self.tau >= 0.0)) else np.inf
             raise CoterieError(f"Weights tau must be numbers from 0 to 1, and one is {worst:g}.")
         sums = np.bincount(self.pair_main, self.tau, minlength=len(self.main))
-        off = np.flatnonzero((np.abs(sums - 1.0) > 1e-9) & (np.bincount(self.pair_main, minlength=len(self.main)) > 0))
-        if len(off):
+        has_pairs = np.bincount(self.pair_main, minlength=len(self.main)) > 0
+        wrong = np.flatnonzero((np.abs(sums - 1.0) > 1e-9) & has_pairs)
+        if len(wrong):
             raise CoterieError(
-                f"Weights tau of a main client's collaborators must add up to 1, and add up to {sums[off[0]]:g}: "
+                f"Weights tau of a main client's collaborators must add up to 1, and add up to {sums[wrong[0]]:g}: "
                 "ask for them to be normalised (normalise=True), or correct them."
             )
 
@@ -71,7 +72,7 @@ class Collaborators:
         cls,
         main: int,
         n: int,
-        who: npt.ArrayLike | None = None,
+        clients: npt.ArrayLike | None = None,
         tau: npt.ArrayLike | None = None,
         normalise: bool = False,
     ) -> Collaborators:
@@ -82,7 +83,7 @@ class Collaborators:
         CoterieError
             Without collaborators, and for weights that cannot be.
         """
-        others = np.setdiff1d(np.arange(n), [main]) if who is None else np.asarray(who, dtype=np.int64).ravel()
+        others = np.setdiff1d(np.arange(n), [main]) if clients is None else np.asarray(clients, dtype=np.int64).ravel()
         if not len(others):
             raise CoterieError("There are no collaborators: name one at least, or fit the main client alone.")
         if np.any((others < 0) | (others >= n)) or not 0 <= main < n:
@@ -107,11 +108,11 @@ class Collaborators:
             raise CoterieError(f"Weights of all clients must be a square matrix, not {W.shape}.")
         W.sum_duplicates()
         W.eliminate_zeros()
-        tau, counts, who = W.data, np.diff(W.indptr), W.indices.astype(np.int64)
+        tau, counts, clients = W.data, np.diff(W.indptr), W.indices.astype(np.int64)
         if normalise:
             sums = np.asarray(W.sum(axis=1)).ravel()
             tau = tau / np.repeat(np.where(sums > 0.0, sums, 1.0), counts)
-        return cls(np.arange(W.shape[0]), np.repeat(np.arange(W.shape[0]), counts), who, tau)
+        return cls(np.arange(W.shape[0]), np.repeat(np.arange(W.shape[0]), counts), clients, tau)
 
     @cached_property
     def starts(self) -> Ints:

@@ -99,11 +99,11 @@ def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | Non
     everybody = Collaborators.of_all(options.tau, options.normalise)
     place = np.full(n, -1)
     place[main] = np.arange(len(main))
-    at = np.flatnonzero(place[everybody.pair_main] >= 0)
-    if not len(at):
+    kept = np.flatnonzero(place[everybody.pair_main] >= 0)
+    if not len(kept):
         raise CoterieError("tau gives these main clients no collaborators: name one at least.")
-    at = at[np.argsort(place[everybody.pair_main[at]], kind="stable")]
-    return Collaborators(main, place[everybody.pair_main[at]], everybody.pair_client[at], everybody.tau[at])
+    kept = kept[np.argsort(place[everybody.pair_main[kept]], kind="stable")]
+    return Collaborators(main, place[everybody.pair_main[kept]], everybody.pair_client[kept], everybody.tau[kept])
 
 
 def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Plan:
@@ -186,15 +186,16 @@ def coefficient_covariance(
     )
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
-    wild = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))  # a run that diverged: nothing is known of these models
-    H, V, part, whole = (np.where(wild[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
+    # Of a run that diverged nothing is known of the models.
+    diverged = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))
+    H, V, part, whole = (np.where(diverged[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
     values, vectors = np.linalg.eigh(H)
     seen = values > CUT * np.maximum(values[:, -1:], 1.0)
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
     cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
-    cov = np.where(wild[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
+    cov = np.where(diverged[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
     return pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2
 
 
@@ -245,12 +246,12 @@ def fit(
     has_dispersion = problem.family.has_dispersion
     covariance, own = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, has_dispersion)
     client[pairs.main], cov[pairs.main] = theta, covariance
-    about = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
-    about |= {"prior": with_prior.prior, "quarantined": quarantined, "diverged": diverged}
-    about["asked"] = {k: v for k, v in (rounds or {}).items() if isinstance(v, (str, bool, int, float))}  # no matrices
-    about["main"] = None if options.main is None else pairs.main.tolist()
+    summary = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
+    summary |= {"prior": with_prior.prior, "quarantined": quarantined, "diverged": diverged}
+    summary["asked"] = {k: v for k, v in (rounds or {}).items() if isinstance(v, (str, bool, int, float))}
+    summary["main"] = None if options.main is None else pairs.main.tolist()
     sigma2 = everyone.sigma2 if own is None or len(pairs.main) < len(client) else own
-    info = {"collaboration": about}
+    info = {"collaboration": summary}
     return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
 
 
@@ -267,6 +268,6 @@ def alone(
 
 def _gap(metric: Metric, x: Floats, goal: Floats) -> float:
     """Distance to the goal over that of the start, all main clients together; 0 where the start is there."""
-    to = metric.u(goal)
-    start = float(np.linalg.norm(to))
-    return float(np.linalg.norm(x - to)) / start if start > 0.0 else 0.0
+    target = metric.u(goal)
+    start = float(np.linalg.norm(target))
+    return float(np.linalg.norm(x - target)) / start if start > 0.0 else 0.0

@@ -79,10 +79,10 @@ def optimum(
     M = len(pairs.main)
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
     w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
-    here = np.flatnonzero(w > 0.0)
-    to, at, w = pairs.request_client[here], pairs.request_main[here], w[here]
+    weighted = np.flatnonzero(w > 0.0)
+    clients, mains, w = pairs.request_client[weighted], pairs.request_main[weighted], w[weighted]
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
-    values, g, H, prior_curvature = _ask(fed, to, at, w, M, theta, metric)
+    values, g, H, prior_curvature = _ask(fed, clients, mains, w, M, theta, metric)
     exchanges = 1
     while True:
         u, step = metric.u(theta), -np.linalg.solve(H, g[:, :, None])[:, :, 0]
@@ -92,7 +92,7 @@ def optimum(
         size = np.where(going, 1.0, 0.0)
         for _ in range(HALVINGS):
             tried = metric.theta(u + size[:, None] * step)
-            new, g_new, H_new, _ = _ask(fed, to, at, w, M, tried, metric)
+            new, g_new, H_new, _ = _ask(fed, clients, mains, w, M, tried, metric)
             exchanges += 1
             worse = ~(new <= values + 1e-12 * (1.0 + np.abs(values)))
             if not worse.any():
@@ -102,12 +102,16 @@ def optimum(
 
 
 def _ask(
-    fed: Federation, to: Any, at: Any, w: Floats, M: int, theta: Floats, metric: Metric
+    fed: Federation, clients: Any, mains: Any, w: Floats, M: int, theta: Floats, metric: Metric
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units; what of it holds models (M,)."""
-    s = require_all_replies(fed.total(weighted_expansion, to=to, by=at, groups=M, theta=PerRow(theta[at]), w=PerRow(w)))
+    s = require_all_replies(
+        fed.total(weighted_expansion, to=clients, by=mains, groups=M, theta=PerRow(theta[mains]), w=PerRow(w))
+    )
     u = metric.u(theta)
-    held = np.maximum(metric.prior * s["spread"], LEAST)
-    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + held[:, None, None] * np.eye(theta.shape[1])
-    value = decode_loss(s["value"]) + 0.5 * held * np.sum(u**2, axis=1)
-    return value, metric.gradient(s["g"]) + held[:, None] * u, H, held
+    prior_curvature = np.maximum(metric.prior * s["spread"], LEAST)
+    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + prior_curvature[:, None, None] * np.eye(
+        theta.shape[1]
+    )
+    value = decode_loss(s["value"]) + 0.5 * prior_curvature * np.sum(u**2, axis=1)
+    return value, metric.gradient(s["g"]) + prior_curvature[:, None] * u, H, prior_curvature

@@ -167,10 +167,15 @@ class Curvature:
 
 def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvature:
     """Ask for it: one exchange of sums."""
-    M, here = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
+    M, weights = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
     s = require_all_replies(
         fed.total(
-            packed_hessians, to=pairs.request_client, by=pairs.request_group, groups=2 * M, at=metric.at, w=PerRow(here)
+            packed_hessians,
+            to=pairs.request_client,
+            by=pairs.request_group,
+            groups=2 * M,
+            at=metric.at,
+            w=PerRow(weights),
         )
     )
     own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))

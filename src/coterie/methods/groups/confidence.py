@@ -86,12 +86,12 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
     se[n < 2] = np.nan
     gap[np.arange(m), best] = np.inf
     second = np.argmin(gap, axis=1)
-    at = np.arange(m), second
+    runner_up = np.arange(m), second
     return {
         "loss": encode_loss(mean),
         "group": np.where(known, best, -1),
-        "margin": encode_loss(gap[at]),
-        "se": np.where(np.isfinite(se[at]), se[at], -1.0),
+        "margin": encode_loss(gap[runner_up]),
+        "se": np.where(np.isfinite(se[runner_up]), se[runner_up], -1.0),
         "probability": np.where(known, probability(gap, se, n), 1.0 / k),
     }
 
@@ -131,11 +131,11 @@ def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
     """
     w = np.atleast_2d(np.asarray(w, dtype=np.float64))
     m, k = len(fed.clients), len(w)
-    found = fed.ask(judge, w=w, held=held)
+    replies = fed.ask(judge, w=w, held=held)
     nothing = (np.full(m, -1), np.full((m, k), np.nan), np.full(m, np.nan), np.full(m, np.nan), np.full(m, 1.0 / k))
     out: dict[str, Any] = dict(zip(("group", "loss", "margin", "se", "probability"), nothing, strict=True))
-    for name in out if found else ():
-        out[name][found.to[found.rows]] = found[name]
+    for name in out if replies else ():
+        out[name][replies.to[replies.rows]] = replies[name]
     unknown = out["group"] < 0
     out["loss"], out["margin"] = decode_loss(out["loss"]), decode_loss(out["margin"])
     out["loss"][unknown] = np.nan
@@ -164,7 +164,7 @@ class Adapted:
 
 
 @work
-def short(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
+def adaptation_steps(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
     """Some steps from w (m, d) on a client's own rows, of the personal parameters alone."""
     on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
     theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on)
@@ -211,9 +211,9 @@ def adapt(
     w = np.atleast_2d(np.asarray(w))
     judged = judge_groups(fed, w, held=False)
     chosen = w[np.maximum(judged.group, 0)]
-    found = fed.ask(short, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=list(personal))
+    replies = fed.ask(adaptation_steps, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=list(personal))
     models, group = np.full(chosen.shape, np.nan, dtype=chosen.dtype), np.full(len(chosen), -1, dtype=np.int64)
-    here = found.to[found.rows]
-    if found:
-        models[here], group[here] = found["theta"], np.maximum(judged.group[here], 0)
+    answered = replies.to[replies.rows]
+    if replies:
+        models[answered], group[answered] = replies["theta"], np.maximum(judged.group[answered], 0)
     return Adapted(models, group, judged)

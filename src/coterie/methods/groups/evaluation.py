@@ -74,14 +74,14 @@ def correctly_grouped(labels: Ints, known: Ints) -> int:
 
 
 @work
-def least(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
+def least_loss(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
     """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
     losses = np.array([value(site.objective, merge(site, model, transport)) for model in w])
     return _weighed(site, site.objective, encode_loss(losses).min(axis=0))
 
 
 @work
-def own(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
+def model_loss(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
     """The loss of each client's model theta (m, d) on the rows kept back or those to train on, times their weight."""
     if held and not hasattr(site.objective, "held"):
         raise CoterieError("No rows were kept back to judge by: make the objective with objectives.holdout.hold_out.")
@@ -96,13 +96,13 @@ def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
 
 def training_loss(fed: Federation, w: Floats, transport: Transport | None = None) -> float:
     """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
-    return _mean(fed.total(least, w=w, transport=transport or {}))
+    return _mean(fed.total(least_loss, w=w, transport=transport or {}))
 
 
 def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool = True) -> float:
     """Mean loss over the rows that clients ``to`` (by default all) keep back, at their models theta (m, d)."""
     to = np.arange(len(fed.clients)) if to is None else to
-    return _mean(fed.total(own, to=to, theta=PerRow(theta[to]), held=held))
+    return _mean(fed.total(model_loss, to=to, theta=PerRow(theta[to]), held=held))
 
 
 def _mean(sums: Any) -> float:

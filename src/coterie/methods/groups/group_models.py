@@ -98,15 +98,15 @@ def agree_on_layers(
             f"Clients {one} and {two} are of group {group[two]} and have different layers: give each architecture "
             "groups of its own."
         )
-    said = fed.ask(begin, to=rows[lead], transport=transport, seed=seed)
-    if not said or len(said.missing):
+    first_values = fed.ask(begin, to=rows[lead], transport=transport, seed=seed)
+    if not first_values or len(first_values.missing):
         raise CoterieError("A group did not say how it starts: start again when its clients answer.")
-    texts = [json.loads(bytes(said["layers"][g])) for g in range(k)]
+    texts = [json.loads(bytes(first_values["layers"][g])) for g in range(k)]
     layout = GroupLayout.of([{name: n for name, n, travels in text["layers"] if travels} for text in texts], shared)
     x = np.zeros(layout.dim, dtype=np.result_type(*[np.dtype(text["dtype"]) for text in texts], np.float32))
     for g in reversed(range(k)):
-        x[layout.of_group(g)] = said["start"][g][said["travels"][g]]
-    return AgreedLayers(layout, x, said["start"], said["travels"])
+        x[layout.of_group(g)] = first_values["start"][g][first_values["travels"][g]]
+    return AgreedLayers(layout, x, first_values["start"], first_values["travels"])
 
 
 def client_weights(site: Site, weigh: str) -> Floats:
@@ -124,7 +124,7 @@ def group_models(site: Site, w: Floats, clusters: bool, transport: Transport) ->
 
 
 @work
-def mine(site: Site, w: Floats, clusters: bool, transport: Transport) -> Reply:
+def client_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Reply:
     """Every client's model."""
     return {"theta": group_models(site, w, clusters, transport)}
 
@@ -168,7 +168,7 @@ def all_models(fed: Federation, group: Ints, models: list[Floats], state: dict[s
             whole[state["travels"][g]] = models[g]
         theta = [wholes[g] for g in group]
         to = address(fed, group, models, np.arange(len(group)))
-        replies = fed.ask(mine, w=to["w"], clusters=to["clusters"], transport=transport)
+        replies = fed.ask(client_models, w=to["w"], clusters=to["clusters"], transport=transport)
         for row, client in enumerate(replies.rows if replies else ()):
             theta[client] = replies["theta"][row]
     return np.stack(theta) if len({len(one) for one in theta}) == 1 else Ragged.of(theta)

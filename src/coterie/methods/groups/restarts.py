@@ -23,7 +23,7 @@ from coterie.options import Option, checked
 
 
 @work
-def alone(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, Any]:
+def first_model(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, Any]:
     """A client's model after some steps of its own from w, and whether it is sound."""
     theta = train(site, np.tile(w, (len(site), 1)), eta, steps, 0, B, "first rows")
     good = finite(theta)
@@ -79,7 +79,7 @@ def by_restarts(
     losses, labels, models = np.full(restarts, np.inf), [], []
     for r in range(restarts):
         first = fed.ask(
-            alone, to=draw(fed.clients.ids, k, r, method.seed), w=np.asarray(w), eta=eta, steps=steps, B=method.B
+            first_model, to=draw(fed.clients.ids, k, r, method.seed), w=np.asarray(w), eta=eta, steps=steps, B=method.B
         )
         if not first or len(first.rows) < k or not first["good"].all():
             labels.append(np.full(m, -1))

@@ -150,26 +150,26 @@ def by_updates(
     """
     ks = list(k)
     how_far: dict[str, Any] = {"w": np.asarray(w), "eta": float(eta), "steps": steps, "B": B, "q": q, "seed": seed}
-    found = fed.ask(direction, **how_far)
-    u = np.zeros((len(fed.clients), found["u"].shape[1] if found else 1))
-    if found:
-        u[found.to[found.rows]] = found["u"]
-    here = np.flatnonzero((u != 0.0).any(axis=1))
+    replies = fed.ask(direction, **how_far)
+    u = np.zeros((len(fed.clients), replies["u"].shape[1] if replies else 1))
+    if replies:
+        u[replies.to[replies.rows]] = replies["u"]
+    moved = np.flatnonzero((u != 0.0).any(axis=1))
     labels, score = {}, {}
-    points = u[here] / np.linalg.norm(u[here], axis=1, keepdims=True)
-    one, different = len(ks) > 1 and 1 in ks and len(here) > 0, len(np.unique(points.round(9), axis=0))
-    ks = [n for n in ks if 1 < n < min(len(here), different + 1)]
+    points = u[moved] / np.linalg.norm(u[moved], axis=1, keepdims=True)
+    one, different = len(ks) > 1 and 1 in ks and len(moved) > 0, len(np.unique(points.round(9), axis=0))
+    ks = [n for n in ks if 1 < n < min(len(moved), different + 1)]
     if not (ks or one):
-        raise CoterieError(f"{len(here)} clients sent updates: give a number of groups from 2 to one less than that.")
+        raise CoterieError(f"{len(moved)} clients sent updates: give a number of groups from 2 to one less than that.")
     for n in ks:
         labels[n] = cluster(points, n, seed)
         score[n] = silhouette(points, labels[n], seed)
-    p = _differ(fed.ask(halved, to=here, **how_far), seed) if one else None
-    every = {n: _spread(labels[n], here, len(u)) for n in ks}
+    p = _differ(fed.ask(halved, to=moved, **how_far), seed) if one else None
+    every = {n: _spread(labels[n], moved, len(u)) for n in ks}
     if ks and (p is None or p <= SIGNIFICANCE):
         groups = every[max(ks, key=lambda n: score[n])]
     else:
-        groups = _spread(np.zeros(len(here), dtype=np.int64), here, len(u))
+        groups = _spread(np.zeros(len(moved), dtype=np.int64), moved, len(u))
     return Groups(groups, score, {"directions": u, "partitions": every, "alike": p})
 
 
@@ -181,9 +181,9 @@ def _differ(replies: Any, seed: int) -> float | None:
     return alike(both[np.sort(some)], seed) if len(both) > 1 else None
 
 
-def _spread(labels: Ints, here: Ints, m: int) -> Ints:
+def _spread(labels: Ints, positions: Ints, m: int) -> Ints:
     out = np.full(m, -1, dtype=np.int64)
-    out[here] = labels
+    out[positions] = labels
     return numbered(out)
 
 

@@ -34,10 +34,10 @@ def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
         (~own, np.broadcast_to(shared, (len(site), shared.shape[-1]))),
         (own, _personal_values(site, own, transport)),
     ):
-        at = 0
+        start = 0
         for run in segments(part):
-            to = at + run.stop - run.start
-            theta[:, run], at = values[:, at:to], to
+            stop = start + run.stop - run.start
+            theta[:, run], start = values[:, start:stop], stop
     return theta
 
 
@@ -111,16 +111,16 @@ def begin(site: Site, transport: Transport, seeds: Sequence[int], asked: Any, w:
         given = w is not None and np.shape(w)[-1:] == (len(own),)
         start = np.atleast_2d(w)[0] if given else initial_parameters(objective, transport.get("seed", 0))
         site.state["personal"] = np.tile(start[own].astype(precision(objective)), (m, 1))
-    tells, models = site.ids == asked, np.empty((0, objective.dim), dtype=precision(objective))
-    if tells.any() and hasattr(objective, "start"):
+    chosen, models = site.ids == asked, np.empty((0, objective.dim), dtype=precision(objective))
+    if chosen.any() and hasattr(objective, "start"):
         models = np.stack([initial_parameters(objective, seed) for seed in seeds])
     about = {"dim": np.full(m, objective.dim), "shared": np.full(m, (~own).sum()), "bytes": np.full(m, models.itemsize)}
-    return about | {"models": _only_from(models.ravel(), tells), "mask": _only_from(~own, tells)}
+    return about | {"models": _only_from(models.ravel(), chosen), "mask": _only_from(~own, chosen)}
 
 
-def _only_from(values: npt.NDArray[Any], tells: Bools) -> Ragged:
+def _only_from(values: npt.NDArray[Any], chosen: Bools) -> Ragged:
     """All values in the rows that tell, nothing in the others."""
-    return Ragged(np.tile(values, int(tells.sum())), np.concatenate([[0], np.cumsum(tells * len(values))]))
+    return Ragged(np.tile(values, int(chosen.sum())), np.concatenate([[0], np.cumsum(chosen * len(values))]))
 
 
 def ask_first_models(
@@ -159,9 +159,9 @@ def _numbers(w: Any) -> npt.NDArray[Any]:
 
 
 def _same(about: Replies, name: str, what: str) -> int:
-    found = np.unique(about[name])
-    if len(found) != 1:
+    different = np.unique(about[name])
+    if len(different) != 1:
         raise CoterieError(
-            f"Clients have between {found[0]} and {found[-1]} {what}: give all the same columns and classes."
+            f"Clients have between {different[0]} and {different[-1]} {what}: give all the same columns and classes."
         )
-    return int(found[0])
+    return int(different[0])

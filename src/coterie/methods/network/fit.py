@@ -75,8 +75,8 @@ def fit(
         objective = NetworkObjective(fed, graph, float(asked.lam), asked.p, layout, setup.unit, prior)
         if np.isinf(objective.lam):
             objective = replace(objective, lam=lambda_max(objective, best.x, best.Z))
-        theta, found = _run(objective, run, best, everyone)
-        about |= found
+        theta, run_info = _run(objective, run, best, everyone)
+        about |= run_info
     elif (end := solved_end(fed, problem, graph, float(asked.lam), layout)) is not None:
         return replace(end, log_likelihood=None, info={"network": about})
     rows = setup.rows if problem.family.has_dispersion else None
@@ -118,9 +118,16 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
 def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = objective.fed, objective.layout, objective.unit
-    held = 0.0 if objective.prior is None else objective.prior.z
+    prior_curvature = 0.0 if objective.prior is None else objective.prior.z
     size = step_sizes(
-        fed, layout, unit, run.phases is None, everyone.root, held, run.transport.participation, run.transport.batch
+        fed,
+        layout,
+        unit,
+        run.phases is None,
+        everyone.root,
+        prior_curvature,
+        run.transport.participation,
+        run.transport.batch,
     )
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
@@ -132,7 +139,7 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
         eta=lambda t: factor * run.step(t) * size.eta,
         own=lambda t: factor * run.step(t) * size.own,
         phases=run.phases,
-        held=held / size.weight,
+        held=prior_curvature / size.weight,
         transport=run.transport,
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
@@ -141,8 +148,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
     before = _bytes(fed)
     for state in method.run(fed, trace_steps(run.taken), begun):
         sent += _bytes(fed) - before
-        left = _left(objective, best, (state["x"], state["Z"]))
-        trace.append((state["t"], left / first if first > 0.0 else 0.0))
+        excess = _left(objective, best, (state["x"], state["Z"]))
+        trace.append((state["t"], excess / first if first > 0.0 else 0.0))
         before = _bytes(fed)
     status = "finished" if state["status"] == "running" else state["status"]
     about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": run.taken}
@@ -158,8 +165,8 @@ def _bytes(fed: Federation) -> Ints:
 
 def _left(objective: NetworkObjective, best: Optimum, at: tuple[Floats, Floats]) -> float:
     """How much F is above its minimum."""
-    here = objective.ask(*at)
-    return here.value / here.weight - best.value
+    evaluation = objective.ask(*at)
+    return evaluation.value / evaluation.weight - best.value
 
 
 CUT = 1e-10

@@ -104,23 +104,23 @@ def path(
     CoterieError
         For lambdas, steps or a span that cannot be.
     """
-    here = optimum(fed, network, np.inf, p, layout=layout, unit=unit, prior=prior, kkt=kkt)
+    last = optimum(fed, network, np.inf, p, layout=layout, unit=unit, prior=prior, kkt=kkt)
     unit = np.ones(layout.d) if unit is None else unit
     if lam is None:
-        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), here.x, here.Z)
+        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), last.x, last.Z)
         values = grid(top, steps, span)
     else:
         values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
     if not (np.isfinite(values).all() and np.all(values > 0.0)):
         raise CoterieError("The lambdas of a path must be positive and finite; both ends are added to them.")
-    found, losses = [here], [np.nan if loss is None else loss(here.theta)]
+    optima, losses = [last], [np.nan if loss is None else loss(last.theta)]
     for value in values:
-        here = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=here, kkt=kkt)
-        found.append(here)
-        losses.append(np.nan if loss is None else loss(here.theta))
+        last = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=last, kkt=kkt)
+        optima.append(last)
+        losses.append(np.nan if loss is None else loss(last.theta))
         if patience is not None and len(losses) - 1 - int(np.argmin(losses)) >= patience:
             break
-    return Path(np.concatenate([[np.inf], values])[: len(found)], found, np.array(losses))
+    return Path(np.concatenate([[np.inf], values])[: len(optima)], optima, np.array(losses))
 
 
 def grid(top: float, steps: int = STEPS, span: float = SPAN) -> Floats:

@@ -139,27 +139,27 @@ class Similarity:
 def _table(name: str, values: Any, n: int | None = None) -> Floats:
     """A user's numbers (n, q), finite."""
     try:
-        found = np.asarray(values, dtype=np.float64)
+        table = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
         raise CoterieError(f"{name} must be a table of numbers.") from e
-    found = found[:, None] if found.ndim == 1 else found
-    if found.ndim != 2 or not found.shape[1] or (n is not None and len(found) != n):
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or not table.shape[1] or (n is not None and len(table) != n):
         rows = "rows" if n is None else f"one row for each of {n} clients"
         raise CoterieError(f"{name} must be a table with {rows}, not of shape {np.shape(values)}.")
-    wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    wrong = np.flatnonzero(~np.isfinite(table).all(axis=1))
     if len(wrong):
         raise CoterieError(f"{name} of rows {listed(wrong)} are not finite numbers: fill them in or leave them out.")
-    return found
+    return table
 
 
 def _covariates(values: Any, n: int) -> Floats:
     """Covariates of clients in standard units; those that are the same for all are left out."""
-    found = _table("covariates", values, n)
-    most = np.abs(found).max(axis=0)
-    found = found / np.where(most > 0.0, most, 1.0)  # squares neither overflow nor vanish
-    centred = found - found.mean(axis=0)
+    table = _table("covariates", values, n)
+    most = np.abs(table).max(axis=0)
+    table = table / np.where(most > 0.0, most, 1.0)  # squares neither overflow nor vanish
+    centred = table - table.mean(axis=0)
     sd = np.sqrt(np.mean(centred**2, axis=0))
-    vary = sd > 1e-12 * np.abs(found).max(axis=0)
+    vary = sd > 1e-12 * np.abs(table).max(axis=0)
     if n > 1 and not vary.any():
         raise CoterieError("All clients have the same covariates: give some that differ.")
     return np.asarray(centred[:, vary] / sd[vary]) if vary.any() else centred

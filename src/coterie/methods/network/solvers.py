@@ -51,11 +51,11 @@ def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float
     if not np.isfinite(here.value):
         raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
     U, sigma = at.feasible(dual * here.weight, here), 0.0
-    best = off = at.kkt(here, U)
-    while off > kkt:
+    best = residual = at.kkt(here, U)
+    while residual > kkt:
         model = at.model(here)
         stiffness = min(max(sigma, model.sigma), STIFF * model.sigma)
-        goal = minimise(model, U, stiffness, max(min(0.1 * off, off**1.5), 0.2 * kkt), here.scale)
+        goal = minimise(model, U, stiffness, max(min(0.1 * residual, residual**1.5), 0.2 * kkt), here.scale)
         sigma, U = goal.sigma, goal.U
         dx, dz = goal.x - here.x, goal.Z - here.Z
         promised = float(model.gx @ dx + np.sum(model.gz * dz))
@@ -70,13 +70,13 @@ def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float
             if falls or new <= 0.5 * best:
                 break
             t *= 0.5 if np.isfinite(there.value) else 0.1
-        here, off, best = there, new, min(best, new)
-    return Descent(here, U, off, exchanges)
+        here, residual, best = there, new, min(best, new)
+    return Descent(here, U, residual, exchanges)
 
 
 ROUNDS = 3000
-LOOK = 10
-"""Rounds from one look at the certificate to the next."""
+CHECK_EVERY = 10
+"""Rounds between two checks of the certificate."""
 GAP = 1e-13
 """Relative duality gap of the network prox."""
 UNEVEN = 10.0
@@ -87,7 +87,7 @@ AT = "network theta"
 
 
 @work
-def near(site: Site, unit: Floats, target: Floats, rho: float) -> dict[str, Floats]:
+def client_minimiser(site: Site, unit: Floats, target: Floats, rho: float) -> dict[str, Floats]:
     """Each client's minimiser of its loss and ``rho/2 |theta - target|^2``, from its last one."""
     m, d = target.shape
     root = rho**0.5
@@ -115,27 +115,29 @@ def admm(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Descent:
     here, exchanges = at.ask(x, Z, curved=False), 1
     rho = 0.25 * here.weight / at.network.n
     y, prox, U = np.zeros((at.network.n, at.layout.d)), None, np.zeros((len(at.network.edges), at.layout.d2))
-    off = at.kkt(here, U)
-    held = np.zeros(at.network.n) if at.prior is None else at.prior.z
-    while off > kkt and exchanges < ROUNDS:
-        for _ in range(LOOK):
+    residual = at.kkt(here, U)
+    prior_curvature = np.zeros(at.network.n) if at.prior is None else at.prior.z
+    while residual > kkt and exchanges < ROUNDS:
+        for _ in range(CHECK_EVERY):
             before = at.layout.theta(x, Z)
-            theta = require_all_replies(at.fed.ask(near, unit=at.unit, target=PerRow(before - y), rho=rho))["theta"]
+            theta = require_all_replies(at.fed.ask(client_minimiser, unit=at.unit, target=PerRow(before - y), rho=rho))[
+                "theta"
+            ]
             exchanges += 1
             V = theta + y
             x = V[:, shared].sum(axis=0) / (at.network.n + (0.0 if at.prior is None else at.prior.x / rho))
             edges, radius, p = at.graph(here.weight)
-            mass = 1.0 + held / rho
+            mass = 1.0 + prior_curvature / rho
             middle = V[:, personal] / mass[:, None]
             prox = network_prox(middle, edges, radius / rho, p, gap=GAP, metric=mass, start=prox)
             Z, U = prox.Z, rho * prox.dual
             now = at.layout.theta(x, Z)
             y = V - now
-            apart, moved = float(np.linalg.norm(theta - now)), float(np.linalg.norm(now - before))
-            change = 2.0 if apart > UNEVEN * moved else 0.5 if moved > UNEVEN * apart else 1.0
+            primal, dual = float(np.linalg.norm(theta - now)), float(np.linalg.norm(now - before))
+            change = 2.0 if primal > UNEVEN * dual else 0.5 if dual > UNEVEN * primal else 1.0
             change = change if exchanges < ADAPT else 1.0
             rho, y = rho * change, y / change
             prox = Proximal(prox.Z, prox.dual / change, prox.gap, prox.iterations)
         here, exchanges = at.ask(x, Z, curved=False), exchanges + 1
-        off = at.kkt(here, at.feasible(U, here))
-    return Descent(here, at.feasible(U, here), off, exchanges)
+        residual = at.kkt(here, at.feasible(U, here))
+    return Descent(here, at.feasible(U, here), residual, exchanges)

@@ -30,13 +30,13 @@ class StepSizes(NamedTuple):
 
 
 @work
-def bent(site: Site, unit: Floats, theta: Floats) -> dict[str, Any]:
+def curvature_bound(site: Site, unit: Floats, theta: Floats) -> dict[str, Any]:
     """What a client's curvature is at most, to be added up, and the weight of its rows."""
     return {"A": pack(_most(site, unit, theta)), "weight": sizes(site.objective)}
 
 
 @work
-def own(site: Site, unit: Floats, theta: Floats, shared: Ints, personal: Ints) -> dict[str, Any]:
+def own_curvature(site: Site, unit: Floats, theta: Floats, shared: Ints, personal: Ints) -> dict[str, Any]:
     """The largest curvature of a client's own block, and the sums of its curvatures in both, as one mean row has."""
     layout, H = Layout(np.asarray(shared), np.asarray(personal)), _most(site, unit, theta)
     A, B = (np.array([P.T @ (P.T @ a).T for a in H]).reshape(len(H), *2 * P.shape[1:]) for P in (layout.N, layout.M))
@@ -70,12 +70,12 @@ def step_sizes(
     take part. Those that do count so much more, and steps are so much shorter.
     """
     at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
-    sums = require_all_replies(fed.total(bent, unit=unit, theta=PerRow(at)))
+    sums = require_all_replies(fed.total(curvature_bound, unit=unit, theta=PerRow(at)))
     weight, M = float(sums["weight"]), layout.M.toarray()
     common = float(np.linalg.eigvalsh(M.T @ full(sums["A"]) @ M)[-1]) / weight if layout.d1 else 0.0
     share = participation * (0.5 if both and layout.d1 and layout.d2 else 1.0)
     blocks: dict[str, Any] = {"shared": layout.shared, "personal": layout.personal}
-    each = require_all_replies(fed.ask(own, unit=unit, theta=PerRow(at), **blocks))
+    each = require_all_replies(fed.ask(own_curvature, unit=unit, theta=PerRow(at), **blocks))
     top = (each["top"] + held) / weight
     if batch:
         top, common = top + each["own"] / (batch * weight), common + float(each["shared"].max()) / (batch * weight)

@@ -68,7 +68,7 @@ def solve(
     """
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
-    held = ridge(setup.family, client=False)
+    prior = ridge(setup.family, client=False)
     here = start or setup.tree.place(
         np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
     )
@@ -76,12 +76,12 @@ def solve(
     solution: Solution | None = None
     for _ in range(MOST):
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
-        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
+        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, prior)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
-        value += here.penalty + held * float(np.sum(here.at[-1] ** 2))
+        value += here.penalty + prior * float(np.sum(here.at[-1] ** 2))
         if not abs(value) < LIMIT:  # a client's curvature may overflow before its value does
             value = np.inf
-        swept.A[-1][0] += held * pack(np.eye(setup.p))
+        swept.A[-1][0] += prior * pack(np.eye(setup.p))
         if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
             t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
             here = base.towards(solution.positions, t)
@@ -96,7 +96,7 @@ def solve(
         minimiser, inverse = swept.root()
         w = minimiser if root is None else root
         C = inverse if root is None else 0.0 * inverse
-        goal = setup.tree.descend(swept, L[1:], setup.z, w, C, held)
+        goal = setup.tree.descend(swept, L[1:], setup.z, w, C, prior)
         solution = Solution(swept, goal, inverse, value, logdet)
         moved = _distance(here, goal)
         if moved <= 1e-6 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding

@@ -141,11 +141,11 @@ class _Path:
 
     def solve_expansions(self, L: list[Floats], client_scale: PerRow) -> tuple[Positions, float]:
         """Solve the tree over the clients' quadratics; where its nodes are, and what the clients gain by it."""
-        setup, held = self.setup, ridge(self.setup.family, client=False)
+        setup, prior = self.setup, ridge(self.setup.family, client=False)
         sent: dict[str, Any] = {"z": setup.z, "L": L[0], "client_scale": client_scale}
         sums = require_all_replies(self.fed.total(fold_expansion, by="cluster", **sent))
-        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, held)
-        swept.A[-1][0] += held * pack(np.eye(setup.p))
+        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, prior)
+        swept.A[-1][0] += prior * pack(np.eye(setup.p))
         w, inverse = swept.root()
-        at = setup.tree.descend(swept, L[1:], setup.z, w, 0.0 * inverse, held)
+        at = setup.tree.descend(swept, L[1:], setup.z, w, 0.0 * inverse, prior)
         return at, float(require_all_replies(self.fed.total(solve_expansion, w=PerCluster(at.at[0]), **sent))["gain"])

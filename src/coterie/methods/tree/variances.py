@@ -174,14 +174,16 @@ def expected_seconds(parameters: int, setup: Setup, clients: int) -> float:
 
 def run_to_end(states: Iterable[State], name: str, expected: float) -> State:
     """The last of the states of a search; one that takes long is announced, and says now and then where it is."""
-    start = said = monotonic()
+    start = reported = monotonic()
     if expected > LONG:
         remedy = "" if name in ("isotropic", "two") else ", or ask for covariance 'two' or 'auto'"
         log.warning("Learning the covariance '%s' may take minutes: share categories of many levels%s.", name, remedy)
     for state in states:
-        if monotonic() - said > LONG:
-            said = monotonic()
-            log.warning("  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, said - start)
+        if monotonic() - reported > LONG:
+            reported = monotonic()
+            log.warning(
+                "  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, reported - start
+            )
     return state
 
 
