@@ -11,6 +11,7 @@ import typer
 
 from coterie.cli import federation_options as o
 from coterie.cli.common import say, status, width
+from coterie.cli.federation_run import opened, unused
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -30,14 +31,11 @@ def check(
     as_json: o.Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
-    from coterie.cli.federation_run import _number
     from coterie.deployment import folders
-    from coterie.deployment.config import Config
     from coterie.deployment.coordinator import check as checks
 
-    home = folders.coordinator(folder)
-    engine = folders.engine(Config.read(home).engine)
-    run_id = _number(home, "check")
+    home, _, engine = opened(folder)
+    run_id = unused(home, "check")
     described = {"program": "check", "options": {"unite": unite}}
     with folders.begun(home, run_id, described), status("Asking the sites ..."):
         engine.run(home, run_id, timeout)
@@ -116,11 +114,10 @@ def log(
     as_json: o.Json = False,
 ) -> None:
     """Print the log: at the coordinator a line for each exchange, at a site one for each answer that left."""
-    from coterie.cli.federation_run import _home
     from coterie.deployment import folders, logs
     from coterie.deployment.config import SITE
 
-    home = _home(folder)
+    home, _, _ = opened(folder, either=True)
     path: Path = home / logs.LOG if (home / SITE).is_file() else folders.run_folder(home, name) / logs.LOG
     entries = list(logs.read(path))
     if not entries:

@@ -17,6 +17,9 @@ from coterie.errors import CoterieError, fitting
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from coterie.deployment.config import Config
+    from coterie.deployment.folders import Operations
+
 
 COORDINATOR = "Example: coterie federation start-coordinator heart"
 SITE = "Example: coterie federation start-site heart/sites/basel"
@@ -30,13 +33,9 @@ _LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks withou
 
 def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
     """Start the coordinator of a federation, to which its sites connect."""
-    from coterie.deployment import folders
-    from coterie.deployment.config import Config
     from coterie.deployment.processes import need_free_port
 
-    home = folders.coordinator(folder)
-    config = Config.read(home)
-    engine = folders.engine(config.engine)
+    home, config, engine = opened(folder)
     if not engine.status(home).get("running"):
         need_free_port(config.port)
     with waiting("Starting the coordinator ..."):
@@ -87,12 +86,10 @@ def run(
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
     from coterie.deployment import folders
-    from coterie.deployment.config import Config
     from coterie.deployment.coordinator.run import verified
 
-    home = folders.coordinator(folder)
-    engine = folders.engine(Config.read(home).engine)
-    run_id = name or _number(home, run_toml["program"])
+    home, _, engine = opened(folder)
+    run_id = name or unused(home, run_toml["program"])
     with folders.begun(home, run_id, run_toml) as there:
         verified(home, run_toml)
         try:
@@ -109,12 +106,9 @@ def run(
 def status(folder: o.Either, as_json: o.Json = False) -> None:
     """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
     from coterie.deployment import folders, logs
-    from coterie.deployment.config import Config
 
-    home = _home(folder)
-    config = Config.read(home)
-    found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
-    found |= folders.engine(config.engine).status(home)
+    home, config, engine = opened(folder, either=True)
+    found: dict[str, Any] = {"federation": config.name, "engine": config.engine, **engine.status(home)}
     try:
         found["run"] = logs.read_status(folders.run_folder(home, None))
     except CoterieError:
@@ -128,25 +122,23 @@ def status(folder: o.Either, as_json: o.Json = False) -> None:
 
 def stop(folder: o.Either) -> None:
     """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
-    from coterie.deployment import folders
-    from coterie.deployment.config import Config
-
-    home = _home(folder)
-    engine = folders.engine(Config.read(home).engine)
+    home, _, engine = opened(folder, either=True)
     running = bool(engine.status(home).get("running"))
     engine.stop(home)
     say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
 
 
-def _home(folder: Path) -> Path:
-    """A coordinator's folder or a site's."""
+def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Operations]:
+    """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
     from coterie.deployment import folders
-    from coterie.deployment.config import SITE
+    from coterie.deployment.config import SITE, Config
 
-    return folders.site(folder) if (folder / SITE).is_file() else folders.coordinator(folder)
+    home = folders.site(folder) if either and (folder / SITE).is_file() else folders.coordinator(folder)
+    config = Config.read(home)
+    return home, config, folders.engine(config.engine)
 
 
-def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
+def _stay(process: Popen[bytes], engine: Operations, home: Path, foreground: bool) -> None:
     """Wait for the end of a process, or say how to end it."""
     if not foreground:
         say(f"Stop it with: coterie federation stop {shlex.quote(str(home))}")
@@ -157,7 +149,7 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
         engine.stop(home)
 
 
-def _number(home: Path, program: str) -> str:
+def unused(home: Path, program: str) -> str:
     """A name for a run that is not taken."""
     word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
     n = 1
@@ -166,7 +158,7 @@ def _number(home: Path, program: str) -> str:
     return f"{word}-{n}"
 
 
-def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
+def _follow(engine: Operations, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
     """Run to the end, and print a line for each exchange as it happens."""
     from threading import Event, Thread
 

@@ -79,6 +79,22 @@ def start(
         )
 
 
+def not_running(folder: Path) -> CoterieError:
+    """That no coordinator runs."""
+    return CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
+
+
+def need_stopped(folder: Path, pid: int | None) -> None:
+    """Raise where a coordinator or a site runs already."""
+    if pid is not None:
+        raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
+
+
+def late(run_id: str, timeout: float) -> CoterieError:
+    """That a run took too long."""
+    return CoterieError(f"Run '{run_id}' did not end within {timeout:g} s: run it again to go on.")
+
+
 def await_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], seconds: float) -> bool:
     """Wait until a process is ready; False where it ends before, or takes longer than so many seconds."""
     end = time.monotonic() + seconds

@@ -186,12 +186,21 @@ def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
     }
 
 
+def clusters_of(task: Mapping[str, Any]) -> list[str]:
+    """The columns of clusters that a task names."""
+    names = task.get("cluster") or ()
+    return [names] if isinstance(names, str) else list(names)
+
+
 def excluded(schema: Schema, task: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns that a ``.`` in a task's formula leaves out: labels, and those that have another role."""
-    clusters = task.get("cluster") or ()
     roles = [task.get(role) for role in ("client", "offset", "weights")]
-    roles += [clusters] if isinstance(clusters, str) else list(clusters)
-    return tuple(dict.fromkeys([*filter(None, roles), *schema.labels]))
+    return tuple(dict.fromkeys([*filter(None, roles), *clusters_of(task), *schema.labels]))
+
+
+def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
+    """The design of a task's formula by a schema, the same at the coordinator and at every site."""
+    return schema.design(task["formula"], excluded(schema, task))
 
 
 def propose(

@@ -13,8 +13,7 @@ from coterie.data.clients import Clients
 from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_config import RunConfig
-from coterie.deployment.schema import Schema
-from coterie.deployment.site.table import design_of
+from coterie.deployment.schema import Schema, design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.families import DEFAULT, family_named

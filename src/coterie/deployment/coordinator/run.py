@@ -19,8 +19,7 @@ from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.coordinator.check import run_check
 from coterie.deployment.coordinator.run_config import CHECK, RunConfig, digest
 from coterie.deployment.logs import RunLog
-from coterie.deployment.schema import Schema
-from coterie.deployment.site.table import design_of
+from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
@@ -164,9 +163,8 @@ def _table(folder: Path, program: RunConfig) -> None:
         return
     schema = Schema.read(folder / SCHEMA)
     design_of(schema, task)
-    clusters = task.get("cluster") or ()
     named = [task.get(role) for role in ("client", "offset", "weights")]
-    for name in filter(None, [*named, *([clusters] if isinstance(clusters, str) else clusters)]):
+    for name in filter(None, [*named, *clusters_of(task)]):
         if name not in schema.columns:
             raise CoterieError(f"The schema has no column '{name}'.{nearest(name, schema.columns)}")
 

@@ -14,12 +14,11 @@ from typing import Any
 
 from coterie.deployment.config import Config
 from coterie.deployment.flower.keys import private
+from coterie.deployment.flower.serve import MARK
 from coterie.deployment.processes import end_with_parent
 from coterie.deployment.site.config import Member
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 
-MARK = "flower.json"
-"""In a run's folder: how far Flower's part of it is."""
 Program = Callable[[FlowerTransport, Path, str], object]
 
 

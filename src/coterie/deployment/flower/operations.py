@@ -24,6 +24,7 @@ from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import (
     FILES,
     LOG,
+    MARK,
     PID,
     READY,
     environment,
@@ -56,7 +57,6 @@ clientapp = "client:app"
 run = ""
 """
 _PART = "from coterie.deployment.flower.app import {0}\n\napp = {0}()\n"
-MARK = "flower.json"
 _START = 90.0  # seconds for a coordinator to come up
 _PATIENCE = 20.0  # seconds for a supervising process to end the others
 _LOOK = 3.0  # seconds between looks whether processes live
@@ -131,7 +131,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
         if now > end:
             with suppress(CoterieError):
                 flwr(folder, "stop", job)
-            raise CoterieError(f"Run {run_id} did not end within {timeout:g} s: run it again to go on.")
+            raise processes.late(run_id, timeout)
         if now - looked > _LOOK:
             looked = now
             _need_running(folder)
@@ -180,8 +180,7 @@ def stop(folder: Path) -> None:
 
 def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     program("flower-superlink")
-    if (pid := _running(folder)) is not None:
-        raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
+    processes.need_stopped(folder, _running(folder))
     _end(folder)
     command = [sys.executable, "-m", "coterie.deployment.flower.serve", kind, str(folder)]
     process = processes.start(command, folder / FILES / "supervisor.txt", environment(folder))
@@ -218,7 +217,7 @@ def _pid(folder: Path) -> int | None:
 def _need_running(folder: Path) -> None:
     pid = _read(folder / FILES / READY).get("pid")
     if pid is None or not processes.alive(int(pid)):
-        raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
+        raise processes.not_running(folder)
 
 
 def _need_pending(folder: Path, run_id: str, job: str) -> None:

@@ -27,7 +27,8 @@ from coterie.errors import CoterieError
 
 FILES = "flower"
 """Folder of all that Flower needs, within a coordinator's or a site's."""
-READY, PID, LOG = "ready.json", "pid", "log.txt"
+READY, PID, LOG, MARK = "ready.json", "pid", "log.txt", "flower.json"
+"""A coordinator that is ready, a process, its log; and, in a run's folder, how far Flower's part of it is."""
 log = logging.getLogger("coterie.flower")
 
 

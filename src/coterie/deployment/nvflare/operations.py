@@ -73,9 +73,7 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
 
 def start(workspace: Path) -> subprocess.Popen[bytes]:
     """Start the server or client of a workspace by its own script; what it prints goes to ``console.log`` in it."""
-    running = parent(workspace)
-    if running is not None:
-        raise CoterieError(f"{workspace.parent} runs already (process {running}): stop it first.")
+    processes.need_stopped(workspace.parent, parent(workspace))
     stop(workspace.parent)  # jobs whose parent was killed
     script = workspace.resolve() / _SCRIPT
     if not script.is_file():
@@ -165,7 +163,7 @@ def carry_out(
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
     if parent(folder / provision.WORKSPACE) is None:
-        raise CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
+        raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
     with Operator(provision.console(folder)) as operator:
         while True:
@@ -182,7 +180,7 @@ def carry_out(
                 return
             if outcome.state == "late":
                 _clear(operator, run_id)
-                raise CoterieError(f"Run {run_id!r} did not end within {timeout:g} s: run it again to go on.")
+                raise processes.late(run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
             number = _exchanges(path)

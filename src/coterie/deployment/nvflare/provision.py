@@ -43,9 +43,6 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
     Sites reach the coordinator at ``host:port``; at a loopback address it listens there alone. A CoterieError says that
     NVFlare refuses a name, or takes too long.
     """
-    twice = sorted({site for site in sites if list(sites).count(site) > 1})
-    if twice:
-        raise CoterieError(f"Two sites are called {twice[0]!r}: give every site a name of its own.")
     authority = folder / "authority"
     authority.mkdir(parents=True, exist_ok=True)
     project: dict[str, Any] = {

@@ -19,7 +19,7 @@ from coterie.data.formula import Parsed, parse
 from coterie.data.term_grammar import BASES, STATEFUL
 from coterie.data.terms import formulaic_terms
 from coterie.deployment.column_types import LARGEST
-from coterie.deployment.schema import Schema, disagreements, excluded
+from coterie.deployment.schema import Schema, design_of, disagreements, excluded
 from coterie.deployment.site.config import RULES, Disclosure
 from coterie.errors import CoterieError, listed, shortened
 from coterie.families import family_named, names_of
@@ -71,7 +71,7 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
     if any(len(columns) > ORDER for columns in parsed.factors):
         raise CoterieError(f"An interaction has more than {ORDER} columns, the most that {RULES} allow.")
     _outcome(parsed, agreed, task)
-    return agreed.design(task["formula"], excluded(agreed, task))
+    return design_of(agreed, task)
 
 
 def _outcome(parsed: Parsed, agreed: Schema, task: Mapping[str, Any]) -> None:

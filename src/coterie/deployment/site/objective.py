@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie import files
 from coterie.deployment.config import PROBLEM, SCHEMA
-from coterie.deployment.schema import Schema
+from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.config import Member
+from coterie.deployment.site.payload import tell_owner
 from coterie.deployment.site.releases import Behind
-from coterie.deployment.site.table import ROWS, arrays, clusters_of, guarded_arrays, told_counts, travelling
+from coterie.deployment.site.table import ROWS, arrays, guarded_arrays, told_counts, travelling
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
@@ -159,8 +159,7 @@ def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
     except Exception as problem:
         if not member.guarded:
             raise
-        text = "".join(format_exception(problem))
-        files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+        tell_owner(folder, ["".join(format_exception(problem)).rstrip()])
         if isinstance(problem, NoRows):
             raise NoRows(f"{name} made no clients.") from problem
         raise CoterieError(f"{name!r} fails here: '{PROBLEM}' in the site's folder says why.") from problem

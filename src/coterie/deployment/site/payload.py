@@ -1,4 +1,4 @@
-"""What leaves a site: a summary of a reply's payload for its owner, and words that are redacted on their way out.
+"""What leaves a site: a summary of a reply's payload for its owner, words that are redacted, and those that stay.
 
 Errors name files, which tell of a site's people, projects and machines: redacted, they name none and are no longer than
 a sentence can be. The site's own log has the whole text.
@@ -7,12 +7,13 @@ a sentence can be. The site's own log has the whole text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie import files
 from coterie.deployment import logs
 from coterie.deployment.config import FEDERATION, PROBLEM, SCHEMA, SITE
 from coterie.engines import wire
@@ -61,6 +62,12 @@ def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
 def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
     """Note for a site's owner what left: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`."""
     logs.append(path, {"time": logs.now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
+
+
+def tell_owner(folder: Path, lines: Iterable[str]) -> None:
+    """Write down in a site's folder what does not leave: :data:`~coterie.deployment.config.PROBLEM`."""
+    text = "".join(f"{line}\n" for line in lines)
+    files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
 
 
 def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from threading import Lock
 from traceback import format_exception
@@ -36,7 +36,6 @@ from coterie.federation import Site, Work
 Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], objective.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_CHUNK = 1 << 20
 BOOK = "privacy.book"
 """What was spent of a site's privacy budget, by all runs together."""
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
@@ -66,7 +65,7 @@ class SiteReceiver:
         prepare: Prepare = objective.prepare,
     ) -> None:
         self.folder, self._settled = Path(folder), member is not None
-        self._said = () if self._settled else _stamp(self.folder / SITE)
+        self._said = () if self._settled else releases.stamp(self.folder / SITE)
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
@@ -155,7 +154,7 @@ class SiteReceiver:
 
     def _read(self) -> None:
         """Take what the owner has written into ``site.toml`` since."""
-        if not self._settled and (said := _stamp(self.folder / SITE)) != self._said:
+        if not self._settled and (said := releases.stamp(self.folder / SITE)) != self._said:
             self.member, self._said = Member.read(self.folder), said
             self._guard = self._guarded()
             self._runs.clear()
@@ -197,8 +196,7 @@ class SiteReceiver:
     def _tell_owner(self, lines: Iterable[str]) -> None:
         """Write down what does not leave; a full disk keeps it to itself."""
         with suppress(OSError):
-            text = "".join(f"{line}\n" for line in lines)
-            files.write(self._keep / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+            payload.tell_owner(self._keep, lines)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
@@ -326,7 +324,7 @@ class SiteReceiver:
 
     def _stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
-        return _stamp(self._path(run).parent / "head")
+        return releases.stamp(self._path(run).parent / "head")
 
     def _path(self, run: str) -> Path:
         return self._keep / "runs" / run / "opened"
@@ -342,20 +340,8 @@ class SiteReceiver:
         """Fingerprint of the data file of a task."""
         if task.get("kind") != "table":
             return ""
-        digest = blake2b(digest_size=16)
         with self.member.table(self.folder).open("rb") as file:
-            while part := file.read(_CHUNK):
-                digest.update(part)
-        return digest.hexdigest()
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written; empty where there is none."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return ()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+            return file_digest(file, partial(blake2b, digest_size=16)).hexdigest()
 
 
 def _named(run: Any) -> str:

@@ -86,7 +86,7 @@ class Releases:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stat: tuple[int, ...] = ()
+        self._stamp: tuple[int, ...] = ()
         self._seen: set[bytes] = set()
         self._kept: dict[str, Any] = {"day": "", "asked": [], "ids": np.empty(0, np.uint64), "bases": {}}
         self._draft, self._drafted = self._kept, set[bytes]()
@@ -206,19 +206,21 @@ class Releases:
 
     def _read(self) -> None:
         """Take what the file says: another process of the site may have written it since."""
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            return
-        now = stat.st_ino, stat.st_mtime_ns, stat.st_size
-        if now != self._stat:
-            self._kept, self._stat = checkpoint.read(self._path), now
-            self._seen = set()
+        if (now := stamp(self._path)) and now != self._stamp:
+            self._kept, self._stamp, self._seen = checkpoint.read(self._path), now, set()
 
     def _write(self, kept: dict[str, Any]) -> None:
         checkpoint.write(self._path, wire.pieces(kept))
-        stat = self._path.stat()
-        self._kept, self._stat = kept, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        self._kept, self._stamp = kept, stamp(self._path)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written; empty where there is none."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return ()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _day() -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie import files
 from coterie.deployment.config import PROBLEM
-from coterie.deployment.schema import Schema, disagreements, excluded
+from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
 from coterie.deployment.site.config import RULES, Member
+from coterie.deployment.site.payload import tell_owner
 from coterie.errors import CoterieError, NoRows, shortened
 
 if TYPE_CHECKING:
@@ -31,17 +31,6 @@ LEFT_OUT = (
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")
 """What an objective is made of."""
 _UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says why."
-
-
-def clusters_of(task: Mapping[str, Any]) -> list[str]:
-    """The columns of clusters that a task names."""
-    names = task.get("cluster") or ()
-    return [names] if isinstance(names, str) else list(names)
-
-
-def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
-    """The design of a task's formula by a schema, the same at the coordinator and at every site."""
-    return schema.design(task["formula"], excluded(schema, task))
 
 
 def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
@@ -109,11 +98,10 @@ def guarded_arrays(
     except OSError:
         raise
     except Exception as problem:
-        files.write(folder / PROBLEM, [f"{problem}\n".encode(errors="replace")], mode=0o600)
+        tell_owner(folder, [str(problem)])
         raise CoterieError(_UNFIT) from problem
     if told:
-        text = "".join(f"{line}\n" for line in (f"Of the rows for '{shortened(task['formula'])}':", *told))
-        files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+        tell_owner(folder, (f"Of the rows for '{shortened(task['formula'])}':", *told))
     least = member.disclosure.rows_per_column * len(design.terms)
     if 0 < labelled < least:
         raise CoterieError(
@@ -202,7 +190,7 @@ def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> Cote
     """
     from coterie.deployment.site.row_validation import Withheld
 
-    files.write(folder / PROBLEM, [f"{problem}\n".encode()], mode=0o600)
+    tell_owner(folder, [str(problem)])
     if isinstance(problem, NoRows):
         return NoRows("No row of its table can be used.")
     if isinstance(problem, Withheld):
