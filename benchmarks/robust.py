@@ -16,8 +16,7 @@ import numpy as np
 from benchmarks.measure import Row
 from coterie.engines import InProcess
 from coterie.methods.aggregation.aggregator import Aggregator
-from coterie.methods.aggregation.robust import Clipped, Trimmed
-from coterie.methods.aggregation.trust import Adaptive, Trust
+from coterie.methods.aggregation.robust import Adaptive, Clipped, Trimmed, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging

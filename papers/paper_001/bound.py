@@ -13,7 +13,7 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
 from coterie.methods.clustered_l2gd.async_l2gd_theory import Choice, choose
 from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
-from coterie.methods.clustered_l2gd.optimality_gap import (
+from coterie.methods.clustered_l2gd.fit import (
     OPTIMUM,
     distance_monitor,
     gap,

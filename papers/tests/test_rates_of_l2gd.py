@@ -9,8 +9,14 @@ import pytest
 
 from coterie.families import GAUSSIAN
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
-from coterie.methods.clustered_l2gd.fit import plan_async_al2sgd, plan_async_l2gd
-from coterie.methods.clustered_l2gd.optimality_gap import OPTIMUM, distance_monitor, gap, gradients_at_optimum
+from coterie.methods.clustered_l2gd.fit import (
+    OPTIMUM,
+    distance_monitor,
+    gap,
+    gradients_at_optimum,
+    plan_async_al2sgd,
+    plan_async_l2gd,
+)
 from coterie.methods.clustered_l2gd.options import Options
 from papers.paper_001.acceleration import setting
 
@@ -38,7 +44,7 @@ def gaps_of(plan, fed, stops):
 @pytest.mark.parametrize("kind", ["equal", "own"])
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
-    from coterie.methods.clustered_l2gd.optimality_gap import solve_exactly
+    from coterie.methods.clustered_l2gd.fit import solve_exactly
     from coterie.methods.estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
 

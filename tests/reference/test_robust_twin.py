@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.methods.aggregation.aggregator import Received, weighted_mean
-from coterie.methods.aggregation.robust import Clipped, Trimmed, trimmed_mean
-from coterie.methods.aggregation.trust import lower_median
+from coterie.methods.aggregation.robust import Clipped, Trimmed, lower_median, trimmed_mean
 
 COUNTS = (3, 0, 1, 6, 2, 11)
 STARTS = np.concatenate([[0], np.cumsum(COUNTS)])

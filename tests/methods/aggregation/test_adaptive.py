@@ -7,7 +7,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator, Received
-from coterie.methods.aggregation.trust import Adaptive
+from coterie.methods.aggregation.robust import Adaptive
 from coterie.methods.collaboration.collaborators import Collaborators
 from tests.methods.aggregation.collaboration_loop import Noisy, run
 

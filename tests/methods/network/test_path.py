@@ -66,7 +66,7 @@ def test_the_flow_carries_what_clients_have():
     np.testing.assert_allclose(carried, G, atol=1e-6)
 
 
-def test_held_out_loss_chooses_lambda_and_patience_ends_the_path(grouped):
+def test_held_out_loss_chooses_lambda(grouped):
     glm, theta, network = grouped
     seen = []
 
@@ -78,8 +78,6 @@ def test_held_out_loss_chooses_lambda_and_patience_ends_the_path(grouped):
     assert seen == [(30, 3)] * 21
     assert 0 < found.best < 20 and found.loss[found.best] == found.loss.min()
     assert adjusted_rand_index(found.at[found.best].groups, np.arange(30) % 3) > 0.5
-    short = path(InProcess(glm), network, layout=PERSONAL, steps=20, span=1e-3, loss=loss, patience=2)
-    assert len(short.at) == len(short.lam) == short.best + 3 <= 21
     with pytest.raises(CoterieError, match="held-out loss"):
         path(InProcess(glm), network, layout=PERSONAL, lam=[0.1]).best  # noqa: B018
 

@@ -48,27 +48,17 @@ class Received:
         return np.searchsorted(self.main, np.arange(len(self.own) + 1)).astype(np.int64)
 
 
-class Weigh(Protocol):
-    """A rule that changes weights from step to step, such as one that drops harmful collaborators."""
+class Rule(Protocol):
+    """A rule that changes weights from step to step, or one that makes one gradient of many."""
 
     def init(self, M: int, P: int, d: int) -> State:
         """What it remembers before the first step; names must be its own."""
 
     def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
-        """New weights (P,), not negative, and what it remembers now.
+        """New weights (P,), or the collaborators' gradient for every main client (M, d); what it remembers now.
 
-        Weights need not add up to 1; a main client whose weights are all zero works alone in this step.
+        Weights are not negative and need not add up to 1; a main client whose weights are all zero works alone.
         """
-
-
-class Combine(Protocol):
-    """A rule that makes one gradient of many."""
-
-    def init(self, M: int, P: int, d: int) -> State:
-        """What it remembers before the first step; names must be its own."""
-
-    def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
-        """The collaborators' gradient for every main client (M, d), and what it remembers now."""
 
 
 @kernel
@@ -106,8 +96,8 @@ class Mean:
 class Aggregator:
     """How gradients that were received one by one are weighed, in this order, and combined."""
 
-    weigh: Sequence[Weigh] = ()
-    combine: Combine = field(default_factory=Mean)
+    weigh: Sequence[Rule] = ()
+    combine: Rule = field(default_factory=Mean)
 
     def init(self, M: int, P: int, d: int) -> State:
         """What all rules remember before the first step."""

@@ -82,7 +82,6 @@ def path(
     steps: int = STEPS,
     span: float = SPAN,
     loss: Callable[[Floats], float] | None = None,
-    patience: int | None = None,
     kkt: float = 1e-6,
 ) -> Path:
     """Minimise F along lambda, each time from the last minimiser.
@@ -94,8 +93,6 @@ def path(
         every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. Infinity comes first.
     loss : callable, optional
         ``loss(theta (n, d)) -> float``, of rows that were held out; theta is in the units given.
-    patience : int, optional
-        Stop when the loss has not fallen for so many lambdas; by default go to the end.
     kkt, layout, unit, prior
         As in ``optimum``.
 
@@ -118,9 +115,7 @@ def path(
         last = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=last, kkt=kkt)
         optima.append(last)
         losses.append(np.nan if loss is None else loss(last.theta))
-        if patience is not None and len(losses) - 1 - int(np.argmin(losses)) >= patience:
-            break
-    return Path(np.concatenate([[np.inf], values])[: len(optima)], optima, np.array(losses))
+    return Path(np.concatenate([[np.inf], values]), optima, np.array(losses))
 
 
 def grid(top: float, steps: int = STEPS, span: float = SPAN) -> Floats:
