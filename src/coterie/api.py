@@ -16,7 +16,7 @@ from coterie.data.sort_keys import sort_keys
 from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
 from coterie.errors import CoterieError
-from coterie.results.compare import Splits
+from coterie.options import declared
 from coterie.results.fitting import Fitting
 from coterie.results.networks import by_position
 from coterie.results.options import Options
@@ -129,28 +129,25 @@ def fit(
     >>> result = coterie.fit(df, "mAch ~ cses", client="school", cluster="sector")  # doctest: +SKIP
     >>> result.comparison  # doctest: +SKIP
     """
+    arguments = dict(locals()) | {"rounds": {} if rounds is None else rounds}
     start = perf_counter()
     table = to_pandas(df)
-    client, cluster, shared = as_name("client", client), as_names("cluster", cluster), as_names("shared", shared)
+    client, cluster = as_name("client", client), as_names("cluster", cluster)
+    arguments["shared"] = as_names("shared", shared)
     for what, name in (("order_by", order_by), ("split_by", split_by)):
         as_names(what, name)
-    hold = Splits(splits, test_fraction, seed)
-    rounds = {} if rounds is None else rounds
-    Options(family, shared, covariance, method, reml, cluster_variance, hold, {}, residual, rounds, network)  # type: ignore[arg-type]
+    options = Options(**{name: arguments[name] for name in declared(Options)})
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
-    splits, test_fraction, seed, reml = int(splits), float(test_fraction), int(seed), bool(reml)  # NumPy's come too
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
-    if order is not None and splits:
+    if order is not None and options.splits:
         order, note = sort_keys(order, str(order_by))
         clients = replace(clients, notes=(*clients.notes, *([] if note is None else [note])))
-    hold = Splits(splits, test_fraction, seed, order, groups)
-    if split_by is not None and splits:
-        need_groups(clients, hold.groups, split_by)
+    if split_by is not None and options.splits:
+        need_groups(clients, groups, split_by)
     left_out = LeftOut.of(clients, {name: table[name] for name in cluster})
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha}, left_out)
-    network = None if network is None else by_position(clients, network, table)
-    learn = (covariance, method, reml, cluster_variance, hold, ties, residual)
-    options = Options(family, shared, *learn, dict(rounds), network)
+    network = None if options.network is None else by_position(clients, options.network, table)
+    options = replace(options, network=network, strengths=ties, order=order, groups=groups)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     if (given := table.attrs.get("coterie", {}).get("na_values")) is not None:

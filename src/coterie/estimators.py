@@ -53,9 +53,8 @@ from coterie.data.label_columns import (
 from coterie.data.prepare_table import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.families import BINOMIAL, FAMILIES, family_named
-from coterie.methods.registry import METHODS
+from coterie.methods.registry import FITTED
 from coterie.numerics.kernels import Floats
-from coterie.results.compare import Splits
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.predict import Nodes, finite_mean
@@ -110,18 +109,12 @@ class _Hierarchical(BaseEstimator):
         method = self.method
         shows = self.fit_intercept and family_named(self.family).overdispersion_shows
         told = shows or rows.levels or not rows.single_rows
-        if method in METHODS and METHODS[method].learns and (len(rows) == 1 or not told):
+        if method in FITTED and FITTED[method].learns and (len(rows) == 1 or not told):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
         settings = {"weights": None if weights is None else "sample_weight"}
-        options = Options(
-            family=self.family,
-            shared=columns_named(every, as_list(self.shared), "shared"),
-            covariance=self.covariance,
-            method=method,
-            reml=self.reml,
-            cluster_variance=self.cluster_variance,
-            splits=Splits(5 if method == "auto" else 0, seed=self.random_state),
-        )
+        asked: dict[str, Any] = {"method": method, "splits": 5 if method == "auto" else 0, "seed": self.random_state}
+        asked |= {name: getattr(self, name) for name in ("family", "covariance", "reml", "cluster_variance")}
+        options = Options(shared=columns_named(every, as_list(self.shared), "shared"), **asked)
         formula = f"y ~ {' + '.join(['1' if self.fit_intercept else '0', *names])}"
         self.result_ = Fitting(rows, None, formula, options, settings).result(start, "")
         self._name_coefficients(self.result_)

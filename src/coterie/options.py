@@ -124,11 +124,6 @@ class Declared:
     default: Any = inspect.Parameter.empty
 
     @property
-    def needed(self) -> bool:
-        """Whether there is no default."""
-        return self.default is inspect.Parameter.empty
-
-    @property
     def allowed(self) -> str:
         """What it must be, in words: "auto or a number from 0 to 1"."""
         return self.option.what or _words(self.kind, self.option)
@@ -261,7 +256,7 @@ def _read(of: Any, given: Any, what: str, names: list[str], noun: str) -> dict[s
     """A user's mapping, checked against the options of a class or a function."""
     need_names(what, given, names, noun)
     known = declared(of)
-    needed = [name for name in names if name in known and known[name].needed]
+    needed = [name for name in names if name in known and known[name].default is inspect.Parameter.empty]
     if lost := [name for name in needed if name not in given]:
         raise CoterieError(f"{what} does not say {' or '.join(lost)}.")
     return {name: known[name].read(value, what) if name in known else value for name, value in given.items()}
@@ -371,7 +366,8 @@ def _typed(kind: Any, option: Option) -> Any:
         each = tuple(part if part is Ellipsis else _typed(part, option) for part in parts)
         return Annotated[tuple[each], Strict(), BeforeValidator(_several if Ellipsis in each else _listed)]  # type: ignore
     if origin is dict:
-        return Annotated[dict[_typed(parts[0], option), _typed(parts[1], option)], Strict()]  # type: ignore[misc]
+        each = (_typed(parts[0], option), _typed(parts[1], option))
+        return Annotated[dict[each], Strict(), BeforeValidator(lambda v: dict(v) if isinstance(v, Mapping) else v)]  # type: ignore
     plain = kind is Any or kind is type(None) or origin is not None or not isinstance(kind, type)
     return kind if plain else InstanceOf[kind]  # type: ignore[misc]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.training import TRAINERS
+from coterie.methods.registry import TRAINED
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws
 
@@ -61,7 +61,7 @@ def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: boo
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "pfedme", "apfl", "ifca", "group-models"])
 def test_methods_leave_it_alone(name: str) -> None:
-    objective, trainer = deep(unseeded), TRAINERS[name]
+    objective, trainer = deep(unseeded), TRAINED[name]
     fed = InProcess(objective, np.zeros(3, dtype=np.int64) if trainer.groups else None)
     method = trainer.make(0)
     state = method.step(fed, method.init(fed))
@@ -91,7 +91,7 @@ def bitfit() -> nn.Module:
 @pytest.mark.parametrize("module", [bitfit(), LoRA(nn.Linear(5, 3)), nn.Sequential(nn.Linear(5, 3))])
 def test_a_pretrained_module_starts_as_it_is_and_what_is_frozen_stays(module: nn.Module) -> None:
     objective = deep(module)
-    fed, method = InProcess(objective), TRAINERS["fedavg"].make(1)
+    fed, method = InProcess(objective), TRAINED["fedavg"].make(1)
     before, state = objective.flat(module), method.init(fed)
     np.testing.assert_array_equal(objective.start(7), before)
     still = np.concatenate([np.full(p.numel(), not p.requires_grad) for p in module.parameters()])
@@ -108,4 +108,4 @@ def test_a_model_of_frozen_layers_alone_is_refused() -> None:
 
 def test_groups_cannot_all_begin_at_one_pretrained_module() -> None:
     with pytest.raises(CoterieError, match="2 groups must begin apart: give the function that makes the module"):
-        TRAINERS["ifca"].make(0, k=2).init(InProcess(deep(nn.Linear(5, 3))))
+        TRAINED["ifca"].make(0, k=2).init(InProcess(deep(nn.Linear(5, 3))))

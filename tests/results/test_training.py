@@ -11,7 +11,7 @@ import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
-from coterie.methods.training import TRAINERS
+from coterie.methods.registry import TRAINED
 from coterie.results.training import store
 from coterie.results.training.callbacks import Callback, callbacks
 from coterie.results.training.config import Config
@@ -118,8 +118,8 @@ def test_methods_see_the_same_rows_and_pooled_holds_them_all(problem):
     n = len(problem.data.train.y)
     assert problem.pooled.counts.tolist() == [n]
     assert problem.objective.counts.sum() == n
-    assert problem.engine(TRAINERS["fedavg"]).clients.k == 1
-    assert problem.engine(TRAINERS["group-sgd"]).clients.k == 4
+    assert problem.engine(TRAINED["fedavg"]).clients.k == 1
+    assert problem.engine(TRAINED["group-sgd"]).clients.k == 4
 
 
 def test_rows_that_choose_are_training_rows(problem):

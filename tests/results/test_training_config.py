@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.training import TRAINERS
+from coterie.methods.registry import TRAINED
 from coterie.results.training.config import Config, read
 from coterie.results.training.data import federated
 from coterie.results.training.problem import TrainingProblem
@@ -51,12 +51,12 @@ def test_every_mistake_has_a_sentence(tables, message):
     assert text.endswith((".", "?"))
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_method_can_be_made_of_its_defaults(name):
-    method = TRAINERS[name]
+    method = TRAINED[name]
     method.check({})
     assert method.summary
-    assert method.defaults.keys() <= method.takes.keys()
+    assert method.defaults.keys() <= method.hyper_parameters.keys()
 
 
 def test_the_hash_knows_what_matters():
@@ -77,7 +77,7 @@ def test_hyper_parameters_for_all_go_to_those_that_have_them():
 
 @pytest.mark.parametrize("name", ["group-sgd", "group-models", "found-groups"])
 def test_of_two_ways_to_say_one_thing_the_one_given_drops_the_default_of_the_other(name):
-    method = TRAINERS[name]
+    method = TRAINED[name]
     for given in ({"tau": 5}, {"tau": 1}, {"tau": [1, 5]}):
         for tables in ({"methods": {name: given}}, {"method": {"name": name, **given}}, {"methods": {"all": given}}):
             config = Config.of(tables)
@@ -100,13 +100,13 @@ def test_of_two_ways_to_say_one_thing_the_one_given_drops_the_default_of_the_oth
 def test_the_examples_are_right(name):
     config = read(Path(__file__).parents[2] / "examples" / f"{name}.toml")
     assert config.layout["personal"] == ["head*"]
-    for method in TRAINERS.values():
+    for method in TRAINED.values():
         for setting in method.settings(config.given(method.name)):
             method.make(0, **({method.layout: ("head*",)} if method.layout else {}) | setting)
 
 
 def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():
-    found = TRAINERS["fedavg"].settings({"eta": [0.1, 0.2], "personal": ["a", "b"], "E": [1, 2, 3]})
+    found = TRAINED["fedavg"].settings({"eta": [0.1, 0.2], "personal": ["a", "b"], "E": [1, 2, 3]})
     assert len(found) == 6
     assert {tuple(s["personal"]) for s in found} == {("a", "b")}
 

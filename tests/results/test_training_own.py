@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.registry import TRAINED, trained_method
 from coterie.report.training_page import write_report
 from coterie.results.training import store
 from coterie.results.training.callbacks import callbacks
@@ -138,9 +138,9 @@ def trained(folder, name=MINE, setting=None, **sections):
 
 
 def test_its_fields_are_hyper_parameters_and_the_code_s_own_values_enter_the_hash(folder):
-    found = trainer(MINE, folder)
+    found = trained_method(MINE, folder)
     assert found.user_defined and found.summary == "Own models, pulled to their mean"
-    assert list(found.takes) == ["lam", "eta", "layers"]
+    assert list(found.hyper_parameters) == ["lam", "eta", "layers"]
     assert found.defaults == {"eta": 0.5}
     assert found.settings({"lam": [0.1, 0.2], "layers": ["a", "b"]}) == [
         {"eta": 0.5, "lam": lam, "layers": ["a", "b"]} for lam in (0.1, 0.2)
@@ -148,7 +148,7 @@ def test_its_fields_are_hyper_parameters_and_the_code_s_own_values_enter_the_has
     assert found.make(7, lam=0.1, layers=["a"]).seed == 7
     described = config(folder, method={"name": MINE, "lam": 0.1})
     assert described.document()["methods"] == {MINE: {"eta": 0.5, "lam": 0.1}}
-    assert not TRAINERS["fedavg"].user_defined
+    assert not TRAINED["fedavg"].user_defined
 
 
 def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_path):
@@ -324,13 +324,13 @@ def test_names_in_states_that_mean_what_they_mean_here_are_read(folder):
 
 
 def test_a_module_of_the_same_name_in_another_folder_is_refused(folder, tmp_path):
-    trainer(MINE, folder)
+    trained_method(MINE, folder)
     other = tmp_path / "other"
     other.mkdir()
-    assert trainer(MINE, other).user_defined  # there is none, so it is the first one's
+    assert trained_method(MINE, other).user_defined  # there is none, so it is the first one's
     (other / f"{NAME}.py").write_text(MODULE)
     with pytest.raises(CoterieError, match=rf"has imported {NAME} from '.*': start a new process for it, or rename"):
-        trainer(MINE, other)
+        trained_method(MINE, other)
     described = config(other)
     assert described.load(f"{NAME}:number", "The model") == 3  # whose text is the same
     (other / f"{NAME}.py").write_text(MODULE.replace("number = 3", "number = 4"))
@@ -340,12 +340,12 @@ def test_a_module_of_the_same_name_in_another_folder_is_refused(folder, tmp_path
     (other / NAME).mkdir()
     (other / NAME / "__init__.py").write_text("")
     with pytest.raises(CoterieError, match="start a new process for it, or rename"):
-        trainer(f"{NAME}.part:Mine", other)
+        trained_method(f"{NAME}.part:Mine", other)
     del sys.modules[NAME]
     sys.path.insert(0, str(folder))  # is found first, though nothing was imported before
     (other / f"{NAME}.py").write_text(MODULE)
     with pytest.raises(CoterieError, match="start a new process for it, or rename"):
-        trainer(MINE, other)
+        trained_method(MINE, other)
 
 
 @pytest.mark.parametrize("quoted", [False, True])
@@ -360,7 +360,7 @@ def test_a_module_of_the_same_name_in_another_folder_is_refused(folder, tmp_path
 def test_a_list_is_a_choice_but_for_fields_that_are_lists(folder, kind, listed, quoted):
     first = f"ks: {kind!r} = None" if quoted else f"ks: {kind} = None"
     trained_of(folder, first)
-    assert trainer(f"{NAME}:M", folder).several("ks", [1, 2]) is not listed
+    assert trained_method(f"{NAME}:M", folder).several("ks", [1, 2]) is not listed
 
 
 def test_hyper_parameters_for_all_may_be_those_of_it_alone(folder):

@@ -90,10 +90,10 @@ def told(config: Config, out: Path | None) -> None:
 
 def checked(config: Config) -> None:
     """Refuse a layout that the method does not use."""
-    from coterie.methods.training import TRAINERS, trainer
+    from coterie.methods.registry import TRAINED, trained_method
 
-    if any(config.layout.values()) and not trainer(config.method).layout:
-        those = [name for name, method in TRAINERS.items() if method.layout]
+    if any(config.layout.values()) and not trained_method(config.method).layout:
+        those = [name for name, method in TRAINED.items() if method.layout]
         raise CoterieError(
             f"The method {config.method} trains the whole model and has no use for [layout]: "
             f"take one of {', '.join(those)}, or leave it out."

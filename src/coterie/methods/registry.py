@@ -1,119 +1,205 @@
-"""The methods by name: what each needs, and where it can be used."""
+"""The table of methods: a further method is its own file and a row here, from which all that names methods comes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from coterie.methods import clusterwise, given_strengths, hierarchical, james_stein, local, own_intercept, pooled
-from coterie.methods.clustered_l2gd import fit as clustered_l2gd
-from coterie.methods.clustered_l2gd.options import Options as Rounds
-from coterie.methods.collaboration import fit as collaboration
-from coterie.methods.collaboration.options import Options as Collaboration
-from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.network import fit as network
-from coterie.methods.network.options import Run
-from coterie.relations.clusters import ClusterTree
+from coterie.errors import CoterieError, nearest
+from coterie.methods.method import EVERYTHING, STEPS, Method, Relation
 
-
-@dataclass(frozen=True)
-class Method:
-    """One row of a comparison.
-
-    Attributes
-    ----------
-    name : str
-    fit : callable
-        ``fit(federation, problem, **options) -> Estimates``.
-    takes : tuple of str
-        Names of the options that ``fit`` takes.
-    learns : bool
-        Learns variances (where it is not given strengths), which needs more than one row for some clients.
-    flat : bool
-        Ignores clusters.
-    clustered : bool
-        Says something else than the others only where there are clusters.
-    intercept : bool
-        Needs an intercept that can be personal.
-    asked : bool
-        Compared only where it is asked for by name.
-    whole : bool
-        Ties all coefficients of a client, and one level of clusters at most.
-    over : callable, optional
-        Of a method over rounds: checks what a user asks of them, a mapping.
-    corrected : bool or None
-        Of a main client and its collaborators: whether their bias is corrected.
-    networked : bool
-        Ties clients along a network; compared where one is described, too.
-    turns : bool
-        Knows ``GroupedProblem.basis``, so that it may be given other columns that say the same.
-    """
-
-    name: str
-    fit: Callable[..., Estimates]
-    takes: tuple[str, ...] = ()
-    learns: bool = False
-    flat: bool = False
-    clustered: bool = False
-    intercept: bool = False
-    asked: bool = False
-    whole: bool = False
-    over: Callable[[Mapping[str, Any]], Any] | None = None
-    corrected: bool | None = None
-    networked: bool = False
-    turns: bool = False
-
+if TYPE_CHECKING:
+    from coterie.methods.estimates import GroupedProblem
 
 LEARNING = ("covariance", "reml", "own", "residual")
 STRENGTHS = ("gamma", "lam", "alpha")
 OVER_ROUNDS = (*STRENGTHS, "rounds")
-METHODS = {
-    method.name: method
-    for method in (
-        Method("local", local.fit, turns=True),
-        Method("pooled", pooled.fit, turns=True),
-        Method("own-intercept", own_intercept.fit, intercept=True, turns=True),
-        Method("clusterwise", clusterwise.fit, clustered=True, turns=True),
-        Method("single-cluster", hierarchical.fit, LEARNING, learns=True, flat=True, clustered=True, turns=True),
-        Method("hierarchical", hierarchical.fit, LEARNING, learns=True, turns=True),
-        Method("given-strengths", given_strengths.given, STRENGTHS, turns=True),
-        Method("james-stein", james_stein.fit, STRENGTHS + LEARNING, learns=True, asked=True, turns=True),
-        Method("async-l2gd", clustered_l2gd.fit, OVER_ROUNDS, learns=True, asked=True, whole=True, over=Rounds.of),
-        Method(
-            "async-al2sgd",
-            partial(clustered_l2gd.fit, accelerated=True),
-            OVER_ROUNDS,
-            learns=True,
-            asked=True,
-            whole=True,
-            over=Rounds.of,
-        ),
-        Method("similarity-network", network.fit, ("network", "rounds"), asked=True, over=Run.of, networked=True),
-        *(
-            Method(
-                name,
-                partial(collaboration.fit, corrected=corrected),
-                ("rounds",),
-                asked=True,
-                over=partial(Collaboration.of, corrected=corrected),
-                corrected=corrected,
-            )
-            for name, corrected in (("weighted-averaging", False), ("bias-correction", True))
-        ),
-    )
-}
+_WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
+_GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
+_OVER: dict[str, Any] = {"takes": OVER_ROUNDS, "learns": True, "asked": True, "whole": True}
+_MAIN: dict[str, Any] = {"about": "main client", "takes": ("rounds",), "asked": True}
+
+
+def _fits(name: str, summary: str, fits: str, about: Relation = "tree", rounds: str = "", **more: Any) -> Method:
+    """A method for tables; with ``rounds`` it goes over them, else it solves for the optimum in whatever columns."""
+    return Method(name, summary, about, fits=fits, rounds=rounds, turns=not rounds, **more)
+
+
+def _trains(
+    name: str, summary: str, path: str, about: Relation = "nothing", more: dict[str, Any] | None = None, **defaults: Any
+) -> Method:
+    """A method over rounds, for any objective, with defaults beside those of steps."""
+    return Method(name, summary, about, trains=path, defaults=STEPS | defaults, **more or {})
+
+
+_EVERY = (
+    Method(
+        "local",
+        "every client alone",
+        fits="local:fit",
+        turns=True,
+        trains="fedavg:FedAvg",
+        fixed_options={"personal": EVERYTHING},
+    ),
+    Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
+    Method("own-intercept", "shared slopes, own intercepts", fits="own_intercept:fit", turns=True, intercept=True),
+    _fits("clusterwise", "one model for each cluster", "clusterwise:fit", clustered=True),
+    _fits(
+        "single-cluster",
+        "clients tied to one centre",
+        "hierarchical:fit",
+        about="nothing",
+        takes=LEARNING,
+        learns=True,
+        flat=True,
+        clustered=True,
+    ),
+    _fits("hierarchical", "clients tied to their clusters", "hierarchical:fit", takes=LEARNING, learns=True),
+    _fits("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
+    _fits(
+        "james-stein",
+        "the same, its centre shrunk towards zero",
+        "james_stein:fit",
+        takes=STRENGTHS + LEARNING,
+        learns=True,
+        asked=True,
+    ),
+    _fits(
+        "async-l2gd",
+        "the same, over rounds",
+        "clustered_l2gd.fit:fit",
+        rounds="clustered_l2gd.options:Options",
+        **_OVER,
+    ),
+    _fits(
+        "async-al2sgd",
+        "the same, over fewer rounds",
+        "clustered_l2gd.fit:fit",
+        rounds="clustered_l2gd.options:Options",
+        fit_with={"accelerated": True},
+        **_OVER,
+    ),
+    _fits(
+        "similarity-network",
+        "clients tied to those who are alike",
+        "network.fit:fit",
+        about="network",
+        takes=("network", "rounds"),
+        rounds="network.options:Run",
+        asked=True,
+    ),
+    _fits(
+        "weighted-averaging",
+        "own and others' gradients, weighed",
+        "collaboration.fit:fit",
+        rounds="collaboration.options:Options",
+        fit_with={"corrected": False},
+        **_MAIN,
+    ),
+    _fits(
+        "bias-correction",
+        "the same, the others' bias corrected",
+        "collaboration.fit:fit",
+        rounds="collaboration.options:Options",
+        fit_with={"corrected": True},
+        **_MAIN,
+    ),
+    _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
+    _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", finetune=20),
+    Method(
+        "dp-sgd",
+        "clipped gradients of rows, for their privacy",
+        trains="dp_sgd:DPSGD",
+        defaults={"eta": 0.1},
+        fixed_options=_WHOLE,
+    ),
+    _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
+    _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold"),
+    _trains("ditto", "own models pulled to the average", "ditto:Ditto", lam=0.1, s=5),
+    _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", lam=5.0, alpha=0.05, R=5),
+    _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", lam=0.1),
+    _trains("apfl", "own models mixed with the average", "apfl:APFL"),
+    _trains("fedper", "own last layers", "fedper:FedPer", "layers", {"layout": "personal"}),
+    _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", {"layout": "personal"}),
+    _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", {"normalises": True}),
+    _trains("ifca", "a model for each of k groups, chosen by loss", "ifca:IFCA", "found groups", k=4, tau=5),
+    _trains("cfl", "groups split where their updates disagree", "cfl:CFL", "found groups", eps1=0.4, eps2=1.6),
+    _trains(
+        "found-groups",
+        "groups found by updates, then a model for each",
+        "found_groups:FoundGroups",
+        "found groups",
+        **_GROUPED,
+    ),
+    _trains(
+        "group-sgd",
+        "known groups, some layers shared",
+        "group_sgd:GroupSGD",
+        "groups",
+        {"layout": "shared"},
+        **_GROUPED,
+    ),
+    _trains("cluster-l2gd", "own models pulled to known groups' means", "l2gd:L2GD", "groups", lam=0.1, alpha=0.3),
+    _trains(
+        "group-models",
+        "a model for each known group",
+        "group_sgd:GroupSGD",
+        "groups",
+        {"fixed_options": {"shared": ()}},
+        **_GROUPED,
+    ),
+    _trains(
+        "group-penalty",
+        "own layers pulled together within known groups",
+        "group_penalty:GroupPenalty",
+        "groups",
+        {"layout": "personal"},
+        lam=0.1,
+        tau=5,
+    ),
+)
+METHODS = {method.name: method for method in _EVERY}
+FITTED = {name: method for name, method in METHODS.items() if method.fits}
+"""Those for a table and a formula."""
+TRAINED = {name: method for name, method in METHODS.items() if method.trains}
+"""Those over rounds, for any objective."""
+
+
+def trained_method(name: str, folder: Path | None = None) -> Method:
+    """A method over rounds by name, or one of the user's own by its import path "package.module:Class".
+
+    Parameters
+    ----------
+    name : str
+    folder : path, optional
+        Where modules of the user's own are looked for first.
+
+    Raises
+    ------
+    CoterieError
+        For an unknown name, with those that may have been meant, and for a class that cannot be found or is no method.
+    """
+    if ":" in name:
+        from coterie.methods.user_defined_method import user_defined_method
+
+        return user_defined_method(name, folder)
+    if name not in TRAINED:
+        hint = nearest(name, TRAINED) or f" There are {', '.join(TRAINED)}, and package.module:Class."
+        raise CoterieError(f"There is no method to train called '{name}'.{hint}")
+    return TRAINED[name]
 
 
 def applicable(
     problem: GroupedProblem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
 ) -> list[str]:
-    """Names of the methods that differ on this problem.
+    """Names of the methods for tables that differ on this problem.
 
     ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
     is asked for, ``network`` whether a similarity network is described.
     """
+    from coterie.relations.clusters import ClusterTree
+
     learns = {False: learnable, True: learnable and replace(problem, tree=ClusterTree()).learnable}
 
     def fits(m: Method) -> bool:
@@ -126,4 +212,4 @@ def applicable(
             return False
         return (clusters or not m.clustered) and (has_intercept or not m.intercept)
 
-    return [name for name, method in METHODS.items() if fits(method)]
+    return [name for name, method in FITTED.items() if fits(method)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.errors import CoterieError
 from coterie.imports import import_object
-from coterie.methods.trainer import Trainer
+from coterie.methods.method import Method
 
 PARTS = {
     "init": "init(fed), which gives the state before the first round",
@@ -24,7 +24,7 @@ PARTS = {
 """What a method has."""
 
 
-def user_defined_method(path: str, folder: Path | None = None) -> Trainer:
+def user_defined_method(path: str, folder: Path | None = None) -> Method:
     """A method of the user's own: a dataclass with what :data:`PARTS` says, whose fields are its hyper-parameters.
 
     The engine gives it a ``seed`` where it has such a field, and known groups where it says ``known_groups = True``.
@@ -41,7 +41,8 @@ def user_defined_method(path: str, folder: Path | None = None) -> Trainer:
     plain = {f.name: f.default for f in fields(made) if isinstance(f.default, str | bool | int | float)}
     plain.pop("seed", None)  # what is left tells one version of the code from another in hashes and reports
     what = (inspect.getdoc(made) or "").partition("\n")[0].rstrip(".")
-    return Trainer(path, path, what, plain, groups=getattr(made, "known_groups", False) is True)
+    known = getattr(made, "known_groups", False) is True
+    return Method(path, what, "groups" if known else "nothing", trains=path, defaults=plain)
 
 
 @dataclass(frozen=True)

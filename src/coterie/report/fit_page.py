@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import fitting
+from coterie.methods.registry import METHODS
 from coterie.report import figures, tables, words
 from coterie.report.method_section import method_section
 from coterie.report.page import environment, write_page
@@ -46,7 +47,7 @@ def _page(result: FitResult) -> str:
             facts=facts(result),
             tiles=tiles(result) if compared else [],
             comparison=tables.comparison_table(result) if compared else None,
-            methods={k: words.METHODS[k] for k in result.comparison.index if k in words.METHODS} if compared else {},
+            methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
             gains=figures.gain_figures(result),
             extremes=tables.extremes_table(result) if gains else None,
             shrinkage=figures.shrinkage_figures(result),

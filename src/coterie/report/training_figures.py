@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.methods.training import trainer
+from coterie.methods.registry import trained_method
 from coterie.report import words
 from coterie.report.figures import Axes, Figure, spread
 from coterie.report.network_figures import COLOURS, DARK, LIGHT
@@ -68,7 +68,7 @@ def curves(result: Comparison) -> list[Figure]:
 def _curve(result: Comparison, name: str) -> Any:
     """Round, mean score and mean bytes wherever the method was evaluated in every seed (points, 3)."""
     seen: dict[float, list[tuple[float, float]]] = {}
-    apart = 0.0 if trainer(name).pool_rows else 1.0
+    apart = 0.0 if trained_method(name).pool_rows else 1.0
     for run in result.runs[name]:
         for p in run.curve:
             if np.isfinite(p.get(result.score, np.nan)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.errors import listed
-from coterie.methods.training import trainer
+from coterie.methods.registry import trained_method
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import environment, write_page
@@ -107,7 +107,9 @@ def settings_table(result: Comparison) -> Table:
     rows = []
     for name in result.table.index:
         among = result.tried.get(str(name))
-        rows.append((str(name), trainer(str(name)).summary, result.table["chosen"][name], str(among) if among else "–"))
+        rows.append(
+            (str(name), trained_method(str(name)).summary, result.table["chosen"][name], str(among) if among else "–")
+        )
     note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
     note += " for this choice alone; test rows chose nothing." if result.tried else ""
     titles = ("method", "what it is", "hyper-parameters", "chosen among")

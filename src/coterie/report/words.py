@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from coterie.results.model import Model
     from coterie.results.result import FitResult
 
-METHODS = {
-    "local": "every client alone",
-    "pooled": "one model for all",
-    "own-intercept": "shared slopes, own intercepts",
-    "clusterwise": "one model for each cluster",
-    "single-cluster": "clients tied to one centre",
-    "hierarchical": "clients tied to their clusters",
-    "given-strengths": "the same, its strengths given",
-    "james-stein": "the same, its centre shrunk towards zero",
-    "async-l2gd": "the same, over rounds",
-    "async-al2sgd": "the same, over fewer rounds",
-    "similarity-network": "clients tied to those who are alike",
-    "weighted-averaging": "own and others' gradients, weighed",
-    "bias-correction": "the same, the others' bias corrected",
-}
-"""What each method is, in a few words."""
-
 
 def number(value: float, digits: int = 3) -> str:
     """A number with so many significant digits: ``"0.0123"``, ``"1,234"``, ``"1.23e-06"``; "–" for none."""

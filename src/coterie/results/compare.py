@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from coterie.data.split import split_rows
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.families import Family
-from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.estimates import Estimates, GroupedProblem, in_table
-from coterie.methods.registry import METHODS, Method
+from coterie.methods.method import Method
+from coterie.methods.registry import FITTED
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
@@ -70,18 +70,15 @@ class Splits:
 
 def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dict[str, Any]) -> Estimates:
     """A model of every client's own rows under the prior of a main client's method."""
-    method = METHODS[name]
     options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
-    return run(
-        replace(method, fit=partial(collaboration.alone, corrected=bool(method.corrected))), clients, problem, options
-    )[0]
+    return run(replace(FITTED[name], fits="collaboration.fit:alone"), clients, problem, options)[0]
 
 
 def run(
     name: str | Method, clients: Clients, problem: GroupedProblem, options: dict[str, Any]
 ) -> tuple[Estimates, dict[str, float]]:
     """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
-    method = METHODS[name] if isinstance(name, str) else name
+    method = FITTED[name] if isinstance(name, str) else name
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
         problem = replace(problem, tree=ClusterTree())
@@ -238,7 +235,7 @@ class Evidence:
 
 def has_clusters(name: str) -> bool:
     """Whether a method has a model of every cluster."""
-    method = METHODS[name]
+    method = FITTED[name]
     return not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
 
 

@@ -17,7 +17,7 @@ from coterie.data.identifiability import collinear, constant_within_clients, ort
 from coterie.errors import CoterieError, NotIdentified
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.registry import METHODS, applicable
+from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.results import notes as words
@@ -44,7 +44,7 @@ class Fitting:
     def result(self, start: float, data: str) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found."""
         problem, auto_shared = self.problem()
-        if self.options.method != "auto" and METHODS[self.options.method].corrected is not None:
+        if self.options.method != "auto" and FITTED[self.options.method].corrected is not None:
             auto_shared = []  # main clients have all coefficients, whoever they learn them from
         sentences = words.before(self.clients, problem, auto_shared, self.options.method)
         learnable = len(self.clients) > 1 and problem.learnable
@@ -61,7 +61,7 @@ class Fitting:
             fitted.info["network"] |= described(
                 self.clients, problem, self.options.network or {}, fitted.info["network"]
             )
-        if network and not METHODS[name].networked:
+        if network and not FITTED[name].networked:
             sentences.append(words.beside_network(name, evidence is not None))
         sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
         ledger["seconds"] = perf_counter() - start
@@ -73,14 +73,14 @@ class Fitting:
     def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
         options = self.options.learning | {"rounds": self.options.rounds}
-        if (corrected := METHODS[name].corrected) is not None:
-            options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.splits)
+        if (corrected := FITTED[name].corrected) is not None:
+            options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.hold)
         tried: list[tuple[float, float]] = []
-        if METHODS[name].networked:
-            options["network"], tried = chosen(clients, problem, self.options.network or {}, self.options.splits)
-        given = bool(self.options.strengths) and "gamma" in METHODS[name].takes
+        if FITTED[name].networked:
+            options["network"], tried = chosen(clients, problem, self.options.network or {}, self.options.hold)
+        given = bool(self.options.strengths) and "gamma" in FITTED[name].takes
         if given:
-            strengths = select(clients, problem, self.options.strengths, self.options.splits)
+            strengths = select(clients, problem, self.options.strengths, self.options.hold)
             options |= strengths
         fitted, ledger = run(name, clients, problem, options)
         if tried:
@@ -94,7 +94,7 @@ class Fitting:
     def sums(self) -> bool:
         """Whether a method takes part that sums the columns as they are."""
         method = self.options.method
-        return self.options.network is not None or (method != "auto" and not METHODS[method].turns)
+        return self.options.network is not None or (method != "auto" and not FITTED[method].turns)
 
     def problem(self) -> tuple[GroupedProblem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
@@ -124,16 +124,16 @@ class Fitting:
         """The evidence, the method to fit, and why."""
         options, clients = self.options, self.clients
         asked = options.method
-        if asked != "auto" and METHODS[asked].whole:
+        if asked != "auto" and FITTED[asked].whole:
             self.need_all_personal(asked, problem)
-        if asked != "auto" and METHODS[asked].corrected is not None and options.shared:
+        if asked != "auto" and FITTED[asked].corrected is not None and options.shared:
             raise CoterieError(f"Method '{asked}' gives every main client all coefficients: leave shared out.")
         if asked != "auto" and asked not in names:
-            if not learnable and METHODS[asked].learns:
+            if not learnable and FITTED[asked].learns:
                 raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
-            if METHODS[asked].clustered and not clients.levels:
+            if FITTED[asked].clustered and not clients.levels:
                 raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
-            if METHODS[asked].intercept:
+            if FITTED[asked].intercept:
                 raise CoterieError(
                     f"Method '{asked}' needs an intercept that is not shared and differs between clients."
                 )
@@ -142,16 +142,16 @@ class Fitting:
             names = [*names, asked]
         default = "given-strengths" if options.strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
-        if options.splits.count == 0:
+        if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
-        held = [n for n in names if METHODS[n].corrected is not None and self.has_prior()]
+        held = [n for n in names if FITTED[n].corrected is not None and self.has_prior()]
         alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds}) for n in held}
-        evidence = evaluate(clients, problem.family, fits, options.splits, self.counted(), alike)
+        evidence = evaluate(clients, problem.family, fits, options.hold, self.counted(), alike)
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.recommended()
-        return evidence, best if asked == "auto" else asked, evidence.reason(best, options.splits)
+        return evidence, best if asked == "auto" else asked, evidence.reason(best, options.hold)
 
     def has_prior(self) -> bool:
         """Whether main clients are pulled to the pooled model, as `local` is not."""
@@ -162,11 +162,11 @@ class Fitting:
         """Held-out rows that terms learned from the training rows cannot be computed for."""
         if self.clients.relearn is None or self.counted() is not None:
             return 0
-        return sum(int(mask.sum()) for mask in self.options.splits.masks(self.clients)) - int(evidence.rows.sum())
+        return sum(int(mask.sum()) for mask in self.options.hold.masks(self.clients)) - int(evidence.rows.sum())
 
     def counted(self) -> Any:
         """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""
-        corrected = METHODS[self.options.method].corrected if self.options.method != "auto" else None
+        corrected = FITTED[self.options.method].corrected if self.options.method != "auto" else None
         if corrected is None or self.options.rounds.get("main") is None:
             return None
         mask = np.zeros(len(self.clients), dtype=bool)
@@ -203,13 +203,13 @@ class Fitting:
 
         clients, options = self.clients, self.options
         recommended = name if evidence is None else evidence.recommended()
-        seed = options.splits.seed
+        seed = options.seed
         frame = pd.DataFrame() if evidence is None else evidence.table
         gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)
         index = pd.Index(clients.labels, name=clients.name)
         alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
         chosen = {"family": options.family, "method": options.method, "covariance": options.covariance, "seed": seed}
-        chosen |= {"splits": options.splits.count, "test_fraction": options.splits.fraction, "reml": options.reml}
+        chosen |= {"splits": options.splits, "test_fraction": options.test_fraction, "reml": options.reml}
         chosen |= {
             "cluster_variance": options.cluster_variance,
             "residual": options.residual,
@@ -240,7 +240,7 @@ class Fitting:
 
 def model_of(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:
     """A method's coefficients with the names of clients, clusters and terms."""
-    flat = METHODS[name].flat
+    flat = FITTED[name].flat
     levels = () if flat else clients.levels
     return Model(
         method=name,

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.registry import METHODS
+from coterie.methods.registry import FITTED
 from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
 
@@ -130,7 +130,7 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
         notes += with_collaborators(clients, fitted.info["collaboration"])
     if "network" in fitted.info:
         notes += along_network(clients, fitted.info["network"])
-    if not METHODS[name].learns or "strengths" in fitted.info:
+    if not FITTED[name].learns or "strengths" in fitted.info:
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]

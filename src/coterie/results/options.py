@@ -1,78 +1,103 @@
-"""What a fit is asked for, checked before any work."""
+"""What a fit is asked for, checked before any work; the command, its help and the documentation come from here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
+from coterie.errors import CoterieError
+from coterie.families import DEFAULT, FAMILIES, family_named
+from coterie.methods.registry import FITTED
+from coterie.options import Option, check
 
-from coterie.errors import CoterieError, nearest
-from coterie.families import DEFAULT, family_named
-from coterie.methods.network.options import Asked
-from coterie.methods.registry import METHODS
-from coterie.relations.covariance import STRUCTURES
-from coterie.results.compare import Splits
+if TYPE_CHECKING:
+    from coterie.results.compare import Splits
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a fit is asked for, beside its table; see :func:`coterie.fit`."""
+    """What a fit is asked for, beside its table; see :func:`coterie.fit`.
 
-    family: str = DEFAULT
-    shared: tuple[str, ...] = ()
-    covariance: str = "auto"
-    method: str = "auto"
-    reml: bool = True
-    cluster_variance: str = "common"
-    splits: Splits = field(default_factory=Splits)
+    ``strengths`` are those that are given, by name, each a list of candidates; ``order`` and ``groups`` are columns
+    that rows are split by, sorted like the clients' rows.
+    """
+
+    family: Annotated[
+        str,
+        Option(f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.", choices=FAMILIES),
+    ] = DEFAULT
+    shared: Annotated[tuple[str, ...], Option("Terms with one coefficient for all clients.")] = ()
+    covariance: Annotated[
+        Literal["auto", "isotropic", "two", "diagonal", "full"],
+        Option(
+            "How clients vary: isotropic (one variance), two (one for intercepts, one for slopes), diagonal (one for "
+            "each term), full (with correlations), or auto, which chooses by likelihood."
+        ),
+    ] = "auto"
+    cluster_variance: Annotated[
+        Literal["common", "own"],
+        Option("common: clients vary alike in all clusters; own: each cluster has its own variances."),
+    ] = "common"
+    method: Annotated[
+        str,
+        Option(
+            "auto takes the one with the lowest held-out loss, or where that ignores the clusters, one with them that "
+            "may be as good.",
+            choices=("auto", *FITTED),
+        ),
+    ] = "auto"
+    residual: Annotated[
+        Literal["common", "by-client"],
+        Option("common: one residual variance; by-client: one for each client (Gaussian only)."),
+    ] = "common"
+    reml: Annotated[bool, Option("Learn variances by restricted or by full maximum likelihood (Gaussian only).")] = True
+    rounds: Annotated[
+        dict[str, Any],
+        Option(
+            "Options of methods over rounds, such as steps=20000 or coordinator=peers, of weighted-averaging and "
+            "bias-correction, such as alpha=0.3, or of similarity-network, such as codec=tv:4. Theory chooses what is "
+            "left out.",
+        ),
+    ] = field(default_factory=dict)
+    network: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Which clients are alike, for similarity-network: space=model, data or feature with k=NEIGHBOURS, "
+            "covariates=COLUMN,COLUMN, or edges; lam is the strength of ties, which held-out rows choose otherwise, "
+            "p=1, 2 or inf their norm."
+        ),
+    ] = None
+    splits: Annotated[int, Option("Repeated splits inside each client; 0 compares nothing.", low=0)] = 5
+    test_fraction: Annotated[float, Option("Share of each client's rows held out.", above=0.0, below=1.0)] = 0.25
+    seed: Annotated[int, Option("Of the splits.")] = 0
     strengths: dict[str, Any] = field(default_factory=dict)
-    residual: str = "common"
-    rounds: dict[str, Any] = field(default_factory=dict)
-    network: dict[str, Any] | None = None
+    order: Any = None
+    groups: Any = None
 
     def __post_init__(self) -> None:
-        _choice("covariance", self.covariance, ("auto", *STRUCTURES))
-        _choice("method", self.method, ("auto", *METHODS))
-        _choice("cluster_variance", self.cluster_variance, ("common", "own"))
-        _choice("residual", self.residual, ("common", "by-client"))
+        check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
-        if not isinstance(self.reml, (bool, np.bool_)):
-            raise CoterieError(f"reml must be True or False, not {self.reml!r}.")
-        self._check_splits()
-        self._check_rounds()
-        self._check_network()
-
-    def _check_network(self) -> None:
-        if self.network is None:
-            return
-        if not isinstance(self.network, Mapping):
-            raise CoterieError(f"network must be a mapping from options to values, not {self.network!r}.")
-        if self.method != "auto" and not METHODS[self.method].networked:
-            raise CoterieError(f"Method '{self.method}' has no network: name similarity-network, or leave network out.")
-        Asked.of(self.network)
-
-    def _check_rounds(self) -> None:
-        if not isinstance(self.rounds, Mapping):
-            raise CoterieError(f"rounds must be a mapping from options to values, not {self.rounds!r}.")
-        over = {name: method.over for name, method in METHODS.items() if method.over is not None}
+        over = [name for name, method in FITTED.items() if method.rounds]
         if self.rounds and self.method not in over:
             raise CoterieError(f"rounds are options of the methods {', '.join(over)}: name one as the method.")
         if self.method in over:
-            over[self.method](self.rounds)
+            FITTED[self.method].over_rounds(self.rounds)
+        if self.network is not None:
+            if self.method != "auto" and not FITTED[self.method].networked:
+                raise CoterieError(
+                    f"Method '{self.method}' has no network: name similarity-network, or leave network out."
+                )
+            from coterie.methods.network.options import Asked
 
-    def _check_splits(self) -> None:
-        for name, value in (("splits", self.splits.count), ("seed", self.splits.seed)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-                raise CoterieError(f"{name} must be a whole number, not {value!r}.")
-        if self.splits.count < 0:
-            raise CoterieError(f"splits must be 0 or more, not {self.splits.count}.")
-        if not isinstance(self.splits.fraction, (int, float, np.number)):
-            raise CoterieError(f"test_fraction must be a number, not {self.splits.fraction!r}.")
-        if not 0.0 < self.splits.fraction < 1.0:
-            raise CoterieError(f"The test fraction must be between 0 and 1, not {self.splits.fraction:g}.")
+            Asked.of(self.network)
+
+    @property
+    def hold(self) -> Splits:
+        """How rows are held out."""
+        from coterie.results.compare import Splits
+
+        return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups)
 
     @property
     def learning(self) -> dict[str, Any]:
@@ -83,8 +108,3 @@ class Options:
             "own": self.cluster_variance == "own",
             "residual": self.residual,
         }
-
-
-def _choice(what: str, value: str, values: Sequence[str]) -> None:
-    if value not in values:
-        raise CoterieError(f"{what} must be one of {', '.join(values)}, not {value!r}.{nearest(value, values)}")

@@ -30,7 +30,7 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.registry import METHODS
+from coterie.methods.registry import FITTED
 from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import run
 from tests.deployment.sites import FORMULA, LENIENT, NAMES, build, home, hosts, say, table, tables, task, transport
@@ -55,7 +55,7 @@ def test_a_fit_over_sites_is_that_of_all_rows_in_one_table(by_client, tmp_path):
     build(tmp_path)
     columns = {"client": "ward", "cluster": ["kind"]} if by_client else {}
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, **columns))
-    fitted = METHODS["hierarchical"].fit(fed, problem_of(fed.participants))
+    fitted = FITTED["hierarchical"].fit(fed, problem_of(fed.participants))
     every = pd.concat([f.assign(site=name) for name, f in tables().items()], ignore_index=True)
     clients, _ = prepare(every, FORMULA, columns.get("client", "site"), columns.get("cluster", ()))
     alone, _ = run("hierarchical", clients, problem_of(clients), {})

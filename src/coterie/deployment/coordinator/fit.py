@@ -18,8 +18,7 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, NotIdentified, nearest
 from coterie.families import DEFAULT, family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.registry import METHODS
-from coterie.results.compare import Splits
+from coterie.methods.registry import FITTED
 from coterie.results.fitting import model_of, versions
 from coterie.results.options import Options
 from coterie.results.result import FitResult
@@ -65,11 +64,12 @@ def fit(
         feds.append(fed)
     clients = _known(fed, design.terms, task)
     _need(name, found, clients)
-    method = METHODS[name]
+    method = FITTED[name]
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
 
     def fits(fed: Remote) -> Estimates:
-        return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
+        fitted: Estimates = method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
+        return fitted
 
     fitted = fits(fed)
     notes = _notes(fed, shared)
@@ -95,16 +95,16 @@ def fit(
         versions=dict(versions()),
         offset=task.get("offset"),
     )
-    if not options.splits.count:
+    if not options.splits:
         result.notes.append(NOTHING)
     save(result)
-    if options.splits.count:
-        each = method.over is not None or name == "own-intercept" or options.residual == "by-client"
+    if options.splits:
+        each = bool(method.rounds) or name == "own-intercept" or options.residual == "by-client"
 
         def hold(split: Mapping[str, Any]) -> Remote:
             return opened(f"split{split['repeat']}", hold=split)
 
-        save(compare_on_holdout(result, clients, fits, fed, hold, found, options.splits, secure, each))
+        save(compare_on_holdout(result, clients, fits, fed, hold, found, options.hold, secure, each))
 
 
 def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
@@ -128,17 +128,19 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
         method=name,
         reml=given.get("reml", True),
         cluster_variance=given.get("cluster_variance", "common"),
-        splits=Splits(given.get("splits", 0), given.get("test_fraction", Splits.fraction), seed),
+        splits=given.get("splits", 0),
+        test_fraction=given.get("test_fraction", Options.test_fraction),
+        seed=seed,
         residual=given.get("residual", "common"),
         rounds=dict(given.get("rounds", {})),
     )
-    if METHODS[name].flat:
+    if FITTED[name].flat:
         raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
     if name == "given-strengths" and given.get("gamma") is None:
         raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
-    if METHODS[name].clustered and not task.get("cluster"):
+    if FITTED[name].clustered and not task.get("cluster"):
         raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
-    if METHODS[name].corrected is not None and options.splits.count:
+    if FITTED[name].corrected is not None and options.splits:
         raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
     return given, options, design_of(schema, task)
 
@@ -147,10 +149,9 @@ def _checked(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]
     """The options by name; those of a method over rounds may stand beside the others, as ``steps=500``."""
     given = {key: value for key, value in options.items() if key in _OPTIONS}
     others = {key: value for key, value in options.items() if key not in _OPTIONS}
-    over = METHODS[name].over
-    if over is not None:
+    if FITTED[name].rounds:
         given["rounds"] = {"seed": seed, **given.get("rounds", {}), **others}
-        over(given["rounds"])
+        FITTED[name].over_rounds(given["rounds"])
     elif others:
         key = next(iter(others))
         known = nearest(key, _OPTIONS) or f" There are {', '.join(_OPTIONS)}."
@@ -190,7 +191,7 @@ def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clie
 
 
 def _need(name: str, problem: GroupedProblem, clients: Clients) -> None:
-    method = METHODS[name]
+    method = FITTED[name]
     if method.learns and len(clients) < 2:
         raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")
     if method.learns and not problem.learnable:

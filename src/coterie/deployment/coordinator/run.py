@@ -26,7 +26,7 @@ from coterie.engines.remote import Remote, Transport
 from coterie.errors import CoterieError, fitting, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
-from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.registry import TRAINED, trained_method
 
 RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
@@ -104,7 +104,7 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
                 "[privacy] out of federation.toml, or train a model by its name."
             )
         settled(program, schema_of(folder), seed)
-    elif program.program in TRAINERS:
+    elif program.program in TRAINED:
         training(program, seed)
     else:
         function(folder, program)
@@ -127,7 +127,7 @@ def training(program: RunConfig, seed: int) -> tuple[Any, int, int]:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise CoterieError(f"{key} must be a whole number from 1, not {value!r}.")
         counts.append(value)
-    found = trainer(name)
+    found = trained_method(name)
     found.check(options)
     if several := [key for key, value in options.items() if found.several(key, value)]:
         raise CoterieError(
@@ -198,7 +198,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
     went = (home / JOURNAL / "participants").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
-    if not (program.fits or program.program in TRAINERS):
+    if not (program.fits or program.program in TRAINED):
         _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():

@@ -24,8 +24,7 @@ from coterie.deployment import toml
 from coterie.deployment.config import RUN
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
-from coterie.methods.registry import METHODS
-from coterie.methods.training import TRAINERS
+from coterie.methods.registry import FITTED, TRAINED
 from coterie.options import Option, check
 
 CHECK = "check"
@@ -53,9 +52,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.program in METHODS and "formula" not in self.task:
+        if self.program in FITTED and "formula" not in self.task:
             raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
-        if self.program in TRAINERS and "factory" not in self.task and self.program not in METHODS:
+        if self.program in TRAINED and "factory" not in self.task and self.program not in FITTED:
             raise CoterieError(
                 f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
                 "(--objective module:function)."
@@ -64,7 +63,7 @@ class RunConfig:
     @property
     def fits(self) -> bool:
         """Whether it is a method of ``coterie fit`` on tables."""
-        return self.program in METHODS and "factory" not in self.task
+        return self.program in FITTED and "factory" not in self.task
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -87,5 +86,5 @@ def digest(folder: Path, run_id: str) -> str:
 
 def names() -> list[str]:
     """Programs by name."""
-    fits = [name for name in METHODS if name != _NETWORKED]
-    return [*fits, *(t for t in TRAINERS if t not in METHODS and not TRAINERS[t].pool_rows), CHECK]
+    fits = [name for name in FITTED if name != _NETWORKED]
+    return [*fits, *(t for t in TRAINED if t not in FITTED and not TRAINED[t].pool_rows), CHECK]

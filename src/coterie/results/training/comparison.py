@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.kernels import Floats
 from coterie.objectives import parameters
 from coterie.results.training.callbacks import Callback
@@ -149,7 +149,7 @@ class Comparison:
             for beside in self.others:
                 columns = (beside, f"{beside}_low", f"{beside}_high")
                 row |= dict(zip(columns, self.interval(name, what=beside), strict=True))
-            rows_moved = trainer(name).pool_rows  # to one place; what is sent there afterwards stays in it
+            rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
             moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
             row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
             ended = sum(bool(r.trouble) for r in runs)
@@ -219,9 +219,9 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
     asked = list(ALWAYS)
     for name in names:
         if name == "all":
-            asked += [t.name for t in TRAINERS.values() if usable(problem, t.name)]
+            asked += [t.name for t in TRAINED.values() if usable(problem, t.name)]
         else:
-            method = trainer(name, problem.config.folder)
+            method = trained_method(name, problem.config.folder)
             method.check(problem.config.given(name))
             asked.append(name)
     return list(dict.fromkeys(asked))
@@ -229,7 +229,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
 
 def usable(problem: TrainingProblem, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
-    method, config = trainer(name), problem.config
+    method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name)
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
@@ -275,7 +275,7 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Compa
             setting = pick(inner, name, watch, where)
             run = train(problem, name, setting, watch(where))
             runs.setdefault(name, []).append(replace(run, theta=None))
-    tried = {name: len(trainer(name).settings(config.given(name))) for name in methods}
+    tried = {name: len(trained_method(name).settings(config.given(name))) for name in methods}
     return Comparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
 
 
@@ -285,7 +285,7 @@ def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "
     ``inner`` has training rows only (:meth:`TrainingProblem.inside`). Clients count alike; a run that diverges is the
     worst.
     """
-    candidates = trainer(name).settings(inner.config.given(name))
+    candidates = trained_method(name).settings(inner.config.given(name))
     if len(candidates) == 1:
         return candidates[0]
     run = inner.config.run

@@ -33,8 +33,8 @@ from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError, nearest
-from coterie.methods.trainer import Trainer
-from coterie.methods.training import TRAINERS, trainer
+from coterie.methods.method import Method
+from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
 from coterie.results.training.keys import SECTIONS, matters, section
 
@@ -122,10 +122,10 @@ class Config:
             return self.permitted.get(path, what, self.folder)
         return named(path, what, self.folder)
 
-    def _trainer(self, name: str) -> Trainer:
+    def _trainer(self, name: str) -> Method:
         if self.permitted is not None and ":" in name:
             self.permitted.get(name, "The method", self.folder)
-        return trainer(name)
+        return trained_method(name)
 
 
 def read(path: str | Path) -> Config:
@@ -173,8 +173,8 @@ def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[
     if not isinstance(chosen, str):
         raise CoterieError(f"method.name must be a text, not {chosen!r}.")
     options[chosen] = options.get(chosen, {}) | {key: value for key, value in method.items() if key != "name"}
-    named = {name: trainer(name, folder) for name in options if name != ALL}
-    known = dict.fromkeys(name for method in (TRAINERS | named).values() for name in method.takes)
+    named = {name: trained_method(name, folder) for name in options if name != ALL}
+    known = dict.fromkeys(name for method in (TRAINED | named).values() for name in method.hyper_parameters)
     for key in options.get(ALL, {}):
         if key not in known:
             raise CoterieError(
@@ -187,8 +187,8 @@ def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[
 
 def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
     """What is given of a method's hyper-parameters, under its name or for all that have them."""
-    method = trainer(name)
-    common = {key: value for key, value in options.get(ALL, {}).items() if key in method.takes}
+    method = trained_method(name)
+    common = {key: value for key, value in options.get(ALL, {}).items() if key in method.hyper_parameters}
     return method.merge(common, options.get(name, {}))
 
 

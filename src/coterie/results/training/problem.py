@@ -12,7 +12,7 @@ from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError
-from coterie.methods.trainer import EVERYTHING, Trainer
+from coterie.methods.method import EVERYTHING, Method
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient
 from coterie.results.training import model
@@ -75,7 +75,7 @@ class TrainingProblem:
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
 
-    def engine(self, trainer: Trainer) -> InProcess | Private:
+    def engine(self, trainer: Method) -> InProcess | Private:
         """A fresh engine; only methods that need known groups are told them.
 
         With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.

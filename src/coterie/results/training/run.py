@@ -17,8 +17,8 @@ from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
-from coterie.methods.trainer import Trainer
-from coterie.methods.training import trainer
+from coterie.methods.method import Method
+from coterie.methods.registry import trained_method
 from coterie.results.training.callbacks import Callback, Look
 from coterie.results.training.checked_method import CheckedMethod
 from coterie.results.training.config import differences
@@ -101,7 +101,7 @@ class _Run:
     """A run while it goes on."""
 
     problem: TrainingProblem
-    trainer: Trainer
+    trainer: Method
     setting: dict[str, Any]
     judge: TrainingProblem | None
     state: State = field(default_factory=dict)
@@ -112,7 +112,7 @@ class _Run:
     def __post_init__(self) -> None:
         _ = self.problem.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
         given = dict(self.setting)
-        if self.problem.config.run["strict"] and "strict" in self.trainer.takes:
+        if self.problem.config.run["strict"] and "strict" in self.trainer.hyper_parameters:
             given.setdefault("strict", True)
         if self.trainer.layout:
             layout = layers(self.problem.config, self.problem.objective)
@@ -229,8 +229,8 @@ def train(
     folder = None if folder is None else local(folder)
     saved = saved_run(here, name, folder) if resume else None
     if saved is not None:
-        setting = _resumed(trainer(name, here.config.folder), setting, here.config.given(name), saved["state"])
-    run = _Run(here, trainer(name, here.config.folder), dict(setting), judge)
+        setting = _resumed(trained_method(name, here.config.folder), setting, here.config.given(name), saved["state"])
+    run = _Run(here, trained_method(name, here.config.folder), dict(setting), judge)
     if saved is None:
         run.state = dict(run.method.init(run.fed))
         return _train(run, callbacks, folder)
@@ -256,7 +256,7 @@ def _train(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> Tra
 
 
 def _resumed(
-    trainer: Trainer, given: Mapping[str, Any], configured: Mapping[str, Any], kept: Mapping[str, Any]
+    trainer: Method, given: Mapping[str, Any], configured: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The setting of a checkpoint, each value of which the configuration or the call must have too."""
     choices = [*trainer.settings(configured), given]

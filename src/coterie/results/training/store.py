@@ -28,7 +28,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.federation import Ragged
 from coterie.methods.groups.confidence import Adapted, adapt
-from coterie.methods.training import trainer
+from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.results.plain import from_json, plain, unplain
 from coterie.results.store import Shelf
@@ -201,7 +201,7 @@ def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
     ragged = isinstance(run.theta, Ragged)
     arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
     arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
-    group = data.group if trainer(run.method).groups else run.group  # known, or found
+    group = data.group if trained_method(run.method).groups else run.group  # known, or found
     arrays["group"] = None if group is None else shelf.put("group", group)
     content = shelf.to_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -374,4 +374,4 @@ def _own_model(path: str) -> str:
 def _digests(config: Config) -> dict[str, str]:
     """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
     found = {p: digest(config.load(p, what)) for key, what in _OWN.items() if model.own(p := config.model[key] or "")}
-    return found | ({config.method: digest(trainer(config.method).method_class)} if ":" in config.method else {})
+    return found | ({config.method: digest(trained_method(config.method).method_class)} if ":" in config.method else {})

@@ -1,0 +1,192 @@
+"""One row of the table of methods: what it is, what it needs and takes, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property, partial
+from importlib import import_module
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from coterie.errors import RAISED, CoterieError
+from coterie.options import annotated, check, need_names
+
+STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
+EVERYTHING = ("*",)
+Relation = Literal["nothing", "layers", "tree", "groups", "found groups", "network", "main client"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by name; paths are "module:name" below ``coterie.methods`` and are imported when they are used.
+
+    Attributes
+    ----------
+    name, summary : str
+        The summary in one line.
+    relation : str, default "nothing"
+        What it knows, or learns, of how clients are related.
+    paper : str
+        Which it is from.
+    fits : str
+        Path of ``fit(federation, problem, **options) -> Estimates``, for a table and a formula; "" where there is none.
+    fit_with : dict
+        Arguments of that function that make it what it is.
+    takes : tuple of str
+        Names of the options that the function takes.
+    rounds : str
+        Path of the class of its options over rounds, which has ``of(mapping)``.
+    trains : str
+        Path of a class of rounds over any objective, or "package.module:Class" of the user's own; "" for none.
+    defaults, fixed_options : dict
+        Options of the class where nothing else is given, and those that cannot be given.
+    learns : bool
+        Learns variances (where it is not given strengths), which needs more than one row for some clients.
+    flat, clustered : bool
+        Ignores clusters; says something else than the others only where there are clusters.
+    intercept : bool
+        Needs an intercept that can be personal.
+    asked : bool
+        Compared only where it is asked for by name.
+    whole : bool
+        Ties all coefficients of a client, and one level of clusters at most.
+    turns : bool
+        Knows ``GroupedProblem.basis``, so that it may be given other columns that say the same.
+    layout : str
+        Of a class that splits a model: its option that names layers, "personal" or "shared".
+    normalises : bool
+        Whether it is about layers that normalise, one of which a model must have.
+    pool_rows : bool
+        Trains one client that holds all rows.
+    """
+
+    name: str
+    summary: str
+    relation: Relation = "nothing"
+    paper: str = ""
+    fits: str = ""
+    fit_with: Mapping[str, Any] = field(default_factory=dict)
+    takes: tuple[str, ...] = ()
+    rounds: str = ""
+    trains: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=lambda: dict(STEPS))
+    fixed_options: Mapping[str, Any] = field(default_factory=dict)
+    learns: bool = False
+    flat: bool = False
+    clustered: bool = False
+    intercept: bool = False
+    asked: bool = False
+    whole: bool = False
+    turns: bool = False
+    layout: str = ""
+    normalises: bool = False
+    pool_rows: bool = False
+
+    @cached_property
+    def fit(self) -> Callable[..., Any]:
+        """The function for tables."""
+        return partial(_imported(f"coterie.methods.{self.fits}"), **self.fit_with)
+
+    @cached_property
+    def method_class(self) -> Any:
+        """The class of rounds."""
+        return _imported(self.trains if self.user_defined else f"coterie.methods.{self.trains}")
+
+    def over_rounds(self, given: Mapping[str, Any]) -> Any:
+        """A user's options over rounds, checked; a CoterieError for a name or a value that cannot be."""
+        return _imported(f"coterie.methods.{self.rounds}").of(
+            given, **{k: v for k, v in self.fit_with.items() if k == "corrected"}
+        )
+
+    @property
+    def corrected(self) -> bool | None:
+        """Of a main client and its collaborators: whether their bias is corrected."""
+        return self.fit_with.get("corrected")
+
+    @property
+    def networked(self) -> bool:
+        """Whether it ties clients along a network."""
+        return self.relation == "network"
+
+    @property
+    def groups(self) -> bool:
+        """Whether it needs groups that are known."""
+        return self.relation == "groups"
+
+    @property
+    def user_defined(self) -> bool:
+        """Whether it is the user's."""
+        return self.name == self.trains
+
+    @cached_property
+    def hyper_parameters(self) -> dict[str, Field[Any]]:
+        """Options of the class that can be given."""
+        ours = {"seed"} if self.user_defined else {"seed", "group", *self.fixed_options}
+        return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """A CoterieError for an option that the class does not have, with the nearest one, or a wrong value.
+
+        A list of values of one number is a choice among them: every one is checked.
+        """
+        need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
+        for setting in self.settings(given):
+            self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
+
+    def several(self, name: str, value: Any) -> bool:
+        """Whether a value is a list of settings to choose among, not one that is a list itself."""
+        kinds = (annotated(cls).get(name) for cls in self.method_class.__mro__)
+        return isinstance(value, list) and not _listed(next(filter(None, kinds), None))
+
+    def merge(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given above what stands below it: of two that exclude each other, the one given drops the other."""
+        dropped = {
+            name for pair in getattr(self.method_class, "EXCLUSIVE", ()) if set(pair) & set(given) for name in pair
+        }
+        return {name: value for name, value in below.items() if name not in dropped} | dict(given)
+
+    def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Every combination of what is given, defaults below it."""
+        out: list[dict[str, Any]] = [{}]
+        for name, value in self.merge(self.defaults, given).items():
+            choice = value if self.several(name, value) else [value]
+            if not choice:
+                raise CoterieError(f"The method {self.name} needs one value of {name} at least to choose among.")
+            out = [one | {name: v} for one in out for v in choice]
+        return out
+
+    def make(self, seed: int, **given: Any) -> Any:
+        """An instance of the class, with the defaults below what is given."""
+        values = self.merge(self.defaults, given) | dict(self.fixed_options)
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        if any(f.name == "seed" for f in fields(self.method_class)):
+            values["seed"] = seed
+        for name, f in self.hyper_parameters.items():
+            if name not in values and f.default is MISSING and f.default_factory is MISSING:
+                raise CoterieError(f"The method {self.name} needs a value of {name}.")
+        try:
+            made = self.method_class(**values)
+            if self.user_defined:
+                check(made)
+            return made
+        except CoterieError as e:
+            raise CoterieError(f"The method {self.name}: {e}") from e
+        except RAISED as e:
+            raise CoterieError(f"The method {self.name} cannot be made: it raises {type(e).__name__}: {e}.") from e
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return attrgetter(name)(import_module(module))
+
+
+def _listed(kind: Any) -> bool:
+    """Whether a type is that of lists, or of lists and None."""
+    if get_origin(kind) is Annotated:
+        return _listed(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return all(one is type(None) or _listed(one) for one in get_args(kind))
+    plain = get_origin(kind) or kind
+    return isinstance(plain, type) and issubclass(plain, Iterable) and not issubclass(plain, (str, Mapping))
