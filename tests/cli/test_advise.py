@@ -60,7 +60,7 @@ def test_a_narrow_terminal_loses_no_client(monkeypatch, width):
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (["--collaborators", "0"], "collaborators must be 1 or more, not 0"),
+        (["--collaborators", "0"], "collaborators must be a whole number from 1"),
         (["--within", "cluster"], "name a cluster column (--cluster)"),
         (["--family", "poison"], "Did you mean 'poisson'"),
         (["--out", "there.txt"], "none of the extensions .csv"),
@@ -68,7 +68,7 @@ def test_a_narrow_terminal_loses_no_client(monkeypatch, width):
         (["--out", "table.csv"], "'table.csv' is the table itself"),
         (["--pairs", "table.csv"], "'table.csv' is the table itself"),
         (["--out", "both.csv", "--pairs", "both.csv"], "--out and --pairs both name 'both.csv'"),
-        (["--test-fraction", "nan"], "test fraction must be between 0 and 1, not nan"),
+        (["--test-fraction", "nan"], "test_fraction must be a number between 0 and 1, not nan"),
     ],
     ids=["collaborators", "within", "family", "out", "pairs", "over itself", "pairs over itself", "one file", "share"],
 )

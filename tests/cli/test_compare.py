@@ -73,7 +73,7 @@ def test_a_narrow_terminal_loses_no_method(monkeypatch):
         (["--splits", "0"], "A comparison needs at least one split"),
         (["--family", "poison"], "Did you mean 'poisson'"),
         (["--out", "there.txt"], "none of the extensions .csv"),
-        (["--test-fraction", "nan"], "test fraction must be between 0 and 1, not nan"),
+        (["--test-fraction", "nan"], "test_fraction must be a number between 0 and 1, not nan"),
     ],
     ids=["splits", "family", "out", "share"],
 )

@@ -45,7 +45,7 @@ SLIPS = {
     "column": (("--program", "pooled", "--formula", "score ~ agee"), "Did you mean 'age'?"),
     "formula": (("--program", "pooled", "--formula", "score ~"), "nothing on its right side"),
     "option": ((*FIT, "--option", "nonsense=1"), "has no option 'nonsense'"),
-    "value": ((*FIT, "--option", "covariance=round"), "covariance must be one of"),
+    "value": ((*FIT, "--option", "covariance=round"), "covariance must be auto, "),
     "shared": ((*FIT, "--family", "gauss"), "Did you mean 'gaussian'?"),
     "missing": ((*FIT, "--missing", "skip"), "missing must be 'error' or 'drop'"),
     "client": ((*FIT, "--client", "wards"), "The schema has no column 'wards'. Did you mean 'ward'?"),

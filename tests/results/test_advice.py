@@ -193,12 +193,15 @@ def test_an_unknown_client_gets_a_hint(advice):
 
 
 WRONG = [
-    ({"collaborators": 0}, "collaborators must be 1 or more, not 0. Without collaborators every client is alone."),
-    ({"collaborators": 2.5}, "collaborators must be a whole number, not 2.5"),
-    ({"splits": -1}, "splits must be 0 or more, not -1"),
+    (
+        {"collaborators": 0},
+        "collaborators must be a whole number from 1 .*, not 0. Without collaborators a client works alone",
+    ),
+    ({"collaborators": 2.5}, "collaborators must be a whole number from 1 .*, not 2.5"),
+    ({"splits": -1}, "splits must be a whole number from 0, not -1"),
     ({"seed": "a"}, "seed must be a whole number, not 'a'"),
-    ({"test_fraction": 1.0}, "test fraction must be between 0 and 1, not 1"),
-    ({"test_fraction": "a"}, "test_fraction must be a number, not 'a'"),
+    ({"test_fraction": 1.0}, "test_fraction must be a number between 0 and 1, not 1"),
+    ({"test_fraction": "a"}, "test_fraction must be a number between 0 and 1, not 'a'"),
     ({"within": "school"}, "within must be all or cluster, not 'school'"),
     ({"within": "cluster"}, "need clusters: name a cluster column"),
     ({"family": "poison"}, "Did you mean 'poisson'"),
@@ -239,5 +242,5 @@ def test_alone_and_together_are_under_the_same_prior():
     np.testing.assert_allclose(firm.clients["gain"], 0.0, atol=1e-3)
     alone = [one.evidence["loss_rows"]["local"] for one in (firm, auto, none)]
     assert alone[1] < alone[2] and len(set(alone)) == 3
-    with pytest.raises(CoterieError, match="prior must be auto or none or a number"):
+    with pytest.raises(CoterieError, match="prior must be auto, none or a number"):
         ask(prior="weak")

@@ -14,16 +14,29 @@ if TYPE_CHECKING:
 
 LEARNING = ("covariance", "reml", "own", "residual")
 STRENGTHS = ("gamma", "lam", "alpha")
-OVER_ROUNDS = (*STRENGTHS, "rounds")
+_LEARNS: dict[str, Any] = {"takes": LEARNING, "learns": True}
+_FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
-_OVER: dict[str, Any] = {"takes": OVER_ROUNDS, "learns": True, "asked": True, "whole": True}
-_MAIN: dict[str, Any] = {"about": "main client", "takes": ("rounds",), "asked": True}
+_OVER: dict[str, Any] = {
+    "fits": "clustered_l2gd.fit:fit",
+    "takes": (*STRENGTHS, "rounds"),
+    "rounds": "clustered_l2gd.options:Options",
+    "learns": True,
+    "asked": True,
+    "whole": True,
+}
+_MAIN: dict[str, Any] = {
+    "fits": "collaboration.fit:fit",
+    "takes": ("rounds",),
+    "rounds": "collaboration.options:Options",
+    "asked": True,
+}
 
 
-def _fits(name: str, summary: str, fits: str, about: Relation = "tree", rounds: str = "", **more: Any) -> Method:
-    """A method for tables; with ``rounds`` it goes over them, else it solves for the optimum in whatever columns."""
-    return Method(name, summary, about, fits=fits, rounds=rounds, turns=not rounds, **more)
+def _exact(name: str, summary: str, fits: str, about: Relation = "tree", **more: Any) -> Method:
+    """A method for tables that solves for the optimum, in whatever columns."""
+    return Method(name, summary, about, fits=fits, turns=True, **more)
 
 
 def _trains(
@@ -44,20 +57,11 @@ _EVERY = (
     ),
     Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
     Method("own-intercept", "shared slopes, own intercepts", fits="own_intercept:fit", turns=True, intercept=True),
-    _fits("clusterwise", "one model for each cluster", "clusterwise:fit", clustered=True),
-    _fits(
-        "single-cluster",
-        "clients tied to one centre",
-        "hierarchical:fit",
-        about="nothing",
-        takes=LEARNING,
-        learns=True,
-        flat=True,
-        clustered=True,
-    ),
-    _fits("hierarchical", "clients tied to their clusters", "hierarchical:fit", takes=LEARNING, learns=True),
-    _fits("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
-    _fits(
+    _exact("clusterwise", "one model for each cluster", "clusterwise:fit", clustered=True),
+    _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "nothing", **_FLAT, **_LEARNS),
+    _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", **_LEARNS),
+    _exact("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
+    _exact(
         "james-stein",
         "the same, its centre shrunk towards zero",
         "james_stein:fit",
@@ -65,45 +69,26 @@ _EVERY = (
         learns=True,
         asked=True,
     ),
-    _fits(
-        "async-l2gd",
-        "the same, over rounds",
-        "clustered_l2gd.fit:fit",
-        rounds="clustered_l2gd.options:Options",
-        **_OVER,
-    ),
-    _fits(
-        "async-al2sgd",
-        "the same, over fewer rounds",
-        "clustered_l2gd.fit:fit",
-        rounds="clustered_l2gd.options:Options",
-        fit_with={"accelerated": True},
-        **_OVER,
-    ),
-    _fits(
+    Method("async-l2gd", "the same, over rounds", "tree", **_OVER),
+    Method("async-al2sgd", "the same, over fewer rounds", "tree", fit_with={"accelerated": True}, **_OVER),
+    Method(
         "similarity-network",
         "clients tied to those who are alike",
-        "network.fit:fit",
-        about="network",
+        "network",
+        fits="network.fit:fit",
         takes=("network", "rounds"),
         rounds="network.options:Run",
         asked=True,
     ),
-    _fits(
+    Method(
         "weighted-averaging",
         "own and others' gradients, weighed",
-        "collaboration.fit:fit",
-        rounds="collaboration.options:Options",
+        "main client",
         fit_with={"corrected": False},
         **_MAIN,
     ),
-    _fits(
-        "bias-correction",
-        "the same, the others' bias corrected",
-        "collaboration.fit:fit",
-        rounds="collaboration.options:Options",
-        fit_with={"corrected": True},
-        **_MAIN,
+    Method(
+        "bias-correction", "the same, the others' bias corrected", "main client", fit_with={"corrected": True}, **_MAIN
     ),
     _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
     _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", finetune=20),

@@ -25,9 +25,11 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.numerics.kernels import Floats
+from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
 from coterie.results.metrics import objective
+from coterie.results.options import Options as FitOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,8 +152,9 @@ def advise(
     >>> advice = coterie.advise(df, "mAch ~ cses", client="school")  # doctest: +SKIP
     >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
     """
-    _check(collaborators, within, splits, test_fraction, seed)
-    asked = Options.of({"prior": prior})
+    asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
+    held_out: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
+    held_out = {name: declared(FitOptions)[name].read(value) for name, value in held_out.items()}
     levels = as_names("cluster", cluster)
     clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
     if (trouble := collinear(clients, sums=True)) is not None:
@@ -159,13 +162,13 @@ def advise(
     if within == "cluster" and not clients.levels:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
-    together = Together(problem, int(collaborators), within == "cluster", asked)
+    together = Together(problem, asked.collaborators, within == "cluster", asked)
     STARTING.get()()
     choice, _, held = together.choice(clients)
-    found = Measured.of(clients, together, Splits(int(splits), float(test_fraction), int(seed)))
+    found = Measured.of(clients, together, Splits(*held_out.values()))
     settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}
-    settings |= {"collaborators": int(collaborators), "within": within, "splits": int(splits), "seed": int(seed)}
-    settings |= {"test_fraction": float(test_fraction), "offset": offset, "weights": weights, "missing": missing}
+    settings |= {"collaborators": asked.collaborators, "within": within, **held_out}
+    settings |= {"offset": offset, "weights": weights, "missing": missing}
     settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": list(clients.notes)}
     evidence = found.table()
     return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, problem.family.loss, settings)
@@ -305,18 +308,3 @@ def _pairs(clients: Clients, choice: Choice) -> pd.DataFrame:
     labels, of, tau = np.asarray(clients.labels), pairs.pair_main[order], pairs.tau[order]
     columns = {"client": labels[pairs.main[of]], "collaborator": labels[pairs.pair_client[order]], "tau": tau}
     return pd.DataFrame(columns | {"weight": choice.alpha[of] * tau})
-
-
-def _check(collaborators: Any, within: Any, splits: Any, test_fraction: Any, seed: Any) -> None:
-    for name, value, least in (("collaborators", collaborators, 1), ("splits", splits, 0), ("seed", seed, None)):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            raise CoterieError(f"{name} must be a whole number, not {value!r}.")
-        if least is not None and value < least:
-            hint = " Without collaborators every client is alone." * (name == "collaborators")
-            raise CoterieError(f"{name} must be {least} or more, not {value}.{hint}")
-    if within not in ("all", "cluster"):
-        raise CoterieError(f"within must be all or cluster, not {within!r}.")
-    if not isinstance(test_fraction, (int, float, np.number)):
-        raise CoterieError(f"test_fraction must be a number, not {test_fraction!r}.")
-    if not 0.0 < test_fraction < 1.0:
-        raise CoterieError(f"The test fraction must be between 0 and 1, not {test_fraction:g}.")

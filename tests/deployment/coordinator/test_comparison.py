@@ -164,7 +164,7 @@ def test_nothing_is_compared_unless_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     "name, options, said",
     [
-        ("pooled", {"splits": -1}, "splits must be 0 or more"),
+        ("pooled", {"splits": -1}, "splits must be a whole number from 0"),
         ("pooled", {"splits": 1, "test_fraction": 2.0}, "between 0 and 1"),
         ("bias-correction", {"splits": 1}, "compared where all rows are together"),
     ],

@@ -146,7 +146,7 @@ WRONG = {
     "no such program": ({"program": "hierarchicl", "task": TASK}, "Did you mean 'hierarchical'"),
     "no formula": ({"program": "hierarchical", "task": {}}, "needs a formula"),
     "an option that is none": (EXACT | {"options": {"covarianc": "two"}}, "Did you mean 'covariance'"),
-    "another value": (EXACT | {"options": {"covariance": "round"}}, "covariance must be one of"),
+    "another value": (EXACT | {"options": {"covariance": "round"}}, "covariance must be auto, "),
     "a column that is not there": (EXACT | {"task": TASK | {"formula": "disease ~ weight"}}, "weight"),
     "twice the same column": (EXACT | {"task": TASK | {"formula": f"{FORMULA} + center(age)"}}, "combination of"),
     "a method without clusters": (EXACT | {"program": "clusterwise", "options": {}}, "needs clusters"),

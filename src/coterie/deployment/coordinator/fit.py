@@ -68,8 +68,7 @@ def fit(
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
 
     def fits(fed: Remote) -> Estimates:
-        fitted: Estimates = method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})
-        return fitted
+        return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})  # type: ignore[no-any-return]
 
     fitted = fits(fed)
     notes = _notes(fed, shared)
