@@ -19,27 +19,14 @@ from coterie.relations.clusters import ClusterTree
 
 @dataclass(frozen=True)
 class GroupedProblem:
-    """What is to be fitted, beside the rows that the sites hold.
-
-    Attributes
-    ----------
-    tree : ClusterTree
-    family : Family or str
-    personal : (q,) int64
-        Columns that may differ between clients.
-    intercept : int or None
-        The intercept's column.
-    single_rows : bool, default False
-        Every client has one row.
-    basis : Basis, optional
-        What the federation's columns are of the table's, where they are not these; see :func:`in_table`.
-    """
+    """What is to be fitted, beside the rows that the sites hold."""
 
     tree: ClusterTree
     family: Family
-    personal: Ints
-    intercept: int | None
-    single_rows: bool = False
+    personal: Ints  # (q,) columns that may differ between clients
+    intercept: int | None  # the intercept's column
+    single_rows: bool = False  # every client has one row
+    # What the federation's columns are of the table's, where they are not these; see :func:`in_table`
     basis: Basis | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +34,7 @@ class GroupedProblem:
 
     @property
     def straying(self) -> Ints:
-        """Personal columns in which how far clients client_scale from their cluster can be told from the noise of rows.
+        """Personal columns in which how far clients lie from their cluster can be told from the noise of rows.
 
         With one row for each client only families whose overdispersion shows tell, and of their intercepts.
         """

@@ -109,10 +109,10 @@ class GroupSGD(LocalTraining):
                 "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
             )
         state: State = first_quarantine(fed) | {"w": layers.start(w)}
-        about = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k)}
-        return (
-            state | about | ({} if layers.travels.values.all() else {"whole": layers.whole, "travels": layers.travels})
-        )
+        about: State = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k)}
+        if not layers.travels.values.all():
+            about |= {"whole": layers.whole, "travels": layers.travels}
+        return state | about
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""

@@ -23,11 +23,8 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     family = problem.family
     L = [np.full((1, 1, 1), min(family.prior_sd, FREE))] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     s = solve(fed, setup, L)
-    sigma2 = (
-        setup.residual(s.value) / max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
-        if family.has_dispersion
-        else 1.0
-    )
+    dof = max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
+    sigma2 = setup.residual(s.value) / dof if family.has_dispersion else 1.0
     fitted = collect(fed, setup, s, L, sigma2, needed=True)
     centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)

@@ -17,30 +17,14 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Received:
-    """The gradients of one step: M main clients' own, and those of P clients that were asked at their models.
+    """The gradients of one step: M main clients' own, and those of P clients that were asked at their models."""
 
-    Attributes
-    ----------
-    main : (P,) int64
-        At whose model a client was asked: numbers of main clients, rising.
-    g : (P, d)
-        The last gradient that each client sent, always finite; zero where it never sent one.
-    known : (P,) bool
-        Whether it ever sent one.
-    age : (P,) int64
-        Steps since then; 0: in this one.
-    own : (M, d)
-        The main clients' own gradients.
-    t : int
-        Number of the step.
-    """
-
-    main: Ints
-    g: Floats
-    known: Bools
-    age: Ints
-    own: Floats
-    t: int
+    main: Ints  # (P,) at whose model a client was asked: numbers of main clients, rising
+    g: Floats  # (P, d) the last gradient that each client sent, always finite; zero where it never sent one
+    known: Bools  # (P,) whether it ever sent one
+    age: Ints  # (P,) steps since then; 0: in this one
+    own: Floats  # (M, d) the main clients' own gradients
+    t: int  # number of the step
 
     @cached_property
     def starts(self) -> Ints:

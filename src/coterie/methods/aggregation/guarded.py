@@ -120,10 +120,8 @@ class Guarded(WrappedFederation):
     def _aggregated(self, work: Work, to: Ints, by: Ints, message: State) -> tuple[Mapping[str, Floats], Ints]:
         """The aggregates, and the requests that answered."""
         M, d, t, weight = self.M, self.d, self.state["t"], message["weight"].value
-        drawn = (
-            keyed_random.uniform(self.seed, "participation", self.clients.ids[to[M:]], t, 1)[:, 0] < self.participation
-        )
-        asked = np.concatenate([np.ones(M, dtype=bool), drawn & (weight[M:] > 0.0)])
+        coins = keyed_random.uniform(self.seed, "participation", self.clients.ids[to[M:]], t, 1)[:, 0]
+        asked = np.concatenate([np.ones(M, dtype=bool), (coins < self.participation) & (weight[M:] > 0.0)])
         rows = np.flatnonzero(asked & self._allowed(to))
         answered, g, diverged = self._individual(work, to, rows, message)
         if "g" not in self.state:

@@ -180,7 +180,7 @@ def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 
     """
     votes = -(-steps // ahead) * k * (k - 1)
     ballots = k * (k - 1) * -(-steps // 8)
-    averages, numbers = (
-        (k * (k - 1), k * (k - 1) * (d + 1)) if network == "all-to-all" else (2 * k * (k - 1), 2 * (k - 1) * (d + 1))
-    )
+    averages, numbers = 2 * k * (k - 1), 2 * (k - 1) * (d + 1)
+    if network == "all-to-all":
+        averages, numbers = k * (k - 1), k * (k - 1) * (d + 1)
     return {"messages": rounds * averages + votes, "bytes": 8 * rounds * numbers + ballots}

@@ -27,39 +27,19 @@ from coterie.relations.clusters import Ties
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps up to, and with, the next global round; E is the largest number of exchanges of a cluster in it.
+    """Steps up to, and with, the next global round; E is the largest number of exchanges of a cluster in it."""
 
-    Attributes
-    ----------
-    first : int
-        Number of its first step.
-    before : (k,) int64
-        Cluster rounds that follow the last exchange at once, with no local step between, where these are free.
-    steps : (E, k) int64
-        Local steps that a cluster takes before its e-th communication; -1 where it has no such communication.
-    start : (E, k) int64
-        Number of the first of these steps.
-    pulls : (E, k) int64
-        Cluster rounds in that communication: more than one where rounds follow at once and are free.
-    rest : (k,) int64
-        Local steps after the last communication.
-    restart : (k,) int64
-        Number of the first of these.
-    last : int
-        Number of the step that ends it.
-    ends : bool
-        Whether that is a global round; otherwise the coins drawn so far ended here.
-    """
-
-    first: int
+    first: int  # number of its first step
+    # (k,) cluster rounds that follow the last exchange at once, with no local step between, where these are free
     before: Ints
+    # (E, k) local steps that a cluster takes before its e-th communication; -1 where it has no such communication
     steps: Ints
-    start: Ints
-    pulls: Ints
-    rest: Ints
-    restart: Ints
-    last: int
-    ends: bool
+    start: Ints  # (E, k) number of the first of these steps
+    pulls: Ints  # (E, k) cluster rounds in that communication: more than one where rounds follow at once and are free
+    rest: Ints  # (k,) local steps after the last communication
+    restart: Ints  # (k,) number of the first of these
+    last: int  # number of the step that ends it
+    ends: bool  # whether that is a global round; otherwise the coins drawn so far ended here
 
 
 def segments(xi0: Bools, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
@@ -109,20 +89,10 @@ def client_update(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, f
 
 
 class ClusterHeads:
-    """Algorithm 1: averages of clusters, and the pulls that their clients have yet to make.
+    """Algorithm 1: averages of clusters, and the pulls that their clients have yet to make, c (k,) and u (k, d).
 
-    Parameters
-    ----------
-    ties : Ties
-    mean : (k, d)
-        Average of each cluster after its pending pull; for clusters of unequal gamma, before it.
-    weight : (k,)
-        Sum of gamma over the clients that answered last.
-
-    Attributes
-    ----------
-    c : (k,), u : (k, d)
-        The pending pull.
+    ``mean`` (k, d) is the average of each cluster after its pending pull; for clusters of unequal gamma, before it.
+    ``weight`` (k,) is the sum of gamma over the clients that answered last.
     """
 
     def __init__(self, ties: Ties, mean: Floats, weight: Floats) -> None:
@@ -203,19 +173,9 @@ class ClusterHeads:
 class AnchorHeads:
     """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
 
-    Parameters
-    ----------
-    fed : Federation
-    client_update : callable
-        What clients do in every exchange.
-    momentum : Momentum
-    alpha, scale : (k,)
-        ``scale`` is the weight ``1 / ((1 - p_0) (1 - p_j))`` of a local step.
-    batch : int
-    average, network : (k, d)
-        Averages of x over clusters and the network.
-    fresh : (k,)
-        Clusters that have not been told of them.
+    ``client_update``: what clients do in every exchange. ``alpha``, ``scale`` (k,): ``scale`` is the weight ``1 / ((1 -
+    p_0) (1 - p_j))`` of a local step. ``average``, ``network`` (k, d): averages of x over clusters and the network.
+    ``fresh`` (k,): clusters that have not been told of them.
     """
 
     def __init__(

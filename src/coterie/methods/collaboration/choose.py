@@ -34,30 +34,16 @@ LEAST = 1e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """Who collaborates, and what is predicted of it.
+    """Who collaborates, and what is predicted of it."""
 
-    Attributes
-    ----------
-    pairs : Collaborators
-        Only weights that are not zero; a main client that better stays alone has none.
-    alpha : (M,)
-        Weight of the collaborators; 0 for those who stay alone.
-    speedup : (M,)
-        By how much the expected squared error of the gradient falls: of as many times its rows, a client alone would
-        learn as much.
-    gain : (M,)
-        Expected fall of the main client's own mean loss, against staying alone.
-    noise : (n,)
-        Variance of the gradient of every client of the federation: ``s_k / n_k``.
-    about : dict
-        ``between``: the variance of true gradients between clients; ``noise``: its median within.
-    """
-
-    pairs: Collaborators
-    alpha: Floats
+    pairs: Collaborators  # only weights that are not zero; a main client that better stays alone has none
+    alpha: Floats  # (M,) weight of the collaborators; 0 for those who stay alone
+    # (M,) by how much the expected squared error of the gradient falls: of as many times its rows, a client alone would
+    # learn as much
     speedup: Floats
-    gain: Floats
-    noise: Floats
+    gain: Floats  # (M,) expected fall of the main client's own mean loss, against staying alone
+    noise: Floats  # (n,) variance of the gradient of every client of the federation: ``s_k / n_k``
+    # ``between``: the variance of true gradients between clients; ``noise``: its median within
     about: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,7 +60,7 @@ def choose(
     """Choose collaborators and weights of many main clients at once, by what clients' gradients say.
 
     A few exchanges, in which d + 5 numbers leave every client, and sums; then ``O(n log n)`` work. A main client of
-    binomial or Poisson outcomes stays alone where its own rows contradict what it would have with others (``doubt``).
+    binomial or Poisson outcomes stays alone where its own rows contradict what it would have with others.
 
     Parameters
     ----------
@@ -151,20 +137,8 @@ def nearest_clients(
 ) -> tuple[Ints, Ints]:
     """The ``count`` clients with the least ``|g_k - around_i|^2 + noise_k``, for every main client, in its own place.
 
-    That is a distance, once the noise is made a coordinate: a k-d tree finds them.
-
-    Parameters
-    ----------
-    g, around : (n, d)
-    noise : (n,)
-    main : (M,)
-    places : (n,) int64
-        Clients of other places are not looked at.
-
-    Returns
-    -------
-    pair_main, pair_client : (P,) int64
-        Pairs, sorted by main client.
+    That is a distance, once the noise is made a coordinate: a k-d tree finds them. ``g`` and ``around`` are (n, d); a
+    client of another of the ``places`` (n,) is not looked at. Pairs come sorted by main client.
     """
     from scipy.spatial import cKDTree
 
@@ -218,15 +192,12 @@ def weights_by_qp(
     """
     M, h0, h = len(main), like.curvature[main], like.curvature[pair_client]
     theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), pair_main])]
-    gradients = require_all_replies(
-        fed.ask(client_gradient, to=np.concatenate([main, pair_client]), theta=PerRow(theta), R=metric.R)
-    )["g"]
+    both = np.concatenate([main, pair_client])
+    gradients = require_all_replies(fed.ask(client_gradient, to=both, theta=PerRow(theta), R=metric.R))["g"]
     own, others = gradients[:M] / h0[:, None], gradients[M:] / h[:, None]
     square = np.sum(own**2, axis=1)
-    own_blur, blur = (
-        like.curvature_spread[main] * square,
-        like.curvature_spread[pair_client] * np.sum(others**2, axis=1),
-    )
+    own_blur = like.curvature_spread[main] * square
+    blur = like.curvature_spread[pair_client] * np.sum(others**2, axis=1)
     pull = None if tau is None else tau * h / np.bincount(pair_main, tau * h, minlength=M)[pair_main]
     own_weight, pull = mixture_weights(
         own, like.variance[main] + own_blur, others, like.variance[pair_client] + blur, pair_main, pull
@@ -238,11 +209,8 @@ def weights_by_qp(
     error = np.sum(bias**2, axis=1) + own_weight**2 * own_blur + np.bincount(pair_main, share**2 * blur, minlength=M)
     total = np.bincount(pair_main, share / h, minlength=M)
     own_weight = own_weight / h0 / (own_weight / h0 + total)
-    tau = (
-        np.divide(share / h, total[pair_main], out=np.zeros(len(pair_main)), where=total[pair_main] > 0.0)
-        if tau is None
-        else tau
-    )
+    if tau is None:
+        tau = np.divide(share / h, total[pair_main], out=np.zeros(len(pair_main)), where=total[pair_main] > 0.0)
     return own_weight, tau, h0**2 * (error + like.posterior_variance[main])
 
 

@@ -76,31 +76,15 @@ def client_gradient(site: Site, theta: Floats, R: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClientSimilarity:
-    """What all clients say, in the metric.
+    """What all clients say, in the metric."""
 
-    Attributes
-    ----------
-    estimate : (n, d)
-        What every client says of its optimum by itself: minus where it is.
-    posterior : (n, d)
-        What is expected of it, given what all say.
-    posterior_variance : (n,)
-        Variance of the true one around that, all coordinates together.
-    noise : (n,)
-        Variance ``s_k / n_k`` of a client's gradient at its optimum.
-    curvature, curvature_spread : (n,)
-        Mean eigenvalue h of its Hessian there, and the mean square of ``eigenvalue / h - 1``.
-    between : (d, d)
-        S.
-    """
-
-    estimate: Floats
-    posterior: Floats
-    posterior_variance: Floats
-    noise: Floats
-    curvature: Floats
-    curvature_spread: Floats
-    between: Floats
+    estimate: Floats  # (n, d) what every client says of its optimum by itself: minus where it is
+    posterior: Floats  # (n, d) what is expected of it, given what all say
+    posterior_variance: Floats  # (n,) variance of the true one around that, all coordinates together
+    noise: Floats  # (n,) variance ``s_k / n_k`` of a client's gradient at its optimum
+    curvature: Floats  # (n,) mean eigenvalue h of its Hessian there
+    curvature_spread: Floats  # (n,) mean square of ``eigenvalue / h - 1``
+    between: Floats  # (d, d) S
 
     @property
     def variance(self) -> Floats:

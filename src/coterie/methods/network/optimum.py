@@ -24,34 +24,20 @@ from coterie.relations.network import Network
 
 @dataclass(frozen=True)
 class Optimum:
-    """The minimiser and its certificate.
+    """The minimiser and its certificate."""
 
-    Attributes
-    ----------
-    x : (d1,), Z : (n, d2), theta : (n, d)
-        Shared and personal parameters, and every client's; in the units given.
-    dual : (M, d2)
-        U on the edges, ``||U_e|| <= lambda weight_e`` in the dual norm.
-    value : float
-        F there, with what holds parameters that nothing else does (``objective.Prior``).
-    kkt : float
-        The larger of two residuals, free of units. Stationarity: the length of ``1/R grad_z f_n + sum_e +-U_e`` over
-        all clients, with that by x shared by them, over what the rows' gradients would be if they did not cancel.
-        Complementarity: ``lambda sum_e weight_e ||z_i - z_j||_p - <U_e, z_i - z_j>`` over that times the length of
-        theta. The duals are feasible as they are.
-    exchanges : int
-    groups : (n,) int64
-        Clients with equal z have equal numbers.
-    """
-
-    x: Floats
-    Z: Floats
-    theta: Floats
-    dual: Floats
-    value: float
+    x: Floats  # (d1,) shared parameters; all are in the units given
+    Z: Floats  # (n, d2) personal ones
+    theta: Floats  # (n, d) every client's
+    dual: Floats  # (M, d2) U on the edges, ``||U_e|| <= lambda weight_e`` in the dual norm
+    value: float  # F there, with what holds parameters that nothing else does (``objective.Prior``)
+    # The larger of two residuals, free of units. Stationarity: the length of ``1/R grad_z f_n + sum_e +-U_e`` over all
+    # clients, with that by x shared by them, over what the rows' gradients would be if they did not cancel.
+    # Complementarity: ``lambda sum_e weight_e ||z_i - z_j||_p - <U_e, z_i - z_j>`` over that times the length of theta.
+    # The duals are feasible as they are.
     kkt: float
     exchanges: int
-    groups: Ints
+    groups: Ints  # (n,) clients with equal z have equal numbers
 
 
 def optimum(

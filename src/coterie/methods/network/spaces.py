@@ -337,9 +337,8 @@ def model_points(
     prior = float(len(metric.at)) if prior is None else prior
     message: dict[str, Any] = {"at": metric.at, "R": metric.R, "prior": prior}
     if distance == "coefficients":
-        return (
-            np.array(require_all_replies(fed.ask(coefficients, **message))["u"]) if models is None else metric.u(models)
-        )
+        own = metric.u(models) if models is not None else require_all_replies(fed.ask(coefficients, **message))["u"]
+        return np.array(own)
     shared = draw_probes(fed, int(probes), seed) if np.ndim(probes) == 0 else np.asarray(probes)
     if shared.shape[1:] != metric.at.shape:
         raise CoterieError(f"Probes need {len(metric.at)} columns, as the models have, not shape {shared.shape}.")

@@ -82,9 +82,8 @@ class Deviance:
         for block in holds:
             held[at : at + len(block), at : at + len(block)] += block
             at += len(block)
-        expected = (
-            H if np.diagonal(H).max(initial=0.0) > 0.0 else held
-        )  # hardly more rows than coefficients: no curvature
+        # With hardly more rows than coefficients there is no curvature.
+        expected = H if np.diagonal(H).max(initial=0.0) > 0.0 else held
         fisher, held = quasi_newton.inverse(np.stack([expected, held]))
         if profiled:
             return np.concatenate(gradient), fisher, held

@@ -41,30 +41,17 @@ PRIOR_ROWS = 1.0
 
 @dataclass(frozen=True)
 class State:
-    """A point of the search: all that a resumed run needs.
+    """A point of the search: all that a resumed run needs."""
 
-    Attributes
-    ----------
-    x : (a,) float64
-        Standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out.
-    deviance : float
-    gradient : (a,) float64
-    H, held : (a, a) float64
-        Inverses of the approximate Hessian that BFGS keeps, and of the expected one at x with what holds zeros.
-    u : list of (k_l, q) float64
-        The clusters' deviations: where Newton's method starts.
-    iteration : int
-    status : str
-        "running", "converged", or "stopped" where no step along the gradient decreases the deviance.
-    """
-
+    # (a,) standard deviations (relative to sigma for a Gaussian outcome), then w where it is not profiled out
     x: Floats
     deviance: float
-    gradient: Floats
-    H: Floats
-    held: Floats
-    u: list[Floats]
+    gradient: Floats  # (a,)
+    H: Floats  # (a, a) inverse of the approximate Hessian that BFGS keeps
+    held: Floats  # (a, a) inverse of the expected one at x, with what holds zeros
+    u: list[Floats]  # the clusters' deviations: where Newton's method starts
     iteration: int = 0
+    # "running", "converged", or "stopped" where no step along the gradient decreases the deviance
     status: str = "running"
 
 
