@@ -94,9 +94,8 @@ def collect(
     if not show:
         extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
     call = fed.ask if show else fed.total  # of clients that show nothing, none is spoken to alone
-    replies = require_all_replies(
-        call(finish, z=setup.z, L=per_cluster(L[0]), scale=scale, show=show, **message, **extra)
-    )
+    message |= {"z": setup.z, "L": per_cluster(L[0]), "scale": scale, "show": show}
+    replies = require_all_replies(call(finish, **message, **extra))
     own = replies if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread = [_spread(setup, Ll, sigma2) for Ll in L]
     return Estimates(

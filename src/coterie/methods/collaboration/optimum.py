@@ -105,9 +105,8 @@ def _ask(
     fed: Federation, clients: Any, mains: Any, w: Floats, M: int, theta: Floats, metric: Metric
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Value (M,), gradient (M, d) and Hessian (M, d, d) in the metric's units; what of it holds models (M,)."""
-    s = require_all_replies(
-        fed.total(weighted_expansion, to=clients, by=mains, groups=M, theta=PerRow(theta[mains]), w=PerRow(w))
-    )
+    message: dict[str, Any] = {"theta": PerRow(theta[mains]), "w": PerRow(w)}
+    s = require_all_replies(fed.total(weighted_expansion, to=clients, by=mains, groups=M, **message))
     u = metric.u(theta)
     prior_curvature = np.maximum(metric.prior * s["spread"], LEAST)
     H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + prior_curvature[:, None, None] * np.eye(

@@ -167,16 +167,8 @@ class Curvature:
 
 def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvature:
     """Ask for it: one exchange of sums."""
-    M, weights = len(pairs.main), np.concatenate([np.ones(len(pairs.main)), pairs.tau])
-    s = require_all_replies(
-        fed.total(
-            packed_hessians,
-            to=pairs.request_client,
-            by=pairs.request_group,
-            groups=2 * M,
-            at=metric.at,
-            w=PerRow(weights),
-        )
-    )
+    M, w = len(pairs.main), PerRow(np.concatenate([np.ones(len(pairs.main)), pairs.tau]))
+    to, by = pairs.request_client, pairs.request_group
+    s = require_all_replies(fed.total(packed_hessians, to=to, by=by, groups=2 * M, at=metric.at, w=w))
     own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
     return Curvature(own[:M], own[M:], most[:M], most[M:])

@@ -57,15 +57,11 @@ class NetworkObjective:
     def ask(self, x: Floats, Z: Floats, curved: bool = True) -> Evaluation:
         """One exchange: value, gradient and, where ``curved``, Hessian at (x, Z)."""
         theta, n = self.layout.theta(x, Z), self.network.n
-        if self.labels is None:
-            s: Replies = require_all_replies(
-                self.fed.ask(derivatives, unit=self.unit, theta=PerRow(theta), curved=curved)
-            )
+        if (by := self.labels) is None:
+            s: Replies = self.fed.ask(derivatives, unit=self.unit, theta=PerRow(theta), curved=curved)
         else:
-            by = self.labels
-            s = require_all_replies(
-                self.fed.total(derivatives, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by]))
-            )
+            s = self.fed.total(derivatives, by=by, groups=n, unit=self.unit, theta=PerRow(theta[by]))
+        s = require_all_replies(s)
         g, value = s["g"], float(decode_loss(s["value"].sum()))
         if np.isinf(value):  # nothing is known of its slope, which must not look like that of an optimum
             g = np.full_like(g, np.nan)

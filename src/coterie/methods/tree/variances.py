@@ -215,10 +215,9 @@ def learn_residual_variances(
         L, _ = search.factors(state.x)
         C = s.inverse if search.reml else 0.0 * s.inverse
         at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
-        here: dict[str, Any] = {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-        sums = require_all_replies(
-            fed.total(reweigh_rows, z=setup.z, L=per_cluster(L[0]), sigma2=sigma2, mean=mean, **here)
-        )
+        message: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "sigma2": sigma2, "mean": mean}
+        message |= {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+        sums = require_all_replies(fed.total(reweigh_rows, **message))
         mean = len(fed.clients) / float(sums["inverse"])
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
         penalised = state.deviance + float(sums["log"] + PRIOR_ROWS * (sums["logs"] - len(fed.clients) * np.log(mean)))
