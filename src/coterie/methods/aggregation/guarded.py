@@ -34,7 +34,6 @@ class Guarded(WrappedFederation):
 
     Parameters
     ----------
-    fed : Federation
     state : dict
         Of the method: ``t``, who is ``quarantined`` (clients,) since which step, counted from 1, and what an aggregator
         or the memory (``g``, ``known``, ``age``) keeps. It is not changed; what it becomes is the attribute ``state``.

@@ -78,10 +78,6 @@ def choose(
         Look for collaborators in the main client's own cluster only.
     keep : bool, default False
         Take the candidates' tau as they are, and choose alpha only.
-
-    Returns
-    -------
-    Choice
     """
     n = len(fed.clients)
     main = np.arange(n) if main is None else np.asarray(main, dtype=np.int64)

@@ -180,10 +180,9 @@ def coefficient_covariance(
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
     w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
     own = np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))])
-    message: dict[str, Any] = {"theta": PerRow(theta[pairs.request_main]), "w": PerRow(w), "own": PerRow(own)}
-    s = require_all_replies(
-        fed.total(sandwich_terms, to=pairs.request_client, by=pairs.request_main, groups=M, **message)
-    )
+    clients, mains = pairs.request_client, pairs.request_main
+    message: dict[str, Any] = {"theta": PerRow(theta[mains]), "w": PerRow(w), "own": PerRow(own)}
+    s = require_all_replies(fed.total(sandwich_terms, to=clients, by=mains, groups=M, **message))
     names = ("A", "V", "own", "all")
     H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
     # Of a run that diverged nothing is known of the models.

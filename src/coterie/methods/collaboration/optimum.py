@@ -63,7 +63,6 @@ def optimum(
     ----------
     fed : Federation
         All clients asked must answer.
-    pairs : Collaborators
     alpha : (M,)
         How much a main client listens to others; those without collaborators count as 0.
     metric : Metric
@@ -71,10 +70,6 @@ def optimum(
         a main client's and its collaborators' together: ``1 / sum_k w_k^2 / n_k``.
     start : (M, d), optional
         By default ``metric.at``.
-
-    Returns
-    -------
-    Optimum
     """
     M = len(pairs.main)
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)

@@ -117,7 +117,6 @@ def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
 
     Parameters
     ----------
-    fed : Federation
     w : (k, d)
         A model for each group.
     held : bool, default True

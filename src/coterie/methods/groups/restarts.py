@@ -50,14 +50,12 @@ def by_restarts(
 
     Parameters
     ----------
-    fed : Federation
     method : IFCA
         Its number of groups, step size, steps of a round and seed count.
     w : (d,)
         Where the clients that make first models start; only those that are drawn send theirs.
     rounds : int
         Of each restart.
-    restarts : int, default 20
     steps : int, default 50
         Local steps that make a first model.
 
@@ -78,9 +76,8 @@ def by_restarts(
         raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")
     losses, labels, models = np.full(restarts, np.inf), [], []
     for r in range(restarts):
-        first = fed.ask(
-            first_model, to=draw(fed.clients.ids, k, r, method.seed), w=np.asarray(w), eta=eta, steps=steps, B=method.B
-        )
+        drawn = draw(fed.clients.ids, k, r, method.seed)
+        first = fed.ask(first_model, to=drawn, w=np.asarray(w), eta=eta, steps=steps, B=method.B)
         if not first or len(first.rows) < k or not first["good"].all():
             labels.append(np.full(m, -1))
             models.append(np.zeros(0))

@@ -118,7 +118,6 @@ def by_updates(
 
     Parameters
     ----------
-    fed : Federation
     w : (d,)
         The common model: a first model, or one that some rounds have made.
     eta : float

@@ -67,17 +67,16 @@ def fit(
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
     prior = Prior.of(graph, problem.family, alone=asked.lam == 0.0)
-    best = optimum(
-        fed, graph, float(asked.lam), asked.p, layout=layout, unit=setup.unit, prior=prior, solver=asked.solver
-    )
+    lam, how = float(asked.lam), dict[str, Any](layout=layout, unit=setup.unit, prior=prior)
+    best = optimum(fed, graph, lam, asked.p, solver=asked.solver, **how)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
-        objective = NetworkObjective(fed, graph, float(asked.lam), asked.p, layout, setup.unit, prior)
+        objective = NetworkObjective(fed, graph, lam, asked.p, **how)
         if np.isinf(objective.lam):
             objective = replace(objective, lam=lambda_max(objective, best.x, best.Z))
         theta, run_info = _run(objective, run, best, everyone)
         about |= run_info
-    elif (end := solved_end(fed, problem, graph, float(asked.lam), layout)) is not None:
+    elif (end := solved_end(fed, problem, graph, lam, layout)) is not None:
         return replace(end, log_likelihood=None, info={"network": about})
     rows = setup.rows if problem.family.has_dispersion else None
     cov, sigma2 = coefficient_covariance(fed, layout, setup.unit, theta, groups, rows)
@@ -119,16 +118,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = objective.fed, objective.layout, objective.unit
     prior_curvature = 0.0 if objective.prior is None else objective.prior.z
-    size = step_sizes(
-        fed,
-        layout,
-        unit,
-        run.phases is None,
-        everyone.root,
-        prior_curvature,
-        run.transport.participation,
-        run.transport.batch,
-    )
+    taking = run.transport.participation, run.transport.batch
+    size = step_sizes(fed, layout, unit, run.phases is None, everyone.root, prior_curvature, *taking)
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
         network=objective.network,

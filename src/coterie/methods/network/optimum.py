@@ -59,11 +59,9 @@ def optimum(
     ----------
     fed : Federation
         Clients with rows and a family; all must answer.
-    network : Network
     lam : float
         0 or more; infinity makes the clients of every component one. What `local` and `pooled` find for 0 and infinity
         is in ``fit.solved_end``.
-    p : 1, 2 or inf, default 2
     layout : Layout
         Which parameters are shared, which personal.
     unit : (d,), optional

@@ -38,7 +38,6 @@ class Path:
     ----------
     lam : (K,) float64
         Falling; the first is infinity.
-    at : list of Optimum
     loss : (K,) float64
         Held-out loss at each; NaN where none was asked for.
     """

@@ -43,7 +43,6 @@ class Received:
         What each counts in the sum.
     diverged : bool
         Whether some client's model has diverged so far that it has no gradient.
-    state : dict
     unanswered : bool
         Whether clients were asked, and nobody answered.
     """
