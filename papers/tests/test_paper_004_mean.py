@@ -74,7 +74,7 @@ def test_weighted_averaging_is_the_average_of_the_mixed_samples():
 @pytest.mark.parametrize("schedules", SCHEDULES.values(), ids=SCHEDULES)
 def test_simulated_errors_are_the_exact_ones(schedules):
     settings = [replace(s, **schedules) for s in SETTINGS.values()]
-    found, se = measured(estimates(settings, TIMES, 1_000, seed=1))
+    found, se = measured(estimates(settings, TIMES, 500, seed=1))
     exact = np.array([errors(s, TIMES) for s in settings])
     assert np.abs((found - exact) / se).max() < 3.0, ((found - exact) / se).round(2)
 
