@@ -22,11 +22,11 @@ class Ditto(LocalTraining):
 ```
 
 ``check(self)`` in ``__post_init__`` (a base class's will do) refuses what was not declared, and keeps values in their
-declared form: numbers of NumPy become Python's, lists tuples, tables the classes that are declared for them. Nothing is
-coerced: "3" is no number, 3.0 no whole number, True no number, NaN and infinity are refused (but ``infinite=True``),
-and whole numbers end below 2**63. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's mapping: it
-also refuses names that are not known and says which are needed. ``call(function, mapping, what=...)`` does the same for
-the annotated parameters of a function, and ``checked`` is a decorator of functions that check their arguments.
+declared form: NumPy's numbers as Python's, lists as tuples, tables as the classes declared for them. Nothing is
+coerced: "3" is no number, 3.0 no whole number, True no number, NaN and infinity (but ``infinite=True``) and 2**63 are
+refused. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's mapping: it also refuses names that are
+not known and says which are needed. ``call(function, mapping, what=...)`` does the same for the annotated parameters of
+a function, and ``checked`` is a decorator of functions that check their arguments.
 
 A subclass may give an inherited option another default (``eta: float = 0.05``); the declaration above it holds. What
 no range or list says is said by ``read``, a function that returns the value or raises a ValueError, and ``what``, the
@@ -74,6 +74,8 @@ class Option:
         A sentence after each refusal.
     matters : bool, default True
         Whether another value can give other numbers.
+    group, metavar : str
+        Of a command's help: the heading that it stands under, and what its value is called.
     """
 
     text: str = ""
@@ -88,6 +90,8 @@ class Option:
     read: Callable[[Any], Any] | None = None
     remedy: str = ""
     matters: bool = True
+    group: str = ""
+    metavar: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -176,13 +180,7 @@ def _declared(of: Any) -> dict[str, Declared]:
 
 
 def check(options: Any) -> None:
-    """Check every option of a dataclass's instance, and keep values in their declared form.
-
-    Raises
-    ------
-    CoterieError
-        That names the option, what it may be, and what it was.
-    """
+    """Check every option of a dataclass's instance, and keep values in their declared form."""
     for name, one in declared(type(options)).items():
         value = getattr(options, name)
         if (found := one.read(value)) is not value:

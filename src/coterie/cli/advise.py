@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,10 @@ from coterie.cli import options as o
 from coterie.cli.common import Force, TablePath, check_table, need_room, ours, place, say, status, width, wrote
 from coterie.cli.fit import told
 from coterie.errors import CoterieError
+from coterie.methods.collaboration.options import Options
+from coterie.options import declared
+from coterie.results.options import Columns
+from coterie.results.options import Options as FitOptions
 
 if TYPE_CHECKING:
     from coterie.results.advice import Advice
@@ -18,40 +23,9 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
-Collaborators = Annotated[
-    int,
-    typer.Option("--collaborators", metavar="N", help="Collaborators of a client at most.", rich_help_panel=_ADVICE),
-]
-Within = Annotated[
-    str,
-    typer.Option(
-        "--within",
-        metavar="WHERE",
-        help="all, or cluster: where collaborators are looked for.",
-        rich_help_panel=_ADVICE,
-    ),
-]
-Prior = Annotated[
-    str,
-    typer.Option(
-        "--prior",
-        metavar="ROWS",
-        help="Rows that pull models to the pooled one: auto (up to 1, none for gaussian), none, or a number.",
-        rich_help_panel=_ADVICE,
-    ),
-]
 For = Annotated[
     str | None,
     typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
-]
-Splits = Annotated[
-    int,
-    typer.Option(
-        "--splits",
-        metavar="N",
-        help="Repeated splits inside each client; 0 measures nothing.",
-        rich_help_panel="The evidence",
-    ),
 ]
 Out = Annotated[
     Path | None,
@@ -67,24 +41,21 @@ Pairs = Annotated[
 ]
 
 
+_OWN = ("collaborators", "within", "prior")
+OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "seed")
+OPTIONS |= {
+    name: o.flag(replace(one, option=replace(one.option, group=_ADVICE)))
+    for name, one in declared(Options).items()
+    if name in _OWN
+}
+
+
+@o.takes(OPTIONS)
 def advise(
     context: typer.Context,
     table: TablePath,
-    formula: o.Formula,
-    client: o.Client,
-    cluster: o.Cluster = None,
-    family: o.Family = "gaussian",
-    collaborators: Collaborators = 10,
-    within: Within = "all",
-    prior: Prior = "auto",
-    main: For = None,
-    offset: o.Offset = None,
-    weights: o.Weights = None,
-    missing: o.Missing = "error",
     na_value: o.NaValue = None,
-    splits: Splits = 5,
-    test_fraction: o.TestFraction = 0.25,
-    seed: o.Seed = 0,
+    main: For = None,
     out: Out = None,
     pairs: Pairs = None,
     force: Force = False,

@@ -11,6 +11,8 @@ from coterie.cli import options as o
 from coterie.cli.common import Force, check_table, need_room, our_page, ours, place, say, wrote
 from coterie.cli.fit import fit_table, inputs, print_comparison, say_notes
 from coterie.errors import CoterieError
+from coterie.options import declared
+from coterie.results.options import Columns
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
 _TRAINING = "Training from a configuration"
@@ -27,21 +29,6 @@ Out = Annotated[
     Path | None,
     typer.Option(
         "--out", parser=place, metavar="FILE", help="Write the comparison as .csv or .parquet, with all its columns."
-    ),
-]
-Formula = Annotated[
-    str | None,
-    typer.Option(
-        "--formula", metavar="FORMULA", help="'outcome ~ columns', as in R. A table needs it.", rich_help_panel=o._TABLE
-    ),
-]
-Client = Annotated[
-    str | None,
-    typer.Option(
-        "--client",
-        metavar="COLUMN",
-        help="The column that says whose row it is. A table needs it.",
-        rich_help_panel=o._TABLE,
     ),
 ]
 Methods = Annotated[
@@ -61,31 +48,16 @@ Report = Annotated[
 ]
 
 
+NEEDED = ("formula", "client")
+OPTIONS = {name: p for name, p in o.FIT.items() if name not in ("method", "rounds")}
+OPTIONS |= {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
+
+
+@o.takes(OPTIONS)
 def compare(
     context: typer.Context,
     table: TableOrConfig,
-    formula: Formula = None,
-    client: Client = None,
-    cluster: o.Cluster = None,
-    family: o.Family = "gaussian",
-    shared: o.Shared = None,
-    covariance: o.Covariance = "auto",
-    cluster_variance: o.ClusterVariance = "common",
-    residual: o.Residual = "common",
-    reml: o.Reml = True,
-    gamma: o.Gamma = None,
-    lam: o.Lam = None,
-    alpha: o.Alpha = None,
-    network: o.Network = None,
-    offset: o.Offset = None,
-    weights: o.Weights = None,
-    missing: o.Missing = "error",
     na_value: o.NaValue = None,
-    splits: o.Splits = 5,
-    test_fraction: o.TestFraction = 0.25,
-    order_by: o.OrderBy = None,
-    split_by: o.SplitBy = None,
-    seed: o.Seed = 0,
     methods: Methods = None,
     report: Report = None,
     out: Out = None,
@@ -95,7 +67,7 @@ def compare(
     training = table.suffix.lower() == ".toml"
     if out is not None:
         check_table(out)
-        need_room(out, inputs(table, network), force, ours("compare"))
+        need_room(out, inputs(table, context.params["network"]), force, ours("compare"))
     if report is not None:
         need_room(report, [table], force, our_page)
     of_training = {"methods": methods, "report": report}
@@ -105,10 +77,10 @@ def compare(
         compare_trained(table, methods, report, out)
         return
     _refuse(context, context.params.keys() - of_training, f"'{table}' is a table")
-    for name, value in (("--formula", formula), ("--client", client)):
-        if value is None:
-            raise CoterieError(f"Missing option '{name}'. See 'coterie compare --help'.")
-    if splits == 0:
+    for name in NEEDED:
+        if context.params[name] is None:
+            raise CoterieError(f"Missing option '--{name}'. See 'coterie compare --help'.")
+    if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     for name in of_training:
         context.params.pop(name)

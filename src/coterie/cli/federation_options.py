@@ -13,8 +13,11 @@ from typer import Argument, BadParameter, Option
 from coterie.cli import options as table
 from coterie.cli.common import place
 from coterie.errors import CoterieError
+from coterie.options import declared
+from coterie.results.options import Columns
+from coterie.results.options import Options as FitOptions
 
-_PROGRAM, _TABLE = "The program", "The table"
+_PROGRAM = "The program"
 
 
 def _seconds(value: float) -> float:
@@ -74,40 +77,24 @@ ObjectiveOptions = Annotated[
         rich_help_panel=_PROGRAM,
     ),
 ]
-Formula = Annotated[
-    str | None, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
-]
-Client = Annotated[
-    str | None,
-    Option(
-        "--client",
-        metavar="COLUMN",
-        help="The column that says whose row it is; without it every site is one client.",
-        rich_help_panel=_TABLE,
-    ),
-]
+_NOT_NEEDED = {"formula": "", "client": " Without it every site is one client."}
+TABLE = table.flags(Columns) | table.flags(FitOptions, "family")
+TABLE |= {name: table.optional(declared(Columns)[name], more) for name, more in _NOT_NEEDED.items()}
 
 
 def described(
     program: Program,
-    formula: Formula = None,
-    client: Client = None,
-    cluster: table.Cluster = None,
-    family: table.Family = "gaussian",
-    offset: table.Offset = None,
-    weights: table.Weights = None,
-    missing: table.Missing = "error",
     objective: Objective = None,
     objective_option: ObjectiveOptions = None,
     option: Options = None,
     seed: Seed = None,
+    **given: Any,
 ) -> dict[str, Any]:
     """What ``run.toml`` says, of a command's options."""
     options = table.assignments("--option", option)
     if objective_option and objective is None:
         raise CoterieError("--objective-option needs --objective.")
-    columns = {"client": client, "cluster": cluster, "offset": offset, "weights": weights}
-    named = {name: value for name, value in columns.items() if value}
+    formula, named = given["formula"], {n: given[n] for n in ("client", "cluster", "offset", "weights") if given[n]}
     if objective is not None:
         if formula is not None or named:
             raise CoterieError("--objective stands for a table: leave out --formula and the names of columns.")
@@ -116,7 +103,7 @@ def described(
         made = table.assignments("--objective-option", objective_option)
         task: dict[str, Any] = {"factory": objective, "options": made}
     elif formula is not None:
-        task = {"formula": formula, "family": family, "missing": missing, **named}
+        task = {"formula": formula, "family": given["family"], "missing": given["missing"], **named}
     else:
         raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
     return {"program": program, **({} if seed is None else {"seed": seed}), "task": task, "options": options}
@@ -125,6 +112,7 @@ def described(
 def takes_program(command: Callable[..., None]) -> Callable[..., None]:
     """A command with the options of :func:`described`, of which its first argument is what ``run.toml`` says."""
     program, own = (dict(inspect.signature(f, eval_str=True).parameters) for f in (described, command))
+    program = {name: p for name, p in program.items() if name != "given"} | TABLE
     own.pop("run_toml")
     folder = own.pop("folder")
 

@@ -45,40 +45,30 @@ Out = Annotated[
 ]
 
 
+BytesPerUpdate = Annotated[
+    int | None,
+    typer.Option(
+        "--bytes-per-update",
+        metavar="N",
+        help="Let similarity-network compress every update of a client to so many bytes.",
+        rich_help_panel="Over rounds",
+    ),
+]
+
+
+@o.takes(o.FIT)
 def fit(
     context: typer.Context,
     table: TablePath,
-    formula: o.Formula,
-    client: o.Client,
-    cluster: o.Cluster = None,
-    family: o.Family = "gaussian",
-    shared: o.Shared = None,
-    covariance: o.Covariance = "auto",
-    cluster_variance: o.ClusterVariance = "common",
-    method: o.Method = "auto",
-    residual: o.Residual = "common",
-    reml: o.Reml = True,
-    gamma: o.Gamma = None,
-    lam: o.Lam = None,
-    alpha: o.Alpha = None,
-    rounds: o.Rounds = None,
-    bytes_per_update: o.BytesPerUpdate = None,
-    network: o.Network = None,
-    offset: o.Offset = None,
-    weights: o.Weights = None,
-    missing: o.Missing = "error",
     na_value: o.NaValue = None,
-    splits: o.Splits = 5,
-    test_fraction: o.TestFraction = 0.25,
-    order_by: o.OrderBy = None,
-    split_by: o.SplitBy = None,
-    seed: o.Seed = 0,
+    bytes_per_update: BytesPerUpdate = None,
     out: Out = None,
     force: Force = False,
 ) -> None:
     """Find the best model for every client of a table, and show that it is the best."""
     from coterie.report.words import one
 
+    client, network = context.params["client"], context.params["network"]
     if out is not None:
         check_folder(out)
         need_room(out / "model.json", inputs(table, network), force, our_document("coterie model"), "another folder")

@@ -1,54 +1,23 @@
-"""Options that `coterie fit` and `coterie compare` share; each is an argument of :func:`coterie.fit` of that name."""
+"""Options of commands that are declared elsewhere, and what their texts say."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Annotated, Any, get_args, get_origin
 
 from typer import Option
 
 from coterie.errors import CoterieError
-from coterie.families import FAMILIES
+from coterie.options import Declared, declared
+from coterie.results.options import Columns, Options
 
-_TABLE, _MODEL, _STRENGTHS, _EVIDENCE = "The table", "The model", "Given strengths", "The evidence"
-_ROUNDS, _NETWORK = "Over rounds", "Similarity network"
+_METAVAR = {int: "N", float: "NUMBER", tuple: "TEXT", dict: "NAME=VALUE"}
+_BOTH = {"reml": "--reml/--ml"}
+Parameters = dict[str, inspect.Parameter]
 
-Formula = Annotated[
-    str, Option("--formula", metavar="FORMULA", help="'outcome ~ columns', as in R.", rich_help_panel=_TABLE)
-]
-Client = Annotated[
-    str, Option("--client", metavar="COLUMN", help="The column that says whose row it is.", rich_help_panel=_TABLE)
-]
-Cluster = Annotated[
-    list[str] | None,
-    Option(
-        "--cluster",
-        metavar="COLUMN",
-        help="A column of known clusters of clients; several from fine to coarse.",
-        rich_help_panel=_TABLE,
-    ),
-]
-Offset = Annotated[
-    str | None,
-    Option("--offset", metavar="COLUMN", help="Added to the linear predictor as it is.", rich_help_panel=_TABLE),
-]
-Weights = Annotated[
-    str | None,
-    Option(
-        "--weights",
-        metavar="COLUMN",
-        help="Weights of the rows: precisions relative to their mean, not counts.",
-        rich_help_panel=_TABLE,
-    ),
-]
-Missing = Annotated[
-    str,
-    Option(
-        "--missing",
-        metavar="WHAT",
-        help="error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
-        rich_help_panel=_TABLE,
-    ),
-]
 NaValue = Annotated[
     list[str] | None,
     Option(
@@ -56,167 +25,70 @@ NaValue = Annotated[
         metavar="TEXT",
         help="Text of a CSV that means a missing value, besides empty cells; several are allowed. By default NA, null, "
         "nan, None and the like; '' alone takes only empty cells as missing.",
-        rich_help_panel=_TABLE,
+        rich_help_panel="The table",
     ),
 ]
-Family = Annotated[
-    str,
-    Option(
-        "--family",
-        metavar="NAME",
-        help=f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.",
-        rich_help_panel=_MODEL,
-    ),
-]
-Shared = Annotated[
-    list[str] | None,
-    Option(
-        "--shared",
-        metavar="COLUMN",
-        help="A term with one coefficient for all clients; several are allowed.",
-        rich_help_panel=_MODEL,
-    ),
-]
-Covariance = Annotated[
-    str,
-    Option(
-        "--covariance",
-        metavar="NAME",
-        help="How clients vary: isotropic (one variance), two (one for intercepts, one for slopes), diagonal (one for "
-        "each term), full (with correlations), or auto, which chooses by likelihood.",
-        rich_help_panel=_MODEL,
-    ),
-]
-ClusterVariance = Annotated[
-    str,
-    Option(
-        "--cluster-variance",
-        metavar="NAME",
-        help="common: clients vary alike in all clusters; own: each cluster has its own variances.",
-        rich_help_panel=_MODEL,
-    ),
-]
-Residual = Annotated[
-    str,
-    Option(
-        "--residual",
-        metavar="NAME",
-        help="common: one residual variance; by-client: one for each client (Gaussian only).",
-        rich_help_panel=_MODEL,
-    ),
-]
-Method = Annotated[
-    str,
-    Option(
-        "--method",
-        metavar="NAME",
-        help="hierarchical, local, pooled, own-intercept, clusterwise, single-cluster, given-strengths (by --gamma), "
-        "or auto, which takes the one with the lowest held-out loss, or where that ignores the clusters, one with "
-        "them that may be as good; james-stein, async-l2gd, async-al2sgd, "
-        "weighted-averaging and bias-correction are compared only if named, similarity-network also by --network.",
-        rich_help_panel=_MODEL,
-    ),
-]
-Reml = Annotated[
-    bool,
-    Option(
-        "--reml/--ml",
-        help="Learn variances by restricted or by full maximum likelihood (Gaussian only).",
-        rich_help_panel=_MODEL,
-    ),
-]
-Gamma = Annotated[
-    str | None,
-    Option(
-        "--gamma",
-        metavar="NUMBERS",
-        help="Strength of the ties of clients to their cluster, given instead of learned: a number, or several with "
-        "commas between them, from which held-out rows choose. Adds the method given-strengths.",
-        rich_help_panel=_STRENGTHS,
-    ),
-]
-Lam = Annotated[
-    str | None,
-    Option(
-        "--lam",
-        metavar="NUMBERS",
-        help="Strength of the ties of clusters to each other, beside --gamma; by default they are one. A number for "
-        "all levels of clusters, or LEVEL=NUMBER for each with commas between them.",
-        rich_help_panel=_STRENGTHS,
-    ),
-]
-Alpha = Annotated[
-    str | None,
-    Option(
-        "--alpha",
-        metavar="NUMBERS",
-        help="Instead of --lam: from 0, clusters apart, to 1, no clusters.",
-        rich_help_panel=_STRENGTHS,
-    ),
-]
-Rounds = Annotated[
-    list[str] | None,
-    Option(
-        "--rounds",
-        metavar="NAME=VALUE",
-        help="An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
-        "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5, or of similarity-network, such "
-        "as codec=tv:4; several are allowed. Theory chooses what is left out.",
-        rich_help_panel=_ROUNDS,
-    ),
-]
-BytesPerUpdate = Annotated[
-    int | None,
-    Option(
-        "--bytes-per-update",
-        metavar="N",
-        help="Let similarity-network compress every update of a client to so many bytes.",
-        rich_help_panel=_ROUNDS,
-    ),
-]
-Network = Annotated[
-    list[str] | None,
-    Option(
-        "--network",
-        metavar="NAME=VALUE",
-        help="Which clients are alike, for similarity-network: space=model, data or feature with k=NEIGHBOURS, "
-        "covariates=COLUMN,COLUMN, or edges=FILE (two columns of clients, and a weight); lam=NUMBER is the strength of "
-        "ties, which held-out rows choose otherwise, p=1, 2 or inf their norm; several are allowed.",
-        rich_help_panel=_NETWORK,
-    ),
-]
-Splits = Annotated[
-    int,
-    Option(
-        "--splits",
-        metavar="N",
-        help="Repeated splits inside each client; 0 compares nothing.",
-        rich_help_panel=_EVIDENCE,
-    ),
-]
-TestFraction = Annotated[
-    float,
-    Option("--test-fraction", metavar="SHARE", help="Share of each client's rows held out.", rich_help_panel=_EVIDENCE),
-]
-OrderBy = Annotated[
-    str | None,
-    Option(
-        "--order-by",
-        metavar="COLUMN",
-        help="Hold out each client's latest rows by this column (one split).",
-        rich_help_panel=_EVIDENCE,
-    ),
-]
-SplitBy = Annotated[
-    str | None,
-    Option(
-        "--split-by",
-        metavar="COLUMN",
-        help="Keep rows with the same value, such as a person's, on one side of a split.",
-        rich_help_panel=_EVIDENCE,
-    ),
-]
-Seed = Annotated[int, Option("--seed", metavar="N", help="Of the splits.", rich_help_panel=_EVIDENCE)]
+
+
+def flag(one: Declared) -> inspect.Parameter:
+    """A declared option as a parameter of a command: its type, help and default.
+
+    Values of a list are given one by one, those of a table as NAME=VALUE, what may be of several kinds as text, and
+    texts are checked where the option is declared.
+    """
+    text, names = one.option.text, one.names
+    if not all(name in text for name in names):
+        text = f"{text.rstrip('.')}: {one.allowed}."
+    kinds = [kind for kind in get_args(one.kind) or (one.kind,) if kind is not type(None)]
+    kind = get_origin(one.kind) if get_origin(one.kind) in (tuple, dict) else kinds[0]
+    several = (get_origin(kind) or kind) in (tuple, dict)
+    typed: Any = list[str] if several else kind if len(kinds) == 1 and kind in (int, float, bool) else str
+    default = one.default
+    if several or default is None:
+        typed, default = typed | None, None
+    option: Any = Option(
+        _BOTH.get(one.name, f"--{one.name.replace('_', '-')}"),
+        metavar=None if kind is bool else one.option.metavar or _METAVAR.get(get_origin(kind) or kind, "NAME"),
+        help=text,
+        rich_help_panel=one.option.group or None,
+    )
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, option]
+    )
+
+
+def optional(one: Declared, more: str) -> inspect.Parameter:
+    """An option that is not always needed: what its help says more."""
+    return flag(
+        replace(one, kind=one.kind | None, default=None, option=replace(one.option, text=one.option.text + more))
+    )
+
+
+def flags(cls: type, *names: str) -> Parameters:
+    """Those of a class, all of them where none is named."""
+    return {name: flag(one) for name, one in declared(cls).items() if name in names or not names}
+
+
+FIT: Parameters = flags(Columns) | flags(Options)
+"""Of ``coterie fit``: the arguments of :func:`coterie.fit` by their names."""
+
+
+def takes(parameters: Parameters) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that has parameters beside its own; it finds their values in ``context.params``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = dict(inspect.signature(command, eval_str=True).parameters)
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: value for name, value in given.items() if name in own})
+
+        first = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.default is p.empty]
+        later = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.default is not p.empty]
+        run.__signature__ = inspect.Signature([*first, *parameters.values(), *later])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def numbers(option: str, text: str | None) -> float | list[float] | dict[str, float] | None:

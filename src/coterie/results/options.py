@@ -13,6 +13,36 @@ from coterie.options import Option, check
 if TYPE_CHECKING:
     from coterie.results.compare import Splits
 
+_TABLE: dict[str, str] = {"group": "The table", "metavar": "COLUMN"}
+_MODEL: dict[str, str] = {"group": "The model", "metavar": "NAME"}
+_STRENGTHS: dict[str, str] = {"group": "Given strengths", "metavar": "NUMBERS"}
+_EVIDENCE = "The evidence"
+_ALONE = ", ".join(name for name, method in FITTED.items() if not method.asked)
+_ASKED = ", ".join(name for name, method in FITTED.items() if method.asked)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are: names, checked where it is read (:func:`coterie.data.prepare_table.prepare`)."""
+
+    formula: Annotated[str, Option("'outcome ~ columns', as in R.", group="The table", metavar="FORMULA")]
+    client: Annotated[str, Option("The column that says whose row it is.", **_TABLE)]
+    cluster: Annotated[
+        tuple[str, ...], Option("A column of known clusters of clients; several from fine to coarse.", **_TABLE)
+    ] = ()
+    offset: Annotated[str | None, Option("Added to the linear predictor as it is.", **_TABLE)] = None
+    weights: Annotated[
+        str | None, Option("Weights of the rows: precisions relative to their mean, not counts.", **_TABLE)
+    ] = None
+    missing: Annotated[
+        Literal["error", "drop"],
+        Option(
+            "error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
+            group="The table",
+            metavar="WHAT",
+        ),
+    ] = "error"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -24,52 +54,100 @@ class Options:
 
     family: Annotated[
         str,
-        Option(f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.", choices=FAMILIES),
+        Option(
+            f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.", choices=FAMILIES, **_MODEL
+        ),
     ] = DEFAULT
-    shared: Annotated[tuple[str, ...], Option("Terms with one coefficient for all clients.")] = ()
+    shared: Annotated[
+        tuple[str, ...],
+        Option(
+            "A term with one coefficient for all clients; several are allowed.", group="The model", metavar="COLUMN"
+        ),
+    ] = ()
     covariance: Annotated[
         Literal["auto", "isotropic", "two", "diagonal", "full"],
         Option(
             "How clients vary: isotropic (one variance), two (one for intercepts, one for slopes), diagonal (one for "
-            "each term), full (with correlations), or auto, which chooses by likelihood."
+            "each term), full (with correlations), or auto, which chooses by likelihood.",
+            **_MODEL,
         ),
     ] = "auto"
     cluster_variance: Annotated[
         Literal["common", "own"],
-        Option("common: clients vary alike in all clusters; own: each cluster has its own variances."),
+        Option("common: clients vary alike in all clusters; own: each cluster has its own variances.", **_MODEL),
     ] = "common"
     method: Annotated[
         str,
         Option(
-            "auto takes the one with the lowest held-out loss, or where that ignores the clusters, one with them that "
-            "may be as good.",
+            f"{_ALONE}, or auto, which takes the one with the lowest held-out loss, or where that ignores the "
+            f"clusters, one with them that may be as good; {_ASKED} are compared only if named, similarity-network "
+            "also by --network.",
             choices=("auto", *FITTED),
+            **_MODEL,
         ),
     ] = "auto"
     residual: Annotated[
         Literal["common", "by-client"],
-        Option("common: one residual variance; by-client: one for each client (Gaussian only)."),
+        Option("common: one residual variance; by-client: one for each client (Gaussian only).", **_MODEL),
     ] = "common"
-    reml: Annotated[bool, Option("Learn variances by restricted or by full maximum likelihood (Gaussian only).")] = True
+    reml: Annotated[
+        bool, Option("Learn variances by restricted or by full maximum likelihood (Gaussian only).", group="The model")
+    ] = True
+    gamma: Annotated[
+        Any,
+        Option(
+            "Strength of the ties of clients to their cluster, given instead of learned: a number, or several with "
+            "commas between them, from which held-out rows choose. Adds the method given-strengths.",
+            **_STRENGTHS,
+        ),
+    ] = None
+    lam: Annotated[
+        Any,
+        Option(
+            "Strength of the ties of clusters to each other, beside --gamma; by default they are one. A number for all "
+            "levels of clusters, or LEVEL=NUMBER for each with commas between them.",
+            **_STRENGTHS,
+        ),
+    ] = None
+    alpha: Annotated[Any, Option("Instead of --lam: from 0, clusters apart, to 1, no clusters.", **_STRENGTHS)] = None
     rounds: Annotated[
         dict[str, Any],
         Option(
-            "Options of methods over rounds, such as steps=20000 or coordinator=peers, of weighted-averaging and "
-            "bias-correction, such as alpha=0.3, or of similarity-network, such as codec=tv:4. Theory chooses what is "
-            "left out.",
+            "An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
+            "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5, or of similarity-network, "
+            "such as codec=tv:4; several are allowed. Theory chooses what is left out.",
+            group="Over rounds",
         ),
     ] = field(default_factory=dict)
     network: Annotated[
         dict[str, Any] | None,
         Option(
             "Which clients are alike, for similarity-network: space=model, data or feature with k=NEIGHBOURS, "
-            "covariates=COLUMN,COLUMN, or edges; lam is the strength of ties, which held-out rows choose otherwise, "
-            "p=1, 2 or inf their norm."
+            "covariates=COLUMN,COLUMN, or edges=FILE (two columns of clients, and a weight); lam=NUMBER is the "
+            "strength of ties, which held-out rows choose otherwise, p=1, 2 or inf their norm; several are allowed.",
+            group="Similarity network",
         ),
     ] = None
-    splits: Annotated[int, Option("Repeated splits inside each client; 0 compares nothing.", low=0)] = 5
-    test_fraction: Annotated[float, Option("Share of each client's rows held out.", above=0.0, below=1.0)] = 0.25
-    seed: Annotated[int, Option("Of the splits.")] = 0
+    splits: Annotated[
+        int, Option("Repeated splits inside each client; 0 compares nothing.", low=0, group=_EVIDENCE)
+    ] = 5
+    test_fraction: Annotated[
+        float,
+        Option("Share of each client's rows held out.", above=0.0, below=1.0, group=_EVIDENCE, metavar="SHARE"),
+    ] = 0.25
+    order_by: Annotated[
+        str | None,
+        Option("Hold out each client's latest rows by this column (one split).", group=_EVIDENCE, metavar="COLUMN"),
+    ] = None
+    split_by: Annotated[
+        str | None,
+        Option(
+            "Keep rows with the same value, such as a person's, on one side of a split.",
+            group=_EVIDENCE,
+            metavar="COLUMN",
+        ),
+    ] = None
+    seed: Annotated[int, Option("Of the splits.", group=_EVIDENCE)] = 0
     strengths: dict[str, Any] = field(default_factory=dict)
     order: Any = None
     groups: Any = None

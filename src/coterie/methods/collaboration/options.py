@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.robust import AGGREGATORS
-from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.options import Option, check, of
+
+if TYPE_CHECKING:
+    from coterie.methods.collaboration.metric import Metric
 
 MOST = 10**9
 """Steps, rows and seeds at most."""
@@ -19,6 +19,18 @@ USUAL = 200
 """Steps of a run."""
 CORRECTED = ("keep", "beta", "first")
 """Options of bias correction alone."""
+
+
+def _optimisers() -> list[str]:
+    from coterie.methods.collaboration.optimisers import OPTIMISERS
+
+    return list(OPTIMISERS)
+
+
+def _rules() -> list[str]:
+    from coterie.methods.aggregation.robust import AGGREGATORS
+
+    return list(AGGREGATORS)
 
 
 def weights(tau: Any) -> Any:
@@ -77,11 +89,9 @@ class Options:
     steps: Annotated[int | None, Option("Of a run; left out: none, or 200.", low=1, high=MOST)] = None
     batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0, high=MOST)] = 0
     local: Annotated[int, Option("Local steps between two exchanges.", low=1, high=MOST)] = 1
-    optimiser: Annotated[str, Option("What makes a step of a gradient.", choices=OPTIMISERS)] = "sgd"
+    optimiser: Annotated[str, Option("What makes a step of a gradient.", choices=_optimisers)] = "sgd"
     participation: Annotated[float, Option("How often a collaborator takes part.", above=0.0, high=1.0)] = 1.0
-    rule: Annotated[str, Option("How collaborators' gradients are weighed and put together.", choices=AGGREGATORS)] = (
-        "mean"
-    )
+    rule: Annotated[str, Option("How collaborators' gradients are weighed and put together.", choices=_rules)] = "mean"
     within: Annotated[Literal["all", "cluster"], Option("Where collaborators are looked for.")] = "all"
     prior: Annotated[
         float | Literal["auto", "none"], Option("Rows that pull main clients to the pooled model.", low=0.0)
