@@ -25,6 +25,11 @@ def state(tmp_path_factory):
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+def pytest_collection_finish(session):
+    """Modules that a test writes, and writes again within a second, are read as they stand, not from a cache."""
+    sys.dont_write_bytecode = True
+
+
 def pytest_xdist_auto_num_workers(config):
     """One process more than cores: tests of real servers mostly wait for them."""
     return (os.cpu_count() or 1) + 1

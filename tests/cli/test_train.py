@@ -160,8 +160,7 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
     assert coterie("train", "digits.toml", "--out", "straight").code == 0
     one, other = load("cut"), load("straight")
     assert one.method == own and (one.theta == other.theta).all()
-    # another length: a file of the same second and size would be read from the compiled cache
-    (folder / "own_of_cli.py").write_text(OWN.replace("0.05", "0.070"))
+    (folder / "own_of_cli.py").write_text(OWN.replace("0.05", "0.07"))
     sys.modules.pop("own_of_cli")
     assert (
         "own_of_cli:Half.eta (0.05 there, 0.07 here)"
