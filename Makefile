@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs clean
+.PHONY: help demo federation-demo hospitals test soak lint style types tests format bench papers docs clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
@@ -34,16 +34,24 @@ hospitals: $(VENV)/.federation
 	$(BIN)/python examples/hospitals.py --engine nvflare
 	$(BIN)/python examples/hospitals.py --engine flower --steps 10 --looks 2
 
-test: lint
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# Types are checked beside the tests, which wait now and then.
+test: style
+	$(MAKE) --no-print-directory --jobs 2 types tests
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak --numprocesses auto --dist worksteal
 
-lint: $(VENV)/.dev
+lint: style types
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+tests: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
