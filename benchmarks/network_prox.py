@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Row, median_seconds
-from coterie.numerics.network.certificate import relative_gap
-from coterie.numerics.network.problem import Problem
-from coterie.numerics.network_prox import network_prox
+from coterie.numerics.network.problem import Problem, relative_gap
+from coterie.numerics.network.prox import network_prox
 
 TWIN = Path(__file__).parents[1] / "tests" / "reference" / "network_prox_twin.py"
 twin = runpy.run_path(str(TWIN))

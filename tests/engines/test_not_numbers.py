@@ -18,8 +18,8 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.overflow import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.objectives.glm import GLM
+from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.codecs import by_name
 from coterie.errors import CoterieError
-from coterie.numerics.network_prox import network_prox
+from coterie.numerics.network.prox import network_prox
 from coterie.numerics.total_variation import pinned_tv
 
 EDGE = [[0, 1]]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import CoterieError
-from coterie.numerics.network_prox import Proximal, network_prox
+from coterie.numerics.network.prox import Proximal, network_prox
 
 INF = float("inf")
 

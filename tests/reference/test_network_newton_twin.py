@@ -9,7 +9,14 @@ from coterie.engines import InProcess
 from coterie.federation import PerRow
 from coterie.methods.network.objective import derivatives
 from coterie.numerics.kernels import full
-from coterie.numerics.network.conjugate_gradients import Ties, add_ties, conjugate, factor, precondition, times
+from coterie.numerics.network.conjugate_gradients import (
+    EdgeCurvature,
+    add_ties,
+    conjugate,
+    curvature_times,
+    factor,
+    precondition,
+)
 from coterie.numerics.network.newton import NOBODY, multipliers, slopes
 from tests.methods.network.network_table import loss, table
 
@@ -62,9 +69,9 @@ def test_directions_are_those_of_one_large_system(problem, p):
     gz, gx = rng.normal(size=(N, Q)), rng.normal(size=D1)
     stacked = np.concatenate([gz.ravel(), gx])
     oz, ox = np.empty((N, Q)), np.empty(D1)
-    times(blocks, gz, gx, oz, ox)
+    curvature_times(blocks, gz, gx, oz, ox)
     np.testing.assert_allclose(np.concatenate([oz.ravel(), ox]), A @ stacked)
-    ties = Ties(EDGES, sigma, a, b, NOBODY, NOBODY)
+    ties = EdgeCurvature(EDGES, sigma, a, b, NOBODY, NOBODY)
     add_ties(ties, gz, oz)
     np.testing.assert_allclose(np.concatenate([oz.ravel(), ox]), (A + tied) @ stacked)
     dz, dx, factors = np.zeros((N, Q)), np.zeros(D1), factor(blocks, ties)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.numerics.network import edges as kernels
-from coterie.numerics.network.certificate import merged
-from coterie.numerics.network.conjugate_gradients import Ties, add_ties
+from coterie.numerics.network.conjugate_gradients import EdgeCurvature, add_ties
 from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
-from coterie.numerics.network.problem import Problem
-from coterie.numerics.network_prox import network_prox
+from coterie.numerics.network.problem import Problem, merged
+from coterie.numerics.network.prox import network_prox
 from tests.reference import network_prox_twin as twin
 
 INF = float("inf")
@@ -98,7 +97,7 @@ def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
     phi.at(x, Z)
     assert phi.along(x, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
     bent = np.empty_like(V)
-    kernels.times(checked.H, D, bent)
+    kernels.metric_times(checked.H, D, bent)
     a, b = slopes(Z, phi.U, phi.sigma, phi.model.graph, phi.level)
-    add_ties(Ties(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
+    add_ties(EdgeCurvature(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
     np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)

@@ -1,9 +1,10 @@
-"""``tree_fold`` and ``free_nodes`` against dense marginalisation of the joint Gaussian, node by node."""
+"""``tree_fold`` against dense marginalisation of the joint Gaussian, node by node."""
 
 import numpy as np
 import pytest
 
-from coterie.numerics import free_nodes, kernels, tree_fold
+from coterie.numerics import kernels, tree_fold
+from coterie.relations.clusters import fold_free, unfold_free
 
 CASES = [(2, []), (1, [0]), (3, [0]), (3, [2, 0]), (3, [0, 1, 2]), (4, [3, 1])]
 
@@ -147,10 +148,10 @@ def test_a_client_without_rows_sends_nothing():
 def test_free_nodes_are_the_limit_of_large_factors(p, z, rank, ridge):
     """With a ridge: the prior N(0, 1 / ridge) whose parent is 0. Without: least squares, shortest where open."""
     packed, A, b, _, _, z, rng = draw(30 + p, p, z, rank=rank)
-    A1, b1, drop = free_nodes.fold(packed, b, z, ridge)
+    A1, b1, drop = fold_free(packed, b, z, ridge)
     w, root = rng.normal(size=(len(b), p)), rng.normal(size=(len(b), p, p))
     C = root @ root.transpose(0, 2, 1)
-    theta, S = free_nodes.unfold(packed, b, z, ridge, w, np.array([literal_pack(c) for c in C]))
+    theta, S = unfold_free(packed, b, z, ridge, w, np.array([literal_pack(c) for c in C]))
     s = np.setdiff1d(np.arange(p), z)
     for i in range(len(b)):
         block = A[i][np.ix_(z, z)] + ridge * np.eye(len(z))

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from coterie.codecs.framing import Words, compress, decompress, frame, permutation_hashes, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.kernels import Floats, Ints, float_array, kernel
 from coterie.numerics.keyed_random import U64, key
-from coterie.numerics.parse_arrays import float_array
 
 LONGEST = 8
 """Bytes of a body for each coordinate, and one more, at most."""

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from coterie.errors import CoterieError
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -53,6 +55,14 @@ def _frozen(x: Any) -> Any:
         x = x.view()
         x.flags.writeable = False
     return x
+
+
+def float_array(what: str, values: npt.ArrayLike) -> Floats:
+    """An array of float64 from what a user gave; a CoterieError for text, and for rows of unequal lengths."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise CoterieError(f"{what} must be numbers, in rows of one length.") from e
 
 
 @cache

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, kernel
-from coterie.numerics.parse_arrays import float_array
+from coterie.numerics.kernels import Floats, float_array, kernel
 
 LARGEST = 1e280
 """Elements up to this size can be added up and multiplied by lengths without overflow."""

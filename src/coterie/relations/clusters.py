@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
-from coterie.numerics import free_nodes, tree_fold
+from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full, pack
 
 SMALL = 1e-6
@@ -133,14 +133,14 @@ class ClusterTree:
         """Fold the clients' sums, A (k, P) and b (k, p) at the finest level, up to the root.
 
         ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone, held by
-        ``ridge`` only (``free_nodes``).
+        ``ridge`` only (``fold_free``).
         """
         As, bs, drop, logdet = [A], [b], 0.0, 0.0
         for level in range(len(self.parents)):
             Ll, alone, which = own(L[level], len(A))
             A1, b1, dropped, logs = tree_fold.fold(A, b, Ll, which, z)
             if alone.any():
-                A1[alone], b1[alone], dropped[alone] = free_nodes.fold(A[alone], b[alone], z, ridge)
+                A1[alone], b1[alone], dropped[alone] = fold_free(A[alone], b[alone], z, ridge)
                 logs[alone] = 0.0
             drop += float(dropped.sum())
             logdet += float(logs.sum())
@@ -160,7 +160,7 @@ class ClusterTree:
             theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], parent)
             if alone.any():
                 here = at[0][parent[alone]], cov[0][parent[alone]]
-                theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge, *here)
+                theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge, *here)
                 ul[alone] = theta[alone][:, z] * ridge**0.5
             at.insert(0, theta)
             cov.insert(0, S)
@@ -173,6 +173,43 @@ def own(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
     which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
     infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
+
+
+def fold_free(A: Floats, b: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
+    """``tree_fold.fold`` of nodes that nothing ties to their parents (infinite L): A1 (m, P), b1 (m, p) and drop (m,).
+
+    Only the columns that are not personal send anything up. ``ridge`` is the precision of a prior around 0 that keeps a
+    node of a GLM finite; without it, the shortest solution is taken where rows do not determine a node's own columns.
+    """
+    whole, inverse, others = _free_parts(A, z, ridge)
+    K = inverse @ others
+    A1 = whole - others.transpose(0, 2, 1) @ K
+    b1 = b - np.einsum("mqp,mq->mp", K, b[:, z])
+    A1[:, z], A1[:, :, z], b1[:, z] = 0.0, 0.0, 0.0
+    return pack(A1), b1, np.einsum("mi,mij,mj->m", b[:, z], inverse, b[:, z])
+
+
+def unfold_free(A: Floats, b: Floats, z: Ints, ridge: float, w: Floats, C: Floats) -> tuple[Floats, Floats]:
+    """Values (m, p) and covariances (m, P) of such nodes, given their parents' w (m, p) and C (m, P)."""
+    _, inverse, others = _free_parts(A, z, ridge)
+    K = inverse @ others
+    theta, T = w.copy(), np.tile(np.eye(w.shape[1]), (len(w), 1, 1))
+    theta[:, z] = np.einsum("mij,mj->mi", inverse, b[:, z]) - np.einsum("mqp,mp->mq", K, w)
+    T[:, z] = -K
+    S = T @ full(C) @ T.transpose(0, 2, 1)
+    S[:, z[:, None], z] += inverse
+    return theta, pack(S)
+
+
+def _free_parts(A: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
+    """A in full, the inverse of its personal block (m, q, q), and personal by other columns (m, q, p)."""
+    whole = full(A)
+    others = whole[:, z].copy()
+    others[:, :, z] = 0.0
+    block = whole[:, z[:, None], z] + ridge * np.eye(len(z))
+    size = np.sqrt(np.einsum("mii->mi", block))
+    size = np.where(size > 0.0, size, 1.0)[:, :, None] * np.where(size > 0.0, size, 1.0)[:, None, :]
+    return whole, np.asarray(np.linalg.pinv(block / size, rcond=1e-10, hermitian=True)) / size, others
 
 
 def strengths(name: str, value: npt.ArrayLike, size: int) -> Floats:

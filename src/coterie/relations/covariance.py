@@ -1,7 +1,8 @@
 """How far members stray from their parent: the structure of D, as D = LL' with L linear in its parameters.
 
 Being linear in L (standard deviations, not variances) makes the deviance smooth and unbounded in its parameters, and
-a variance of zero an ordinary point.
+a variance of zero an ordinary point. A quasi-Newton method over the parameters starts from :func:`information`; its
+whole state is in arrays, so that a run can be stopped and resumed to the bit.
 """
 
 from __future__ import annotations
@@ -185,3 +186,28 @@ def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float 
         c = np.concatenate([np.einsum("gaij,gji->ga", E, e).ravel() for E, e, _, _ in levels])
         H -= np.outer(c, c) / dof
     return H
+
+
+def guarded_inverse(H: Floats) -> Floats:
+    """Positive definite inverses of approximate Hessians (..., a, a), flat directions held at .001 of the steepest."""
+    if not H.shape[-1]:
+        return H
+    diagonal = np.diagonal(H, axis1=-2, axis2=-1)
+    steepest = diagonal.max(axis=-1, keepdims=True)
+    steepest = np.where(steepest > 0.0, steepest, 1.0)  # no curvature is known: steps as long as the gradient
+    scale = np.sqrt(np.maximum(diagonal, 1e-3 * steepest))
+    scale = scale[..., :, None] * scale[..., None, :]
+    values, vectors = np.linalg.eigh(H / scale)
+    return np.asarray((vectors / np.maximum(values, 1e-3)[..., None, :]) @ np.swapaxes(vectors, -1, -2) / scale)
+
+
+def bfgs_update(H: Floats, s: Floats, y: Floats) -> Floats:
+    """The inverse Hessian after a step s changed the gradient by y (Nocedal and Wright 2006, section 6.1).
+
+    It is unchanged where curvature is not positive.
+    """
+    curvature = float(s @ y)
+    if not curvature > 1e-10 * float(np.linalg.norm(s) * np.linalg.norm(y)):
+        return H
+    V = np.eye(len(s)) - np.outer(s, y) / curvature
+    return V @ H @ V.T + np.outer(s, s) / curvature

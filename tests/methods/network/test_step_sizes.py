@@ -11,7 +11,7 @@ from coterie.methods.network.optimum import optimum
 from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.numerics.network_prox import network_prox
+from coterie.numerics.network.prox import network_prox
 from coterie.objectives.glm import GLM
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network

@@ -25,8 +25,8 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, Ints
-from coterie.numerics.overflow import encode_loss
 from coterie.numerics.simplex_qp import mixture_weights
+from coterie.objectives.mean_loss import encode_loss
 
 LEAST = 1e-3
 """Weights omega below this are left out: they cost a message, and change nothing."""

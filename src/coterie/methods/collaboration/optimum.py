@@ -15,8 +15,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Bools, Floats, full
-from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
-from coterie.objectives.mean_loss import expand, sizes
+from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 
 EXCHANGES = 200
 """Exchanges at most: halving a step that overshoots a count far too large takes dozens."""

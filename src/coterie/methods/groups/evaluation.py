@@ -13,8 +13,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.local_training.personal_layers import Transport, merge
 from coterie.numerics.kernels import Floats, Ints
-from coterie.numerics.overflow import decode_loss, encode_loss
-from coterie.objectives.mean_loss import sizes, value
+from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
 from coterie.relations.partitions import by_first
 
 

@@ -13,10 +13,9 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import ridge
 from coterie.numerics.kernels import Floats, Ints, full, reading
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
-from coterie.numerics.network.newton import Graph, Quadratic, residuals
-from coterie.numerics.overflow import OVERFLOW, decode_loss, overflowed
+from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
 from coterie.objectives.glm import GLM, Data, row_derivatives
-from coterie.objectives.mean_loss import sizes
+from coterie.objectives.mean_loss import OVERFLOW, decode_loss, overflowed, sizes
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 
@@ -95,7 +94,7 @@ class NetworkObjective:
         gz += here.gz
         return max(residuals(self.graph(here.weight), here.x, here.Z, here.gx, gz, U, here.scale))
 
-    def model(self, here: Evaluation) -> Quadratic:
+    def model(self, here: Evaluation) -> PenalisedQuadratic:
         """The quadratic at ``here`` with the penalty over edges."""
         H = full(here.A)
         M, N = self.layout.M.toarray(), self.layout.N.toarray()
@@ -108,7 +107,7 @@ class NetworkObjective:
         Hzz = Hzz + (flat + held[0])[:, None, None] * np.eye(N.shape[1])
         Hxx = Hxx + (flat.sum() + held[1]) * np.eye(M.shape[1])
         blocks = np.ascontiguousarray(Hzz), np.ascontiguousarray(Hzx), np.ascontiguousarray(Hxx)
-        return Quadratic(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight))
+        return PenalisedQuadratic(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight))
 
 
 Reply = dict[str, Floats]

@@ -19,7 +19,7 @@ from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.network.newton import minimise
-from coterie.numerics.network_prox import Proximal, network_prox
+from coterie.numerics.network.prox import Proximal, network_prox
 
 EXCHANGES = 200
 """Exchanges at most: a count far too high takes dozens."""

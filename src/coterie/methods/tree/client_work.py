@@ -11,10 +11,11 @@ import numpy as np
 from coterie.families import Family
 from coterie.federation import Site, work
 from coterie.methods.tree.setup import Reply
-from coterie.numerics import free_nodes, tree_fold
+from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
-from coterie.numerics.overflow import OVERFLOW, encode_loss, overflowed
 from coterie.objectives.constants import expand_glm
+from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
+from coterie.relations.clusters import fold_free, unfold_free
 
 
 def ridge(family: Family, client: bool = True) -> float:
@@ -53,7 +54,7 @@ def fold_messages(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, clien
         site.state["A"], site.state["b"], value, site.state["u"] = modes
     A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
     if alone.any():
-        free = free_nodes.fold(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
+        free = fold_free(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
         A1[alone], b1[alone], drop[alone] = free
     value = value - drop if family.is_quadratic else value
     if (over := overflowed(A1, b1, value, logdet)).any():
@@ -93,7 +94,7 @@ def finish(
     if client_scale is not None and np.isinf(client_scale).any():
         alone = np.isinf(client_scale)
         here = w[parent[alone]], C[parent[alone]]
-        theta[alone], S[alone] = free_nodes.unfold(A[alone], b[alone], z, ridge(site.objective.family), *here)
+        theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge(site.objective.family), *here)
     site.state["theta"] = theta
     S *= scale
     if show or unit is None or origin is None:
@@ -110,7 +111,7 @@ def fold_expansion(site: Site, z: Ints, L: Floats, client_scale: Floats) -> Repl
     A1, b1, _, _ = tree_fold.fold(A, b, L, which, z)
     alone = np.isinf(client_scale)
     if alone.any():
-        A1[alone], b1[alone], _ = free_nodes.fold(A[alone], b[alone], z, ridge(site.objective.family))
+        A1[alone], b1[alone], _ = fold_free(A[alone], b[alone], z, ridge(site.objective.family))
     return {"A": A1, "b": b1}
 
 
@@ -124,7 +125,7 @@ def solve_expansion(site: Site, z: Ints, L: Floats, w: Floats, client_scale: Flo
     alone = np.isinf(client_scale)
     if alone.any():
         prior = ridge(site.objective.family)
-        theta[alone], _ = free_nodes.unfold(A[alone], b[alone], z, prior, w[parent[alone]], C[parent[alone]])
+        theta[alone], _ = unfold_free(A[alone], b[alone], z, prior, w[parent[alone]], C[parent[alone]])
     d = theta - site.state.get("expanded at", theta)
     site.state["theta"] = theta
     return {"gain": np.einsum("mi,mij,mj->m", d, full(A), d)}

@@ -20,10 +20,10 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import client_factors
 from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
-from coterie.numerics import quasi_newton, tree_fold
+from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Bools, Floats, Ints, full
 from coterie.relations.clusters import SMALL, Positions, own
-from coterie.relations.covariance import Structure, information
+from coterie.relations.covariance import Structure, guarded_inverse, information
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Deviance:
             at += len(block)
         # With hardly more rows than coefficients there is no curvature.
         expected = H if np.diagonal(H).max(initial=0.0) > 0.0 else held
-        fisher, held = quasi_newton.inverse(np.stack([expected, held]))
+        fisher, held = guarded_inverse(np.stack([expected, held]))
         if profiled:
             return np.concatenate(gradient), fisher, held
         fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))

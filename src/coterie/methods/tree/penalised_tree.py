@@ -19,7 +19,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import fold_messages, ridge
 from coterie.methods.tree.setup import Setup
 from coterie.numerics.kernels import Floats, full, pack
-from coterie.numerics.overflow import LIMIT
+from coterie.objectives.mean_loss import LIMIT
 from coterie.relations.clusters import Positions, Swept
 
 MOST = 1000

@@ -27,8 +27,9 @@ from coterie.methods.tree.client_work import client_factors
 from coterie.methods.tree.marginal_likelihood import Deviance
 from coterie.methods.tree.penalised_tree import per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
-from coterie.numerics import quasi_newton, tree_fold
+from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
+from coterie.relations.covariance import bfgs_update
 
 log = logging.getLogger(__name__)
 LONG = 10.0
@@ -115,7 +116,7 @@ class Variances(Deviance):
             t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
         gradient, H, held = self.slopes(fed, x, s, sigma2)
         if state.iteration >= self.scoring:
-            H = quasi_newton.update(state.H, x - state.x, gradient - state.gradient)
+            H = bfgs_update(state.H, x - state.x, gradient - state.gradient)
         return State(x, deviance, gradient, H, held, s.positions.u, state.iteration + 1)
 
     def move(self, state: State, d: Floats) -> Floats:

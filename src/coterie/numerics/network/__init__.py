@@ -1,1 +1,1 @@
-"""The pieces of ``network_prox``: the checked problem, kernels over edges, certificates, solvers."""
+"""The prox of a similarity network: the checked problem and its duality gap, kernels over edges, two solvers."""

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, summing
-from coterie.numerics.network import edges
+from coterie.numerics.network.edges import metric_times
 
 Curvature = tuple[Floats, Floats, Floats]
 """Curvature by z and z (n, q, q), or (n, 1, 1) for masses; by z and x (n, q, d1); by x and x (d1, d1)."""
 
 
-class Ties(NamedTuple):
+class EdgeCurvature(NamedTuple):
     """What ties clients together.
 
     Attributes
@@ -39,10 +39,10 @@ class Ties(NamedTuple):
 
 
 @summing
-def times(curvature: Curvature, Z: Floats, x: Floats, out_z: Floats, out_x: Floats) -> None:
+def curvature_times(curvature: Curvature, Z: Floats, x: Floats, out_z: Floats, out_x: Floats) -> None:
     """Out becomes the curvature times (Z, x)."""
     Hzz, Hzx, Hxx = curvature
-    edges.times(Hzz, Z, out_z)
+    metric_times(Hzz, Z, out_z)
     for a in range(x.shape[0]):
         out_x[a] = 0.0
         for b in range(x.shape[0]):
@@ -56,57 +56,57 @@ def times(curvature: Curvature, Z: Floats, x: Floats, out_z: Floats, out_x: Floa
 
 
 @summing
-def add_ties(ties: Ties, Z: Floats, out: Floats) -> None:
+def add_ties(between: EdgeCurvature, Z: Floats, out: Floats) -> None:
     """``out += sigma B' J B Z``."""
-    q, sigma = Z.shape[1], ties.sigma
-    if ties.a.shape[0] == 0 and ties.starts.shape[0] > 0:
+    q, sigma = Z.shape[1], between.sigma
+    if between.a.shape[0] == 0 and between.starts.shape[0] > 0:
         for i in range(Z.shape[0]):
-            first, last = ties.starts[i], ties.starts[i + 1]
+            first, last = between.starts[i], between.starts[i + 1]
             for k in range(q):
                 out[i, k] += sigma * (last - first) * Z[i, k]
             for n in range(first, last):
-                j = ties.neighbour[n]
+                j = between.neighbour[n]
                 for k in range(q):
                     out[i, k] -= sigma * Z[j, k]
         return
-    for e in range(ties.a.shape[0]):
-        i, j = ties.edges[e, 0], ties.edges[e, 1]
-        if ties.b.shape[0] == 0:
+    for e in range(between.a.shape[0]):
+        i, j = between.edges[e, 0], between.edges[e, 1]
+        if between.b.shape[0] == 0:
             for k in range(q):
-                t = sigma * ties.a[e, k] * (Z[i, k] - Z[j, k])
+                t = sigma * between.a[e, k] * (Z[i, k] - Z[j, k])
                 out[i, k] += t
                 out[j, k] -= t
             continue
         s = 0.0
         for k in range(q):
-            s += ties.b[e, k] * (Z[i, k] - Z[j, k])
+            s += between.b[e, k] * (Z[i, k] - Z[j, k])
         for k in range(q):
-            t = sigma * (ties.a[e, k] * (Z[i, k] - Z[j, k]) - ties.b[e, k] * s)
+            t = sigma * (between.a[e, k] * (Z[i, k] - Z[j, k]) - between.b[e, k] * s)
             out[i, k] += t
             out[j, k] -= t
 
 
 @summing
-def _add_blocks(ties: Ties, out: Floats) -> None:
+def _add_blocks(between: EdgeCurvature, out: Floats) -> None:
     """``out_i += sigma sum of J_e`` over the edges of client i, (n, q, q)."""
-    for e in range(ties.a.shape[0]):
+    for e in range(between.a.shape[0]):
         for end in range(2):
-            i = ties.edges[e, end]
-            for k in range(ties.a.shape[1]):
-                out[i, k, k] += ties.sigma * ties.a[e, k]
-                if ties.b.shape[0] > 0:
-                    for m in range(ties.a.shape[1]):
-                        out[i, k, m] -= ties.sigma * ties.b[e, k] * ties.b[e, m]
+            i = between.edges[e, end]
+            for k in range(between.a.shape[1]):
+                out[i, k, k] += between.sigma * between.a[e, k]
+                if between.b.shape[0] > 0:
+                    for m in range(between.a.shape[1]):
+                        out[i, k, m] -= between.sigma * between.b[e, k] * between.b[e, m]
 
 
-def factor(curvature: Curvature, ties: Ties) -> Curvature:
+def factor(curvature: Curvature, between: EdgeCurvature) -> Curvature:
     """The preconditioner: inverses of the clients' blocks B_i, ``Y_i = B_i^-1 H_i,zx``, and that of what is left for x.
 
     J must be given, not the identity.
     """
     Hzz, Hzx, Hxx = curvature
     blocks = Hzz * np.eye(Hzx.shape[1]) if Hzz.shape[1] == 1 else Hzz.copy()
-    _add_blocks(ties, blocks)
+    _add_blocks(between, blocks)
     near = np.ascontiguousarray(np.linalg.inv(blocks))
     if not len(Hxx):
         return near, Hzx, Hxx
@@ -125,7 +125,7 @@ def precondition(factors: Curvature, rz: Floats, rx: Floats, Z: Floats, x: Float
     """(Z, x) becomes the inverse of the preconditioner's matrix times (rz, rx)."""
     near, Y, left = factors
     d1 = rx.shape[0]
-    edges.times(near, rz, Z)
+    metric_times(near, rz, Z)
     if d1 == 0:
         return
     s = rx.copy()
@@ -167,7 +167,7 @@ def _add(t: float, Az: Floats, Ax: Floats, Bz: Floats, Bx: Floats) -> None:
 @summing
 def conjugate(
     curvature: Curvature,
-    ties: Ties,
+    between: EdgeCurvature,
     factors: Curvature,
     Z: Floats,
     x: Floats,
@@ -187,8 +187,8 @@ def conjugate(
     before = _dot(rz, rx, Dz, Dx)
     least = tolerance * tolerance * before
     for step in range(steps):
-        times(curvature, Dz, Dx, Az, Ax)
-        add_ties(ties, Dz, Az)
+        curvature_times(curvature, Dz, Dx, Az, Ax)
+        add_ties(between, Dz, Az)
         bend = _dot(Dz, Dx, Az, Ax)
         if not bend > 0.0:
             return step

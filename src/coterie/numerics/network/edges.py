@@ -96,7 +96,7 @@ def adjoint(U: Floats, edges: Ints, out: Floats) -> None:
 
 
 @summing
-def times(H: Floats, X: Floats, out: Floats) -> None:
+def metric_times(H: Floats, X: Floats, out: Floats) -> None:
     """``out_i = H_i x_i`` for H (n, 1, 1) or (n, q, q)."""
     for i in range(X.shape[0]):
         if H.shape[1] == 1:

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, summing
-from coterie.numerics.network import edges
-from coterie.numerics.network.certificate import Certified, certify
-from coterie.numerics.network.conjugate_gradients import Curvature, Ties, conjugate, factor, times
-from coterie.numerics.network.edges import l1_level, norm, penalty_and_slack, project
-from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.conjugate_gradients import Curvature, EdgeCurvature, conjugate, curvature_times, factor
+from coterie.numerics.network.edges import l1_level, metric_times, norm, penalty_and_slack, project
+from coterie.numerics.network.problem import Certified, Problem, certify
 
 Graph = tuple[Ints, Floats, float]
 """Edges (M, 2), the radius of each one's dual ball (M,), and p."""
@@ -87,7 +85,7 @@ def slopes(Z: Floats, U: Floats, sigma: float, graph: Graph, level: Floats) -> t
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class PenalisedQuadratic:
     """``g's + 1/2 s'Hs`` around (x, Z), and the penalty's edges.
 
     Attributes
@@ -115,7 +113,7 @@ class Quadratic:
 class Lagrangian:
     """phi for one U and sigma, with gradient (gx, gz) and projections ``new`` where it was evaluated last."""
 
-    def __init__(self, model: Quadratic, U: Floats, sigma: float) -> None:
+    def __init__(self, model: PenalisedQuadratic, U: Floats, sigma: float) -> None:
         self.model, self.U, self.sigma = model, U.copy(), sigma
         self.new, self.level = np.empty_like(U), np.zeros(len(U))
         self.gx, self.gz = np.empty_like(model.x), np.empty_like(model.Z)
@@ -124,7 +122,7 @@ class Lagrangian:
         """phi(x, Z); everything is of this place from now on."""
         model = self.model
         self.x, self.Z, dx, dz = x, Z, x - model.x, Z - model.Z
-        times(model.curvature, dz, dx, self.gz, self.gx)
+        curvature_times(model.curvature, dz, dx, self.gz, self.gx)
         value = 0.5 * float(np.vdot(dz, self.gz) + dx @ self.gx) + float(np.vdot(dz, model.gz) + dx @ model.gx)
         self.gx += model.gx
         self.gz += model.gz
@@ -133,7 +131,7 @@ class Lagrangian:
     def direction(self, tolerance: float, steps: int) -> tuple[Floats, Floats, int]:
         """Newton's direction, and the steps of conjugate gradients that it took."""
         a, b = slopes(self.Z, self.U, self.sigma, self.model.graph, self.level)
-        ties = Ties(self.model.graph[0], self.sigma, a, b, NOBODY, NOBODY)
+        ties = EdgeCurvature(self.model.graph[0], self.sigma, a, b, NOBODY, NOBODY)
         dx, dz = np.zeros_like(self.gx), np.zeros_like(self.gz)
         factors, work = factor(self.model.curvature, ties), np.empty((3, *dz.shape))
         taken = conjugate(self.model.curvature, ties, factors, dz, dx, -self.gz, -self.gx, tolerance, steps, work)
@@ -160,7 +158,7 @@ class Solved:
     sigma: float
 
 
-def minimise(model: Quadratic, U: Floats, sigma: float, accuracy: float, scale: float) -> Solved:
+def minimise(model: PenalisedQuadratic, U: Floats, sigma: float, accuracy: float, scale: float) -> Solved:
     """Minimise the quadratic with its penalty until both residuals are at most ``accuracy``.
 
     Parameters
@@ -219,12 +217,12 @@ def stationary(gx: Floats, gz: Floats) -> float:
     return float(np.sqrt(np.sum(gz**2) + np.sum(gx**2) / max(len(gz), 1)))
 
 
-def of_prox(problem: Problem) -> Quadratic:
+def of_prox(problem: Problem) -> PenalisedQuadratic:
     """The quadratic of a network prox: no x, and no slope at V."""
     n, q = problem.V.shape
     curvature = problem.H, np.empty((n, q, 0)), np.empty((0, 0))
     graph = problem.edges, problem.weight, problem.p
-    return Quadratic(np.empty(0), problem.V, np.empty(0), np.zeros((n, q)), curvature, graph)
+    return PenalisedQuadratic(np.empty(0), problem.V, np.empty(0), np.zeros((n, q)), curvature, graph)
 
 
 def newton(problem: Problem, best: Certified, sigma: float, gap: float, budget: int) -> tuple[Certified, int]:
@@ -252,6 +250,6 @@ def newton(problem: Problem, best: Certified, sigma: float, gap: float, budget: 
 def _settled(problem: Problem, phi: Lagrangian) -> bool:
     """Whether the gradient is small against the change of U, so that U may move on."""
     moved = np.empty_like(phi.gz)
-    edges.times(problem.inverse, phi.gz, moved)
+    metric_times(problem.inverse, phi.gz, moved)
     change = phi.new - phi.U
     return float(np.vdot(phi.gz, moved)) <= 0.1 * float(np.vdot(change, change)) / phi.sigma

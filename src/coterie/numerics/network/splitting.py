@@ -16,10 +16,9 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.numerics.kernels import Floats, Ints, summing
-from coterie.numerics.network.certificate import Certified, certify
-from coterie.numerics.network.conjugate_gradients import Ties, conjugate
-from coterie.numerics.network.edges import l1_level, times
-from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
+from coterie.numerics.network.edges import l1_level, metric_times
+from coterie.numerics.network.problem import Certified, Problem, certify
 
 RELAX = 1.7
 CG_STEPS, CG_TOLERANCE = 10, 0.15
@@ -120,7 +119,7 @@ class Equations:
         (n, q), nothing = problem.V.shape, np.empty((0, problem.V.shape[1]))
         no_x = np.empty((n, q, 0)), np.empty((0, 0))
         self.curvature, self.near = (problem.H, *no_x), (problem.blocks(rho), *no_x)
-        self.ties = Ties(problem.edges, rho, nothing, nothing, *problem.neighbours)
+        self.ties = EdgeCurvature(problem.edges, rho, nothing, nothing, *problem.neighbours)
 
     def improve(self, Z: Floats, R: Floats, tolerance: float, steps: int, work: Floats) -> None:
         """Improve Z, whose residual is R, both in place."""
@@ -146,7 +145,7 @@ class Relaxed:
     def residual(self, relax: float) -> Floats:
         """New W and U, and the residual of the equations for the next Z."""
         problem, R = self.problem, np.empty_like(self.Z)
-        times(problem.H, problem.V - self.Z, R)
+        metric_times(problem.H, problem.V - self.Z, R)
         split(self.Z, self.U, self.X, self.level, R, problem.edges, problem.weight, problem.p, self.rho, relax)
         return R
 

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats
-from coterie.numerics.network.certificate import Certified, certify
 from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.newton import newton
-from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.problem import Certified, Problem, certify
 from coterie.numerics.network.splitting import Relaxed, algorithm5
 
 FIRST = {1.0: 60, 2.0: 60, float("inf"): 400}
