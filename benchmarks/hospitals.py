@@ -14,12 +14,12 @@ from benchmarks.measure import Row
 from coterie.data.clients import Clients
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
+from coterie.evidence.table_comparison import Splits
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.collaborators import resolved
-from coterie.results.compare import Splits
-from coterie.results.compare import run as fit
-from coterie.results.metrics import client_losses
+from coterie.runs.table_methods import client_losses
+from coterie.runs.table_methods import run as fit
 
 NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 CATEGORIES = ("sex", "cp", "fbs", "restecg", "exang")

@@ -22,7 +22,7 @@ def measure() -> None:
     from coterie.methods.collaboration.fit import fit
     from coterie.methods.estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
-    from coterie.results.metrics import objective
+    from coterie.runs.table_methods import objective
 
     clients, _ = prepare(fetch("chem97"), "score ~ gcsecnt", "school", (), "gaussian", None, None, "error")
     problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)

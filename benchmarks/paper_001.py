@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
+from coterie.evidence.table_comparison import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import Splits
-from coterie.results.compare import run as fit
-from coterie.results.metrics import client_losses
 from coterie.results.strengths import search
+from coterie.runs.table_methods import client_losses
+from coterie.runs.table_methods import run as fit
 from papers.outcome import Settings
 from papers.paper_001 import acceleration, bound
 from papers.paper_001.distances import ESTIMATORS

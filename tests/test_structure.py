@@ -26,7 +26,8 @@ METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and 
 # Each room imports only itself and rooms to its left; the last, papers, stands beside the package.
 ROOMS = (
     *("errors", "options", "files", "imports", "families", "numerics", "data", "relations", "objectives", "federation"),
-    *("codecs", "methods", "engines", "results", "report", "deployment", "api", "estimators", "cli", "papers"),
+    *("codecs", "methods", "engines", "runs", "evidence", "results", "report", "deployment", "api"),
+    *("estimators", "cli", "papers"),
 )
 
 # Packages that one file or folder alone may import; whatever else needs them goes through it.

@@ -27,10 +27,10 @@ from coterie.engines.secure_sum import Identity
 from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.report.fit_page import write_report
-from coterie.results.training import config, store
-from coterie.results.training import run as training
-from coterie.results.training.callbacks import TensorBoard
-from coterie.results.training.problem import TrainingProblem
+from coterie.results import trained_models as store
+from coterie.runs import config, training
+from coterie.runs.callbacks import TensorBoard
+from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie as command
 from tests.cli.harness import table
 

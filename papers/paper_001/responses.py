@@ -22,8 +22,7 @@ from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import ClusterTree
 from coterie.report.tables import Table
 from coterie.report.words import number
-from coterie.results.compare import run
-from coterie.results.metrics import client_losses, objective
+from coterie.runs.table_methods import client_losses, objective, run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.pfedme import PFedMe
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import run
+from coterie.runs.table_methods import run
 from papers.paper_003.study import Data, Fits, Gridded, Setting
 
 E = 5

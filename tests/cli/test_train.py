@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 from coterie.cli.progress import Progress, line
-from coterie.results.training.callbacks import Look
-from coterie.results.training.store import load
+from coterie.results.trained_models import load
+from coterie.runs.callbacks import Look
 from tests.cli.harness import coterie, files
 
 CONFIG = """

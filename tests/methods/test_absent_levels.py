@@ -5,7 +5,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import run
+from coterie.runs.table_methods import run
 
 
 def fitted(*more):

@@ -9,12 +9,12 @@ import pytest
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
+from coterie.evidence.table_comparison import Splits
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import Splits
-from coterie.results.metrics import objective
 from coterie.results.strengths import search
+from coterie.runs.table_methods import objective
 
 
 class World:

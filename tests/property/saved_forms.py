@@ -32,10 +32,10 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.fit_page import render
-from coterie.results.training import store
-from coterie.results.training.config import Config
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import FILE, train
+from coterie.results import trained_models as store
+from coterie.runs.config import Config
+from coterie.runs.training import FILE, train
+from coterie.runs.training_problem import TrainingProblem
 from tests.contract.cases import quadratic
 from tests.deployment.sites import build, home, say, tables, task
 from tests.deployment.sites import transport as sites

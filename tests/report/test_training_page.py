@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from coterie.errors import CoterieError
+from coterie.evidence.training_comparison import compare
 from coterie.report import training_figures, training_page
 from coterie.report.tables import render_text
-from coterie.results.training.comparison import compare
-from tests.results.test_training import config
+from tests.runs.test_training import config
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.metrics import objective
+from coterie.runs.table_methods import objective
 
 
 @pytest.fixture(scope="module")

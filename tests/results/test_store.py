@@ -19,7 +19,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.report.fit_page import write_report
 from coterie.results import store
-from coterie.results.plain import plain, unplain
+from coterie.results.json_values import plain, unplain
 from coterie.results.result import FitResult
 from tests.results import factory
 

@@ -7,10 +7,11 @@ import pytest
 import coterie
 from coterie.data import prepare
 from coterie.errors import CoterieError
+from coterie.evidence.table_comparison import Splits, evaluate
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import Splits, evaluate, run
 from coterie.results.strengths import Surface, search, select
+from coterie.runs.table_methods import run
 from papers.simulate import tree
 
 

@@ -109,10 +109,10 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
     from coterie.data.table import write_table
+    from coterie.evidence.training_comparison import compare as over_seeds
     from coterie.report.training_page import write_report
-    from coterie.results.training.callbacks import callbacks
-    from coterie.results.training.comparison import compare as over_seeds
-    from coterie.results.training.config import read
+    from coterie.runs.callbacks import callbacks
+    from coterie.runs.config import read
 
     if report is not None and report.suffix.lower() not in (".html", ".htm"):
         raise CoterieError(f"'{report.name}' does not end in .html; the report is a page for a browser.")

@@ -115,7 +115,7 @@ def fit_table(context: typer.Context) -> FitResult:
 @contextmanager
 def told(df: pd.DataFrame, table: Path, labels: list[str]) -> Iterator[None]:
     """Say what was read as soon as it is checked, before the first method is fitted."""
-    from coterie.results.compare import STARTING
+    from coterie.runs.table_methods import STARTING
 
     stream = sys.stdout  # before anything that moves on a terminal takes its place
 

@@ -13,10 +13,10 @@ from coterie.cli.common import Force, check_folder, need_room, our_document, our
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.results.training.comparison import Comparison
-    from coterie.results.training.config import Config
-    from coterie.results.training.problem import TrainingProblem
-    from coterie.results.training.run import Trained
+    from coterie.evidence.training_comparison import Comparison
+    from coterie.runs.config import Config
+    from coterie.runs.training import Trained
+    from coterie.runs.training_problem import TrainingProblem
 
 EXAMPLE = "Example: coterie train digits.toml --out trained"
 
@@ -45,7 +45,7 @@ def train(
     if out is not None:
         check_folder(out)
         need_folder(out, config, force)
-    from coterie.results.training.config import read
+    from coterie.runs.config import read
 
     described = read(config)
     settled = described.run | {"seeds": described.run["seeds"][:1]} | ({"strict": True} if strict else {})
@@ -103,10 +103,10 @@ def checked(config: Config) -> None:
 def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
-    from coterie.results.training.callbacks import callbacks
-    from coterie.results.training.comparison import pick
-    from coterie.results.training.problem import TrainingProblem
-    from coterie.results.training.run import train as run
+    from coterie.evidence.training_comparison import pick
+    from coterie.runs.callbacks import callbacks
+    from coterie.runs.training import train as run
+    from coterie.runs.training_problem import TrainingProblem
 
     folder = checkpoints(config, out)
     if folder is not None:
@@ -120,7 +120,7 @@ def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingPro
 def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
     """Write models, tables and the report."""
     from coterie.report.training_page import write_report
-    from coterie.results.training.store import save
+    from coterie.results.trained_models import save
 
     save(out, problem, run)
     write_report(comparison(problem, run), out / "report.html")
@@ -128,7 +128,7 @@ def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
 
 def comparison(problem: TrainingProblem, run: Trained) -> Comparison:
     """One run as a comparison of one method."""
-    from coterie.results.training.comparison import Comparison
+    from coterie.evidence.training_comparison import Comparison
 
     groups = [problem.data.group if problem.data.known else None]
     return Comparison(problem.config, {run.method: [run]}, groups, {})

@@ -13,7 +13,7 @@ from coterie.report.figures import Axes, Figure, spread
 from coterie.report.network_figures import COLOURS, DARK, LIGHT
 
 if TYPE_CHECKING:
-    from coterie.results.training.comparison import Comparison
+    from coterie.evidence.training_comparison import Comparison
 
 DOTS = 200
 """So many clients of a method are drawn as dots, at most."""

@@ -14,11 +14,11 @@ from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import environment, write_page
 from coterie.report.tables import Table
-from coterie.results.training.scores import BALANCED
+from coterie.runs.scores import BALANCED
 
 if TYPE_CHECKING:
-    from coterie.results.training.comparison import Comparison
-    from coterie.results.training.run import Trained
+    from coterie.evidence.training_comparison import Comparison
+    from coterie.runs.training import Trained
 
 
 def comparison_table(result: Comparison) -> Table:

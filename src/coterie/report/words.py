@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.evidence.intervals import less, median_ratio
+from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
-from coterie.results.compare import may_be_as_good
-from coterie.results.metrics import less, median_ratio
 from coterie.results.predict import Nodes
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What a run leaves: models, results, comparisons, and what they say in numbers."""
+"""What a fit leaves: results, their tables and predictions, what they say in words, and how they are saved."""

@@ -18,6 +18,7 @@ from coterie.data.table import to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
+from coterie.evidence.table_comparison import Evidence, Splits, evaluate
 from coterie.families import family_named
 from coterie.methods.collaboration.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
@@ -27,9 +28,8 @@ from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.numerics.kernels import Floats
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import ROWS_PER_BLOCK, STARTING, Evidence, Splits, evaluate, run, run_alone
-from coterie.results.metrics import objective
 from coterie.results.options import Options as FitOptions
+from coterie.runs.table_methods import ROWS_PER_BLOCK, STARTING, objective, run, run_alone
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.errors import listed
+from coterie.evidence.intervals import bootstrap
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools
-from coterie.results.metrics import bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd

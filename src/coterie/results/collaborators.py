@@ -12,14 +12,14 @@ from coterie.data.clients import Clients
 from coterie.data.labels import find_labels
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
+from coterie.evidence.table_comparison import Splits
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import HELD_OUT, Options
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.kernels import Floats, Ints
-from coterie.results.compare import Splits
-from coterie.results.metrics import client_losses, objective
+from coterie.runs.table_methods import client_losses, objective
 
 GRID = np.linspace(0.0, 1.0, 11)
 """Candidates for a weight that held-out rows choose."""

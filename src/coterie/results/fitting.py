@@ -15,6 +15,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
+from coterie.evidence.table_comparison import Evidence, evaluate
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
@@ -22,12 +23,12 @@ from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.results import notes as words
 from coterie.results.collaborators import main_clients, resolved
-from coterie.results.compare import STARTING, Evidence, evaluate, run, run_alone
 from coterie.results.model import Model
 from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.results.strengths import plain_strength, select
+from coterie.runs.table_methods import STARTING, run, run_alone
 
 
 @dataclass(frozen=True)

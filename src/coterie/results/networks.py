@@ -11,6 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
+from coterie.evidence.table_comparison import Splits
 from coterie.families import Family
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.objective import Prior
@@ -20,9 +21,8 @@ from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
-from coterie.results.compare import Splits, run
-from coterie.results.metrics import client_losses, objective
 from coterie.results.network_tables import covariates_of, edges_of
+from coterie.runs.table_methods import client_losses, objective, run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -224,7 +224,7 @@ def too_large(a: Answers, why: Ints, reasons: list[str], missing: str) -> tuple[
     ----------
     a : Answers
     why, reasons
-        Of rows that cannot be read: see :func:`coterie.results.reading.read_rows`.
+        Of rows that cannot be read: see :func:`coterie.results.prediction_rows.read_rows`.
     missing : {"error", "empty"}
 
     Returns

@@ -20,7 +20,7 @@ from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
 from coterie.results.model import Model
 from coterie.results.predict import Nodes, Scale, notes_of, predict_rows, too_large
-from coterie.results.reading import Missing, read_rows
+from coterie.results.prediction_rows import Missing, read_rows
 
 if TYPE_CHECKING:
     import os

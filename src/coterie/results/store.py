@@ -21,8 +21,8 @@ from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES
+from coterie.results.json_values import from_json, need_zone, plain, unplain
 from coterie.results.model import Model
-from coterie.results.plain import from_json, need_zone, plain, unplain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,8 +100,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not (path / "model.json").is_file():
         what = "has no model.json" if path.is_dir() else "is not a directory" if path.exists() else "does not exist"
         if (path / "training.json").is_file():
-            what = "was made by coterie train, whose rows are arrays and no tables. In Python, coterie.results.training"
-            what += f".store.load({str(path)!r}).predict(X, client) answers them"
+            what = "was made by coterie train, whose rows are arrays and no tables. In Python, "
+            what += f"coterie.results.trained_models.load({str(path)!r}).predict(X, client) answers them"
         raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
     try:
         document = from_json(files.content(path / "model.json"))

@@ -13,12 +13,12 @@ from coterie.data.labels import encode, find_labels
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
+from coterie.evidence.table_comparison import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.numerics.kernels import Floats
 from coterie.objectives.holdout import HeldOut
-from coterie.results.compare import ROWS_PER_BLOCK, Splits
-from coterie.results.metrics import objective
+from coterie.runs.table_methods import ROWS_PER_BLOCK, objective
 
 Strength = float | Floats
 

@@ -23,9 +23,9 @@ from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.softmax import Softmax
 from coterie.relations.clusters import ClusterTree
-from coterie.results.training.config import Config
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import train
+from coterie.runs.config import Config
+from coterie.runs.training import train
+from coterie.runs.training_problem import TrainingProblem
 
 
 def problem(m=8, n=20, p=4, K=3, seed=0):

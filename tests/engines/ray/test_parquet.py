@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.methods import hierarchical
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.metrics import objective
+from coterie.runs.table_methods import objective
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("pool")

@@ -8,7 +8,7 @@ from coterie.data.clients import Clients
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.relations.clusters import ClusterTree
-from coterie.results.compare import run
+from coterie.runs.table_methods import run
 
 M, N = 40, 12
 

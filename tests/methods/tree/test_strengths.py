@@ -14,7 +14,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import ClusterTree
-from coterie.results.metrics import objective
+from coterie.runs.table_methods import objective
 from papers.simulate import donor_response
 from tests.methods.dense import Table, table
 

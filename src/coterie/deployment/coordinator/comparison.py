@@ -17,13 +17,13 @@ from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, losses, moments
 from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
+from coterie.evidence.table_comparison import Evidence, Splits
 from coterie.federation import PerRow
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
-from coterie.results.compare import Evidence, Splits
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from coterie.federation import Ints, Site, work
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
-from coterie.results.metrics import client_losses, objective
+from coterie.runs.table_methods import client_losses, objective
 
 
 @dataclass(frozen=True)

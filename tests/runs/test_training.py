@@ -12,11 +12,11 @@ import pytest
 from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
-from coterie.results.training import store
-from coterie.results.training.callbacks import Callback, callbacks
-from coterie.results.training.config import Config
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import FILE, train
+from coterie.results import trained_models as store
+from coterie.runs.callbacks import Callback, callbacks
+from coterie.runs.config import Config
+from coterie.runs.training import FILE, train
+from coterie.runs.training_problem import TrainingProblem
 
 METHODS = ["local", "pooled", "fedavg", "ditto", "pfedme", "ifca", "scaffold", "apfl"]
 
@@ -196,7 +196,7 @@ def test_models_come_back_from_the_disk(problem, tmp_path):
         saved.predict([[1.0], [1.0, 2.0]], "7")
     with pytest.raises(CoterieError, match="allow must be a list of import paths"):
         store.load(tmp_path, allow=3)
-    with pytest.raises(CoterieError, match=r"rows are arrays and no tables.*store.load\('.*'\).predict\(X, client\)"):
+    with pytest.raises(CoterieError, match=r"no tables.*trained_models.load\('.*'\).predict\(X, client\)"):
         load(tmp_path)
     assert not list(tmp_path.glob("*.pkl"))
 
@@ -342,11 +342,11 @@ def test_callbacks_that_fail_lack_methods_or_are_none(problem):
 
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
+    from coterie.evidence.training_comparison import Comparison
     from coterie.report.training_page import notes
-    from coterie.results.training.comparison import Comparison
-    from coterie.results.training.config import Config
-    from coterie.results.training.problem import TrainingProblem
-    from coterie.results.training.run import train
+    from coterie.runs.config import Config
+    from coterie.runs.training import train
+    from coterie.runs.training_problem import TrainingProblem
 
     small = {"data": {"clients": 4, "rows": 200}, "run": {"rounds": 1}}
     config = Config.of(small | {"method": {"name": "l2gd", "lam": 2.0}})

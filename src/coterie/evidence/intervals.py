@@ -1,4 +1,4 @@
-"""Held-out losses, client by client."""
+"""How sure a difference is: intervals over clients, and gains in words."""
 
 from __future__ import annotations
 
@@ -6,29 +6,7 @@ import math
 
 import numpy as np
 
-from coterie.data.clients import Clients
-from coterie.families import Family, family_named
 from coterie.numerics.kernels import Floats
-from coterie.objectives.glm import GLM
-from coterie.objectives.mean_loss import totals
-
-
-def objective(clients: Clients | GLM, family: Family | str) -> GLM:
-    """The clients' rows as an objective, without a copy."""
-    c = clients
-    return GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family_named(family))
-
-
-def client_losses(clients: Clients | GLM, family: Family | str, theta: Floats) -> Floats:
-    """Sum of the rows' losses, times their weights, for every client at its parameters theta (m, p).
-
-    The loss is the one that the family names: squared error, log loss, or a deviance.
-    """
-    family = family_named(family)
-    losses = objective(clients, family).losses(np.ones(clients.X.shape[1]), np.ascontiguousarray(theta))
-    if family.saturated is not None:
-        losses = losses - totals(clients.weights * family.saturated(clients.y), clients.starts, clients.stops)
-    return family.loss_factor * losses
 
 
 def median_ratio(best: Floats, other: Floats) -> float:

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.kernels import Floats
 from coterie.objectives import parameters
-from coterie.results.training.callbacks import Callback
-from coterie.results.training.config import Config
-from coterie.results.training.model import not_negative
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import Trained, train
-from coterie.results.training.scores import BALANCED, Rule, statistic
+from coterie.runs.callbacks import Callback
+from coterie.runs.config import Config
+from coterie.runs.scores import BALANCED, Rule, statistic
+from coterie.runs.training import Trained, train
+from coterie.runs.training_objective import not_negative
+from coterie.runs.training_problem import TrainingProblem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +166,7 @@ def half_width(value: Floats, moved: Floats, alike: float) -> float:
     value : (seeds,)
         Of every seed.
     moved : (seeds, m)
-        Every client's influence on it (:func:`coterie.results.training.scores.statistic`); 0 for one that is not there.
+        Every client's influence on it (:func:`coterie.runs.scores.statistic`); 0 for one that is not there.
     alike : float
         1 where a column is the same client in every seed. Else rows are dealt out anew, and it is the share of rows
         that two seeds hold out alike.

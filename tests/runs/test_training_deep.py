@@ -14,14 +14,14 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
+from coterie.evidence.training_comparison import chosen, compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
-from coterie.results.training import store
-from coterie.results.training.comparison import chosen, compare
-from coterie.results.training.config import Config
-from coterie.results.training.model import layers
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import train
+from coterie.results import trained_models as store
+from coterie.runs.config import Config
+from coterie.runs.training import train
+from coterie.runs.training_objective import layers
+from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie
 
 

@@ -36,7 +36,7 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
-from coterie.results.training.keys import SECTIONS, matters, section
+from coterie.runs.config_keys import SECTIONS, matters, section
 
 TABLES = (*SECTIONS, "method", "methods")
 ALL = "all"
@@ -50,7 +50,7 @@ class Config:
     Attributes
     ----------
     data, model, layout, engine, run, privacy : dict
-        The sections; :data:`coterie.results.training.keys.SECTIONS` has what each key may hold.
+        The sections; :data:`coterie.runs.config_keys.SECTIONS` has what each key may hold.
     method : str
         The method that is trained.
     options : dict of dict

@@ -9,9 +9,9 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
-from coterie.results.training.config import Config, read
-from coterie.results.training.data import federated
-from coterie.results.training.problem import TrainingProblem
+from coterie.runs.config import Config, read
+from coterie.runs.training_data import federated
+from coterie.runs.training_problem import TrainingProblem
 
 BAD = [
     ({"dta": {}}, r"no section \[dta\]. Did you mean 'data'"),

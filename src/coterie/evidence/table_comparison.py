@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,26 +13,17 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.data.split import split_rows
-from coterie.engines.blocks import BLOCK
-from coterie.engines.inprocess import InProcess
+from coterie.evidence.intervals import bootstrap, less, median_ratio
 from coterie.families import Family
-from coterie.methods.estimates import Estimates, GroupedProblem, in_table
-from coterie.methods.method import Method
+from coterie.methods.estimates import Estimates
 from coterie.methods.registry import FITTED
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.mean_loss import totals
-from coterie.relations.clusters import ClusterTree
-from coterie.results.metrics import bootstrap, client_losses, less, median_ratio, objective
+from coterie.runs.table_methods import client_losses
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ROWS_PER_BLOCK = 16_384
-"""Enough work for a thread to be worth its start."""
-
-STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
-"""Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
 
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""
@@ -66,36 +56,6 @@ class Splits:
         """Test rows (n,) of every split."""
         for repeat in range(1 if self.order is not None else self.count):
             yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
-
-
-def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dict[str, Any]) -> Estimates:
-    """A model of every client's own rows under the prior of a main client's method."""
-    options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
-    return run(replace(FITTED[name], fits="collaboration.fit:alone"), clients, problem, options)[0]
-
-
-def run(
-    name: str | Method, clients: Clients, problem: GroupedProblem, options: dict[str, Any]
-) -> tuple[Estimates, dict[str, float]]:
-    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
-    method = FITTED[name] if isinstance(name, str) else name
-    taken = {key: value for key, value in options.items() if key in method.takes}
-    if method.flat:
-        problem = replace(problem, tree=ClusterTree())
-    if not method.turns:
-        problem = replace(problem, basis=None)
-    if problem.basis is not None:
-        clients = replace(clients, X=clients.X @ problem.basis.matrix)
-    here = None if method.flat else clients.clusters
-    block = BLOCK
-    if not problem.family.is_quadratic:  # whose work is by rows in every exchange
-        block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
-    seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
-    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
-    fitted = method.fit(fed, problem, **taken)
-    if problem.basis is not None:
-        fitted = in_table(fitted, problem.basis)
-    return fitted, fed.ledger.as_dict()
 
 
 @dataclass(frozen=True)

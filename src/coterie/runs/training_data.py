@@ -28,7 +28,7 @@ from coterie.data.partition import (
 from coterie.errors import CoterieError, nearest
 from coterie.files import local
 from coterie.numerics.kernels import Ints
-from coterie.results.training.config import Config, called
+from coterie.runs.config import Config, called
 
 Array = npt.NDArray[Any]
 Table = dict[str, Array]

@@ -8,13 +8,14 @@ import coterie
 from coterie.data.clients import Clients
 from coterie.data.split import split_rows
 from coterie.errors import CoterieError
+from coterie.evidence.intervals import bootstrap, median_ratio
+from coterie.evidence.table_comparison import Evidence, Splits, evaluate, may_be_as_good
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
-from coterie.results.compare import Evidence, Splits, evaluate, may_be_as_good, run
-from coterie.results.metrics import bootstrap, client_losses, median_ratio
 from coterie.results.strengths import aligned, select
+from coterie.runs.table_methods import client_losses, run
 from papers.simulate import tree
 
 

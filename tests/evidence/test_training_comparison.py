@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
+from coterie.evidence import training_comparison as comparison
+from coterie.evidence.training_comparison import chosen, compare, half_width, pick
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
-from coterie.results.training import comparison
-from coterie.results.training.comparison import chosen, compare, half_width, pick
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import Trained, train
-from coterie.results.training.scores import Rule, Scores
-from tests.results.test_training import config
+from coterie.runs.scores import Rule, Scores
+from coterie.runs.training import Trained, train
+from coterie.runs.training_problem import TrainingProblem
+from tests.runs.test_training import config
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError
-from coterie.results.training.config import Config, called
+from coterie.runs.config import Config, called
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, listed, nearest
 from coterie.objectives.parameters import layer_sizes
 from coterie.objectives.softmax import Softmax
-from coterie.results.training.config import Config, called
-from coterie.results.training.scores import Rule
+from coterie.runs.config import Config, called
+from coterie.runs.scores import Rule
 
 Array = npt.NDArray[Any]
 _PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")

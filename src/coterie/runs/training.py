@@ -19,13 +19,13 @@ from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
-from coterie.results.training.callbacks import Callback, Look
-from coterie.results.training.checked_method import CheckedMethod
-from coterie.results.training.config import differences
-from coterie.results.training.data import Federated
-from coterie.results.training.model import layers
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.scores import Scores
+from coterie.runs.callbacks import Callback, Look
+from coterie.runs.config import differences
+from coterie.runs.scores import Scores
+from coterie.runs.training_data import Federated
+from coterie.runs.training_objective import layers
+from coterie.runs.training_problem import TrainingProblem
+from coterie.runs.user_defined_checks import CheckedMethod
 
 State = dict[str, Any]
 Point = dict[str, float]

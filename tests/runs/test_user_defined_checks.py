@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
+from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.report.training_page import write_report
-from coterie.results.training import store
-from coterie.results.training.callbacks import callbacks
-from coterie.results.training.comparison import compare
-from coterie.results.training.config import Config
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import train
+from coterie.results import trained_models as store
+from coterie.runs.callbacks import callbacks
+from coterie.runs.config import Config
+from coterie.runs.training import train
+from coterie.runs.training_problem import TrainingProblem
 
 MODULE = '''
 from dataclasses import dataclass

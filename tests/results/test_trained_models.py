@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.results.training import store
-from coterie.results.training.config import Config
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import train
+from coterie.results import trained_models as store
+from coterie.runs.config import Config
+from coterie.runs.training import train
+from coterie.runs.training_problem import TrainingProblem
 
 torch = pytest.importorskip("torch")
 

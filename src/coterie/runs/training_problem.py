@@ -15,10 +15,10 @@ from coterie.errors import CoterieError
 from coterie.methods.method import EVERYTHING, Method
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient
-from coterie.results.training import model
-from coterie.results.training.config import Config
-from coterie.results.training.data import Federated, federated
-from coterie.results.training.scores import Rule, Scores
+from coterie.runs import training_objective as model
+from coterie.runs.config import Config
+from coterie.runs.scores import Rule, Scores
+from coterie.runs.training_data import Federated, federated
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ from coterie.federation import Ragged
 from coterie.methods.groups.confidence import Adapted, adapt
 from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
-from coterie.results.plain import from_json, plain, unplain
+from coterie.results.json_values import from_json, plain, unplain
 from coterie.results.store import Shelf
-from coterie.results.training import model
-from coterie.results.training.config import Config
-from coterie.results.training.keys import SECTIONS, section
-from coterie.results.training.problem import TrainingProblem
-from coterie.results.training.run import Trained
+from coterie.runs import training_objective as model
+from coterie.runs.config import Config
+from coterie.runs.config_keys import SECTIONS, section
+from coterie.runs.training import Trained
+from coterie.runs.training_problem import TrainingProblem
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,76 @@
+"""Methods of tables in this process: rows as an objective, a run of a method, and its losses on other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.data.clients import Clients
+from coterie.engines.blocks import BLOCK
+from coterie.engines.inprocess import InProcess
+from coterie.families import Family, family_named
+from coterie.methods.estimates import Estimates, GroupedProblem, in_table
+from coterie.methods.method import Method
+from coterie.methods.registry import FITTED
+from coterie.numerics.kernels import Floats
+from coterie.objectives.glm import GLM
+from coterie.objectives.mean_loss import totals
+from coterie.relations.clusters import ClusterTree
+
+ROWS_PER_BLOCK = 16_384
+"""Enough work for a thread to be worth its start."""
+
+STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
+"""Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
+
+
+def objective(clients: Clients | GLM, family: Family | str) -> GLM:
+    """The clients' rows as an objective, without a copy."""
+    c = clients
+    return GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family_named(family))
+
+
+def client_losses(clients: Clients | GLM, family: Family | str, theta: Floats) -> Floats:
+    """Sum of the rows' losses, times their weights, for every client at its parameters theta (m, p).
+
+    The loss is the one that the family names: squared error, log loss, or a deviance.
+    """
+    family = family_named(family)
+    losses = objective(clients, family).losses(np.ones(clients.X.shape[1]), np.ascontiguousarray(theta))
+    if family.saturated is not None:
+        losses = losses - totals(clients.weights * family.saturated(clients.y), clients.starts, clients.stops)
+    return family.loss_factor * losses
+
+
+def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dict[str, Any]) -> Estimates:
+    """A model of every client's own rows under the prior of a main client's method."""
+    options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
+    return run(replace(FITTED[name], fits="collaboration.fit:alone"), clients, problem, options)[0]
+
+
+def run(
+    name: str | Method, clients: Clients, problem: GroupedProblem, options: dict[str, Any]
+) -> tuple[Estimates, dict[str, float]]:
+    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
+    method = FITTED[name] if isinstance(name, str) else name
+    taken = {key: value for key, value in options.items() if key in method.takes}
+    if method.flat:
+        problem = replace(problem, tree=ClusterTree())
+    if not method.turns:
+        problem = replace(problem, basis=None)
+    if problem.basis is not None:
+        clients = replace(clients, X=clients.X @ problem.basis.matrix)
+    here = None if method.flat else clients.clusters
+    block = BLOCK
+    if not problem.family.is_quadratic:  # whose work is by rows in every exchange
+        block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
+    seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
+    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
+    fitted = method.fit(fed, problem, **taken)
+    if problem.basis is not None:
+        fitted = in_table(fitted, problem.basis)
+    return fitted, fed.ledger.as_dict()
