@@ -131,12 +131,12 @@ def test_below_the_quorum_a_run_stops_and_goes_on(place, exact):
 
 def test_a_program_of_the_coordinators_own(place, table):
     coordinator, homes = place
-    (coordinator / "mine.py").write_text(
+    (coordinator / "programs_of_mine.py").write_text(
         "from coterie.methods.tree.setup import describe\n"
         "def rows(fed, twice):\n"
         "    return {'rows': fed.total(describe)['rows'] * twice, 'names': list(fed.names)}\n"
     )
-    home = begin(coordinator, "mine", {"program": "mine:rows", "task": TASK, "options": {"twice": 2}})
+    home = begin(coordinator, "mine", {"program": "programs_of_mine:rows", "task": TASK, "options": {"twice": 2}})
     run(transport(homes), coordinator, "mine")
     found = json.loads((home / "result" / "result.json").read_text())
     assert found == {"rows": 2.0 * len(table.dropna(subset=["oldpeak", "exang"])), "names": [h.name for h in homes]}

@@ -178,7 +178,7 @@ def test_a_coordinator_chooses_no_rows_by_its_schema(tmp_path):
         schema.columns | {"age": replace(schema.columns["age"], low=89.0)}
     )  # of a column as it is: the site's
     say(host, **opening(clip, "los ~ age", "own"))
-    assert np.array_equal(host._held["own"].objective.X[:, 1], frame["age"])
+    assert np.array_equal(host._prepared["own"].objective.X[:, 1], frame["age"])
 
 
 def total(host, run="r", n=1, rows=None, by=None, kind="total"):
@@ -208,7 +208,7 @@ def test_formulas_are_over_the_same_rows_where_columns_must_be_complete(tmp_path
     host = place(tmp_path / "davos", frame, schema, disclosure=whole)
     for n, formula in enumerate(("los ~ age", "los ~ age + chol", "event ~ sex", "chol ~ sex + age")):
         say(host, **opening(schema, formula, f"r{n}"))
-        assert total(host, f"r{n}") == "" and len(host._held[f"r{n}"].objective.y) == 77
+        assert total(host, f"r{n}") == "" and len(host._prepared[f"r{n}"].objective.y) == 77
     say(host, **opening(schema, "los ~ age + event", "told"))
     assert "column 'chol' has no value (complete) in 2 rows (data rows 4, 10)" in (host.folder / PROBLEM).read_text()
     assert Disclosure(complete="chol").complete == ("chol",)
@@ -248,7 +248,7 @@ def test_who_takes_part_does_not_tell_which_rows_can_be_used(wards, tmp_path):
         host = place(tmp_path / f"{len(lost)}" / "davos", other, ranged(frame))
         said.append(host.receive(wire.encode(opening(ranged(frame), "los ~ age + chol", client="ward"))))
         if len(lost) == 6:
-            counts = dict(zip(wire.decode(said[-1])["labels"], host._held["r"].objective.counts, strict=True))
+            counts = dict(zip(wire.decode(said[-1])["labels"], host._prepared["r"].objective.counts, strict=True))
             assert total(host) == "" and counts["w7"] == 0
     assert said[0] == said[1] == said[2] and len(wire.decode(said[0])["labels"]) == wards
     assert total(host).endswith(releases.DECLINES)
@@ -501,7 +501,7 @@ def test_what_is_left_out_is_told_to_the_owner_alone(tmp_path):
     told = (host.folder / PROBLEM).read_text()
     assert "Left out: column 'age' has no number in 1 row (data row 5)." in told
     assert "Clipped: Column 'age' is outside 18 to 110 in 1 row (data row 7)" in told
-    assert host._held["r"].objective.X[:, 1].max() == 110.0 and len(host._held["r"].objective.y) == 79
+    assert host._prepared["r"].objective.X[:, 1].max() == 110.0 and len(host._prepared["r"].objective.y) == 79
 
 
 def test_the_rules_are_written_with_what_they_say(tmp_path):
@@ -546,7 +546,7 @@ def test_rows_of_clients_that_may_be_told_are_those_of_labels(tmp_path):
         host = place(tmp_path / f"{lost}" / "davos", frame, min_group=5, privacy=privacy)
         host.receive(wire.encode(opening(ranged(patients()), "los ~ chol", client="ward")))
         said.append(say(host, **request, exchange=[1, 1], counted=[0, 0])["values"]["rows"].tolist())
-        objective = host._held["r"].objective
+        objective = host._prepared["r"].objective
         used = objective.weights > 0.0
         assert np.count_nonzero(used) == 80 - lost and np.isfinite(objective.X).all()
         alone = replace(objective, weights=np.ones(80))

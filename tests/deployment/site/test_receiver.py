@@ -117,7 +117,7 @@ def test_values_outside_the_range_are_refused_or_clipped_by_the_owners_rules(min
     if min_group == 1:
         assert "Column 'age' has values outside the range of the schema." in said["refused"]
     else:
-        age = host._held["r"].objective.X[:, 1]
+        age = host._prepared["r"].objective.X[:, 1]
         want = tables()["chur"]["age"].clip(20, 60)
         assert said["counts"].tolist() == [40] and np.array_equal(np.sort(age), np.sort(want)) and age.max() == 60
     kept = home(tmp_path, "chur") / PROBLEM

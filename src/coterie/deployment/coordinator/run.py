@@ -6,10 +6,10 @@ import inspect
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from coterie.errors import CoterieError, fitting, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
+from coterie.options import Option, check
 
 RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
@@ -90,7 +91,6 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
     That is: options and values that the method does not have, a formula that does not fit the schema, and a function
     that cannot be found or called with the options.
     """
-    seed = config.seed if program.seed is None else program.seed
     if program.program == CHECK:
         return
     if "factory" not in program.task:
@@ -103,9 +103,9 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
                 f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
                 "[privacy] out of federation.toml, or train a model by its name."
             )
-        settled(program, schema_of(folder), seed)
+        settled(program, schema_of(folder), program.seeded(config))
     elif program.program in TRAINED:
-        training(program, seed)
+        training(program, program.seeded(config))
     else:
         function(folder, program)
 
@@ -118,22 +118,27 @@ def schema_of(folder: Path) -> Schema:
     return Schema.read(path)
 
 
-def training(program: RunConfig, seed: int) -> tuple[Any, int, int]:
-    """A method that trains at home, its rounds, and after how many of them its state is kept."""
-    options, name = dict(program.options), program.program
-    counts = []
-    for key, default in (("rounds", 20), ("keep_every", 10)):
-        value = options.pop(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CoterieError(f"{key} must be a whole number from 1, not {value!r}.")
-        counts.append(value)
-    found = trained_method(name)
+@dataclass(frozen=True)
+class Length:
+    """How long a method trains."""
+
+    rounds: Annotated[int, Option("Of training.", low=1)] = 20
+    keep_every: Annotated[int, Option("Rounds after which its state is kept.", low=1)] = 10
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def training(program: RunConfig, seed: int) -> tuple[Any, Length]:
+    """A method that trains at home, and for how long."""
+    options, found = dict(program.options), trained_method(program.program)
+    length = Length(**{key: options.pop(key) for key in ("rounds", "keep_every") if key in options})
     found.check(options)
     if several := [key for key, value in options.items() if found.several(key, value)]:
         raise CoterieError(
             f"{several[0]} must be one value: the best of several is chosen where all rows are together."
         )
-    return found.make(seed, **options), counts[0], counts[1]
+    return found.make(seed, **options), length
 
 
 def function(folder: Path, program: RunConfig) -> Any:
@@ -186,7 +191,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             transport,
             run=f"{home.name}.{part}" if part else home.name,
             task=program.asked(schema) | task,
-            seed=config.seed if program.seed is None else program.seed,
+            seed=program.seeded(config),
             policy=policy(config.policy),
             journal=home / JOURNAL / part,
             watch=watch,
@@ -218,18 +223,17 @@ def policy(given: Mapping[str, Any]) -> Policy:
 
 def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
     """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
-    seed = config.seed if program.seed is None else program.seed
-    method, rounds, every = training(program, seed)
+    method, length = training(program, program.seeded(config))
     home = fed
     if config.privacy:
         from coterie.engines.privacy import Private
 
-        fed = toml.made("[privacy]", Private, {"rounds": rounds} | config.privacy, fed)
+        fed = toml.made("[privacy]", Private, {"rounds": length.rounds} | config.privacy, fed)
     kept = fed.kept
     begun = dict(kept) if kept is not None else method.init(fed)
     state = begun
-    for state in method.run(fed, range(begun["t"] + 1, rounds + 1), begun):
-        if state["t"] % every == 0 and state["status"] == "running":
+    for state in method.run(fed, range(begun["t"] + 1, length.rounds + 1), begun):
+        if state["t"] % length.keep_every == 0 and state["status"] == "running":
             fed.keep(state)
     found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.participants.labels]}
     return found | ({"privacy": fed.statement} if config.privacy else {})

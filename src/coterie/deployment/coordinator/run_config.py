@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from coterie import files
 from coterie.deployment import toml
-from coterie.deployment.config import RUN
+from coterie.deployment.config import RUN, Config
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import FITTED, TRAINED
@@ -69,6 +69,10 @@ class RunConfig:
     def read(cls, path: Path) -> RunConfig:
         """From ``run.toml``; a CoterieError says what is wrong with it."""
         return toml.into(cls, path, "the program of a run")
+
+    def seeded(self, config: Config) -> int:
+        """Its seed, or the federation's."""
+        return config.seed if self.seed is None else self.seed
 
     def asked(self, schema: Schema | None) -> dict[str, Any]:
         """The task as it is sent to the sites."""

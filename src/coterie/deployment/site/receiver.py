@@ -72,7 +72,7 @@ class SiteReceiver:
         self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
         self._releases = releases.Releases(self._keep / releases.FILE)
         self._runs: dict[str, Node] = {}
-        self._held: dict[str, objective.Prepared] = {}
+        self._prepared: dict[str, objective.Prepared] = {}
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._guard = self._guarded()
@@ -165,7 +165,7 @@ class SiteReceiver:
         if not rules.plain and (request["kind"] == "ask" or "secure" not in request) and request["work"] not in PUBLIC:
             raise CoterieError("Its owner lets nothing leave that is neither a secure sum nor has noise (plain).")
         need_form(request)
-        run, held = request["run"], self._held[request["run"]]
+        run, held = request["run"], self._prepared[request["run"]]
         for name in objective.works(request) if held.parts else ():
             self.member.need_sum(name)
         counts = node.about()["counts"]
@@ -205,7 +205,7 @@ class SiteReceiver:
         if request["kind"] == "open":
             return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
         node = self._node_of(run)
-        if request["kind"] == "about" and self._held[run].counts is not None:
+        if request["kind"] == "about" and self._prepared[run].counts is not None:
             return wire.encode(self._about(run))
         return node.answer(request, key)
 
@@ -217,7 +217,7 @@ class SiteReceiver:
 
     def _about(self, run: str) -> dict[str, Any]:
         """Who is here, with rows of each client that do not depend on what the rows hold."""
-        counts = self._held[run].counts
+        counts = self._prepared[run].counts
         return self._runs[run].about() | ({} if counts is None else {"counts": counts})
 
     def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class SiteReceiver:
             held = objective.nothing(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
-        self._held[run] = held
+        self._prepared[run] = held
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
