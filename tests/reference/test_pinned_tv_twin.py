@@ -60,8 +60,8 @@ def test_it_is_half_of_the_plain_prox_of_the_vector_and_its_negative_mirror() ->
     assert np.abs(u).max() <= 2.0 + 1e-12
 
 
-@pytest.mark.parametrize("weight", [0.1, 1.0, 5.0, 1e3])
-@pytest.mark.parametrize("offset", [0.0, 1e6, -1e6])
+@pytest.mark.parametrize("weight", [0.1, *(pytest.param(w, marks=pytest.mark.soak) for w in (1.0, 5.0)), 1e3])
+@pytest.mark.parametrize("offset", [0.0, 1e6, pytest.param(-1e6, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("shape", ["noise", "walk", "steps"])
 def test_a_million_elements_far_from_zero_lose_nothing(shape: str, offset: float, weight: float) -> None:
     noise = np.random.default_rng(2).normal(size=10**6)

@@ -93,8 +93,8 @@ def test_covariates_may_be_a_table_by_client(table):
 def test_a_run_over_rounds_comes_near_the_optimum_and_counts_its_bytes(table):
     options = {"edges": ring(), "lam": 0.02}
     exact = fit(table, options, method="similarity-network", splits=0)
-    run = fit(table, options, method="similarity-network", splits=0, rounds={"steps": 400})
-    coded = fit(table, options, method="similarity-network", splits=0, rounds={"steps": 400, "codec": "sign"})
+    run = fit(table, options, method="similarity-network", splits=0, rounds={"steps": 150})
+    coded = fit(table, options, method="similarity-network", splits=0, rounds={"steps": 150, "codec": "sign"})
     np.testing.assert_allclose(run.model.client, exact.model.client, atol=1e-2)
     assert abs(run.model.info["network"]["gap"]) < 1e-5
     assert coded.ledger["bytes_up"] < run.ledger["bytes_up"]

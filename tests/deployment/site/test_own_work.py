@@ -105,21 +105,44 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("allow", "name", "says"), CASES.values(), ids=CASES)
+LEARN = """
+import json, os, sys
+from pathlib import Path
+from coterie.deployment.site import objective, config
+
+folder, asked = json.loads(sys.argv[1])
+for number, (allow, request) in enumerate(asked):
+    if child := os.fork():  # each in a process that has imported no more than this
+        os.waitpid(child, 0)
+        continue
+    with open(f"{folder}/{number}", "w") as sys.stdout:
+        try:
+            objective.learn(Path(folder), config.Member("east", allow=tuple(allow)), objective.works(request))
+        except ValueError as e:
+            print(e)
+        print(sorted({"antigravity", "package", "ring"} & set(sys.modules)))
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What a site says to each case, and what it has imported, asked for the work and for a sum of it with noise."""
+    folder = tmp_path_factory.mktemp("answers")
+    (folder / "ring.py").write_text(WORK)
+    asked = []
+    for allow, name, _ in CASES.values():
+        inner = {"work": "coterie.engines.privacy.client_work:clipped", "message": {"inner": name}}
+        asked += [(allow, {"work": name, "message": {}}), (allow, inner)]
+    subprocess.run([sys.executable, "-c", LEARN, json.dumps([str(folder), asked])], check=True, cwd="/")
+    told = [(folder / str(number)).read_text() for number in range(len(asked))]
+    return dict(zip(CASES, zip(told[::2], told[1::2], strict=True), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("inside", [False, True], ids=["asked", "in a sum with noise"])
-def test_a_request_imports_what_the_owner_allows_and_nothing_else(tmp_path, allow, name, says, inside):
-    (tmp_path / "ring.py").write_text(WORK)
-    request = {"work": name, "message": {}}
-    if inside:
-        request = {"work": "coterie.engines.privacy.client_work:clipped", "message": {"inner": name}}
-    code = (
-        "import sys; from pathlib import Path; from coterie.deployment.site import objective, config\n"
-        f"member, names = config.Member('east', allow={tuple(allow)!r}), objective.works({request!r})\n"
-        f"try: objective.learn(Path({str(tmp_path)!r}), member, names)\n"
-        "except ValueError as e: print(e)\n"
-        "print(sorted({'antigravity', 'package', 'ring'} & set(sys.modules)))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
+def test_a_request_imports_what_the_owner_allows_and_nothing_else(answers, case, inside):
+    (allow, name, says), out = CASES[case], answers[case][inside]
     assert (says in out) if says else (out.count("\n") == 1 + name.startswith("ring"))
     may = name.partition(":")[0] in {a.partition(":")[0] for a in allow}
     assert out.endswith(f"{['ring'] if may and name.startswith('ring') else []}\n")
