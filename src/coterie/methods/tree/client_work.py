@@ -12,7 +12,7 @@ from coterie.families import Family
 from coterie.federation import Site, work
 from coterie.methods.tree.setup import Reply
 from coterie.numerics import tree_fold
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.kernels import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
 from coterie.relations.clusters import fold_free, unfold_free
@@ -26,11 +26,36 @@ def ridge(family: Family, client: bool = True) -> float:
 def client_factors(site: Site, L: Floats, client_scale: Floats | None = None) -> tuple[Floats, Ints]:
     """Each client's L: one for all, its cluster's, or one for all times ``client_scale`` (clients alone: zero)."""
     m = len(site.clusters)
-    if client_scale is not None:
-        return L[0] * np.where(np.isfinite(client_scale), client_scale, 0.0)[:, None, None], np.arange(
-            m, dtype=np.int64
-        )
-    return L, np.zeros(m, dtype=np.int64) if len(L) == 1 else site.clusters
+    if client_scale is None:
+        return L, np.zeros(m, dtype=np.int64) if len(L) == 1 else site.clusters
+    return L[0] * np.where(np.isfinite(client_scale), client_scale, 0.0)[:, None, None], np.arange(m, dtype=np.int64)
+
+
+def clients_alone(site: Site, client_scale: Floats | None) -> Bools:
+    """Clients (m,) whose scale is infinite: they stand alone."""
+    return np.zeros(len(site), dtype=bool) if client_scale is None else np.isinf(client_scale)
+
+
+def fold(site: Site, L: Floats, which: Ints, z: Ints, alone: Bools) -> tuple[Floats, Floats, Floats, Floats]:
+    """What is left of clients' quadratics once their own deviations are minimised out: A, b, a constant, log|H|."""
+    A, b = site.state["A"], site.state["b"]
+    A1, b1, drop, logdet = tree_fold.fold(A, b, L, which, z)
+    if alone.any():
+        A1[alone], b1[alone], drop[alone] = fold_free(A[alone], b[alone], z, ridge(site.objective.family))
+    return A1, b1, drop, logdet
+
+
+def unfold(
+    site: Site, L: Floats, z: Ints, w: Floats, C: Floats, client_scale: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Clients' parameters (m, p) under their clusters', and packed covariances (m, P)."""
+    A, b, parent, alone = site.state["A"], site.state["b"], site.clusters, clients_alone(site, client_scale)
+    L, which = client_factors(site, L, client_scale)
+    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
+    if alone.any():
+        above = w[parent[alone]], C[parent[alone]]
+        theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge(site.objective.family), *above)
+    return theta, S
 
 
 @work
@@ -41,8 +66,7 @@ def fold_messages(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, clien
     sends no quadratic, and ``OVERFLOW`` for its value.
     """
     L, which = client_factors(site, L, client_scale)
-    alone = np.isinf(client_scale) if client_scale is not None else np.zeros(len(site), dtype=bool)
-    family = site.objective.family
+    alone, family = clients_alone(site, client_scale), site.objective.family
     if family.is_quadratic:
         value = site.state["c"]
     else:
@@ -52,10 +76,7 @@ def fold_messages(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, clien
             L[alone], w[len(w) // 2 :, z] = family.prior_sd * np.eye(len(z)), 0.0
         modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
-    A1, b1, drop, logdet = tree_fold.fold(site.state["A"], site.state["b"], L, which, z)
-    if alone.any():
-        free = fold_free(site.state["A"][alone], site.state["b"][alone], z, ridge(family))
-        A1[alone], b1[alone], drop[alone] = free
+    A1, b1, drop, logdet = fold(site, L, which, z, alone)
     value = value - drop if family.is_quadratic else value
     if (over := overflowed(A1, b1, value, logdet)).any():
         A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
@@ -88,13 +109,7 @@ def finish(
     "cov", in the units of the table. ``unit``, ``origin`` (p,): coefficients are ``origin + unit * theta``; needed
     where nothing is shown.
     """
-    L, which = client_factors(site, L, client_scale)
-    A, b, parent = site.state["A"], site.state["b"], site.clusters
-    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
-    if client_scale is not None and np.isinf(client_scale).any():
-        alone = np.isinf(client_scale)
-        here = w[parent[alone]], C[parent[alone]]
-        theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge(site.objective.family), *here)
+    theta, S = unfold(site, L, z, w, C, client_scale)
     site.state["theta"] = theta
     S *= scale
     if show or unit is None or origin is None:
@@ -106,26 +121,16 @@ def finish(
 @work
 def fold_expansion(site: Site, z: Ints, L: Floats, client_scale: Floats) -> Reply:
     """Each client's quadratic in its cluster's parameters."""
-    A, b = site.state["A"], site.state["b"]
     L, which = client_factors(site, L, client_scale)
-    A1, b1, _, _ = tree_fold.fold(A, b, L, which, z)
-    alone = np.isinf(client_scale)
-    if alone.any():
-        A1[alone], b1[alone], _ = fold_free(A[alone], b[alone], z, ridge(site.objective.family))
+    A1, b1, _, _ = fold(site, L, which, z, clients_alone(site, client_scale))
     return {"A": A1, "b": b1}
 
 
 @work
 def solve_expansion(site: Site, z: Ints, L: Floats, w: Floats, client_scale: Floats) -> Reply:
     """Each client's parameters under its cluster's, and what they gain on those at which its quadratic was taken."""
-    A, b, parent = site.state["A"], site.state["b"], site.clusters
-    L, which = client_factors(site, L, client_scale)
-    C = np.zeros((len(w), A.shape[1]))
-    theta, _, _ = tree_fold.unfold(A, b, L, which, z, w, C, parent)
-    alone = np.isinf(client_scale)
-    if alone.any():
-        prior = ridge(site.objective.family)
-        theta[alone], _ = unfold_free(A[alone], b[alone], z, prior, w[parent[alone]], C[parent[alone]])
+    A = site.state["A"]
+    theta, _ = unfold(site, L, z, w, np.zeros((len(w), A.shape[1])), client_scale)
     d = theta - site.state.get("expanded at", theta)
     site.state["theta"] = theta
     return {"gain": np.einsum("mi,mij,mj->m", d, full(A), d)}

@@ -23,11 +23,10 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.client_work import client_factors
+from coterie.methods.tree.client_work import unfold
 from coterie.methods.tree.marginal_likelihood import Deviance
 from coterie.methods.tree.penalised_tree import per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
-from coterie.numerics import tree_fold
 from coterie.numerics.kernels import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
@@ -178,11 +177,10 @@ def run_to_end(states: Iterable[State], name: str, expected: float) -> State:
 @work
 def reweigh_rows(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, mean: float) -> Reply:
     """One EM step of every client's residual variance, relative to the common one, and its sums weighed anew."""
-    L, which = client_factors(site, L)
     A, b, c = site.state["A"], site.state["b"], site.state["c"]
     n = site.objective.counts.astype(np.float64)
     old = site.state.get("v", np.ones(len(site)))
-    theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, site.clusters)
+    theta, S = unfold(site, L, z, w, C)
     misfit = c - 2.0 * np.einsum("mi,mi->m", b, theta) + np.einsum("mi,mij,mj->m", theta, full(A), theta)
     misfit += sigma2 * np.einsum("mij,mij->m", full(A), full(S))
     new = (old * misfit / sigma2 + PRIOR_ROWS * mean) / (n + PRIOR_ROWS)
