@@ -13,7 +13,7 @@ from coterie.deployment import folders
 from coterie.deployment.config import Config
 from coterie.deployment.coordinator import run
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
@@ -46,7 +46,7 @@ class Engine:
 
     def run(self, folder, run_id, timeout):
         sites = folder.parent / "sites"
-        run.run(Here({name: SiteReceiver(sites / name).receive for name in NAMES}), folder, run_id)
+        run.run(LocalTransport({name: SiteReceiver(sites / name).receive for name in NAMES}), folder, run_id)
 
 
 @pytest.fixture

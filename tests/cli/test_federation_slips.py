@@ -12,7 +12,7 @@ from coterie.cli import federation_run
 from coterie.deployment import folders, toml
 from coterie.deployment.logs import RunLog
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
@@ -189,7 +189,9 @@ def test_tables_of_arguments_are_checked_by_name():
 
 def test_the_folder_of_another_site_is_told(tmp_path):
     build(tmp_path)
-    to = Here({name: SiteReceiver(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES})
+    to = LocalTransport(
+        {name: SiteReceiver(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES}
+    )
     with pytest.raises(Refused, match="chur: it calls itself 'bern': another site's folder is used there"):
         Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.deployment import folders
 from coterie.deployment.coordinator import run
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from tests.cli.harness import coterie
 from tests.cli.test_federation import Engine
@@ -20,7 +20,7 @@ class Hospitals(Engine):
 
     def run(self, folder, run_id, timeout):
         homes = sorted((folder.parent / "sites").iterdir())
-        run.run(Here({home.name: SiteReceiver(home).receive for home in homes}), folder, run_id)
+        run.run(LocalTransport({home.name: SiteReceiver(home).receive for home in homes}), folder, run_id)
 
 
 def test_every_command_of_the_example_works(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ from coterie.deployment import toml
 from coterie.deployment.config import SCHEMA, Config
 from coterie.deployment.schema import propose
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
@@ -48,4 +48,4 @@ def begin(coordinator: Path, run: str, program) -> Path:
 
 def transport(homes):
     """To the hosts of some sites."""
-    return Here({home.name: SiteReceiver(home).receive for home in homes})
+    return LocalTransport({home.name: SiteReceiver(home).receive for home in homes})

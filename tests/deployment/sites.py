@@ -8,7 +8,7 @@ import pandas as pd
 from coterie.deployment.config import Config
 from coterie.deployment.schema import Schema, propose, unite
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
 
@@ -75,7 +75,7 @@ def hosts(folder, names=NAMES, **options):
 
 
 def transport(folder, names=NAMES):
-    return Here({name: host.receive for name, host in hosts(folder, names).items()})
+    return LocalTransport({name: host.receive for name, host in hosts(folder, names).items()})
 
 
 def say(host, **request):

@@ -10,7 +10,7 @@ import pytest
 from coterie.deployment.column_types import Column
 from coterie.deployment.coordinator import check as checks
 from coterie.deployment.schema import Schema
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.engines import wire
 from tests.deployment.sites import NAMES, build, home, hosts, tables
 
@@ -24,7 +24,7 @@ def asked(folder, **changes):
     receivers = {name: host.receive for name, host in hosts(folder).items()}
     for name, change in changes.items():
         receivers[name] = lambda data, real=receivers[name], change=change: change(real, data)
-    return checks.check_sites(Here(receivers), agreed(folder))
+    return checks.check_sites(LocalTransport(receivers), agreed(folder))
 
 
 def with_(**values):
@@ -93,7 +93,7 @@ def test_levels_of_sites_are_added_to_the_schema(tmp_path):
     assert report.sound
     assert report.added == ["'3' of 'pain'", "'4' of 'pain'"]
     folder = tmp_path / "coordinator"
-    everyone = Here({name: host.receive for name, host in hosts(tmp_path).items()})
+    everyone = LocalTransport({name: host.receive for name, host in hosts(tmp_path).items()})
     assert checks.run_check(everyone, folder, "c", add_levels=True).added == []
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")
     assert checks.read_report(folder, "c").sound
@@ -140,7 +140,7 @@ def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):
     build(tmp_path)
     folder = tmp_path / "coordinator"
     (folder / "schema.toml").unlink()
-    everyone = Here({name: host.receive for name, host in hosts(tmp_path).items()})
+    everyone = LocalTransport({name: host.receive for name, host in hosts(tmp_path).items()})
     assert "The coordinator has no schema.toml yet" in checks.run_check(everyone, folder, "c").lines()[-1]
     checks.run_check(everyone, folder, "d", add_levels=True)
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")

@@ -12,7 +12,7 @@ from coterie.deployment import logs, toml
 from coterie.deployment.config import Config
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here, _alone, preview
+from coterie.deployment.site.preview import LocalTransport, _alone, preview
 from coterie.deployment.site.receiver import BOOK, SiteReceiver
 from tests.deployment.sites import FORMULA, LENIENT, build, home, say, tables, task
 
@@ -176,7 +176,11 @@ def test_a_preview_shows_what_a_site_then_sends(tmp_path):
     own, program = home(tmp_path, "basel"), EXACT | {"task": {"formula": "score ~ age"}}
     shown = {(item.kind, item.work): item.values for item in look(tmp_path, program).leaving if item.kind != "open"}
     toml.write(tmp_path / "coordinator" / "runs" / "r" / "run.toml", program)
-    run(Here({f.name: SiteReceiver(f).receive for f in (tmp_path / "sites").iterdir()}), tmp_path / "coordinator", "r")
+    run(
+        LocalTransport({f.name: SiteReceiver(f).receive for f in (tmp_path / "sites").iterdir()}),
+        tmp_path / "coordinator",
+        "r",
+    )
     sent = [line for line in logs.read(own / "log.jsonl") if line["kind"] != "open"]
     assert shown == {(line["kind"], line["work"]): line["values"] for line in sent}
 

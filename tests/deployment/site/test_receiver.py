@@ -21,7 +21,7 @@ from coterie.deployment.config import Config
 from coterie.deployment.schema import Schema
 from coterie.deployment.site import objective, receiver
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import Here
+from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import LOCK, SiteReceiver
 from coterie.deployment.site.table import PROBLEM
 from coterie.engines import checkpoint, wire
@@ -341,7 +341,7 @@ def test_a_site_of_another_version_is_left_out_and_named(tmp_path, monkeypatch):
         return node
 
     monkeypatch.setattr(everyone["chur"], "_node", older)
-    to = Here({name: host.receive for name, host in everyone.items()})
+    to = LocalTransport({name: host.receive for name, host in everyone.items()})
     with pytest.raises(CoterieError, match=r"At chur, it has coterie 0\.0\.1, and the coordinator"):
         Remote(to, run="r", task=task(tmp_path))
     fed = Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False))
@@ -431,7 +431,7 @@ def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
         home(tmp_path, "bern")
     )
     everyone = hosts(tmp_path)
-    fed = Remote(Here({n: h.receive for n, h in everyone.items()}), run="r", task=task(tmp_path))
+    fed = Remote(LocalTransport({n: h.receive for n, h in everyone.items()}), run="r", task=task(tmp_path))
     with pytest.raises(CoterieError, match=r"The owner does not let answers to .*clipped leave by total"):
         Private(fed, clip={"rows": 50.0}, noise=1.0, hide="site").total(rows_here)
     assert everyone["bern"]._guard.spent == 0.0

@@ -119,7 +119,7 @@ def schema_of(folder: Path) -> Schema:
 
 
 @dataclass(frozen=True)
-class Length:
+class TrainingLength:
     """How long a method trains."""
 
     rounds: Annotated[int, Option("Of training.", low=1)] = 20
@@ -129,10 +129,10 @@ class Length:
         check(self)
 
 
-def training(program: RunConfig, seed: int) -> tuple[Any, Length]:
+def training(program: RunConfig, seed: int) -> tuple[Any, TrainingLength]:
     """A method that trains at home, and for how long."""
     options, found = dict(program.options), trained_method(program.program)
-    length = Length(**{key: options.pop(key) for key in ("rounds", "keep_every") if key in options})
+    length = TrainingLength(**{key: options.pop(key) for key in ("rounds", "keep_every") if key in options})
     found.check(options)
     if several := [key for key, value in options.items() if found.several(key, value)]:
         raise CoterieError(

@@ -29,7 +29,7 @@ from coterie.imports import find_in
 
 STAND_INS = 3
 """Other sites at most."""
-Run = Callable[["Here", Path, str], object]
+Run = Callable[["LocalTransport", Path, str], object]
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Preview:
     masked: bool = False
 
 
-class Here:
+class LocalTransport:
     """A transport to receivers in this process, ``receiver(bytes) -> bytes`` by site, asked one after another."""
 
     def __init__(self, receivers: Mapping[str, Callable[[bytes], bytes]]) -> None:
@@ -115,7 +115,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
             receivers[name] = host.receive
         ended = ""
         try:
-            run(Here(receivers), drawer, "preview")
+            run(LocalTransport(receivers), drawer, "preview")
         except CoterieError as problem:
             ended = str(problem)
         except (Exception, SystemExit) as problem:  # a program of one's own: what has left by then is still shown
