@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data import Clients, prepare
+from coterie.data import Clients, identifiability, prepare
 from coterie.data.identifiability import collinear, constant_within_clients
 
 
@@ -151,3 +151,14 @@ def test_fewer_rows_than_columns():
 def test_dummy_trap(df):
     clients, _ = prepare(df.assign(other=df["sector"]), "y ~ sector + other", "g")
     assert "'other[T.b]' is a multiple of 'sector[T.b]'" in collinear(clients)
+
+
+def test_levels_of_a_category_are_not_compared_in_pairs(monkeypatch):
+    compared = []
+    multiple = identifiability._multiple
+    monkeypatch.setattr(identifiability, "_multiple", lambda *a: compared.append(1) or multiple(*a))
+    level = np.tile(np.arange(60), 10)
+    X = np.column_stack([np.ones(600), np.arange(600.0), level[:, None] == np.arange(1, 60), 3.0 * (level == 7)])
+    clients = Clients.from_arrays(X, np.zeros(600), np.repeat(np.arange(2), 300))
+    assert np.flatnonzero(constant_within_clients(clients)).tolist() == [61]
+    assert len(compared) == 59 + 2  # each level with the numbers of the rows, the last column with its level, too

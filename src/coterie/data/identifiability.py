@@ -44,11 +44,13 @@ def constant_within_clients(clients: Clients) -> Mask:
     """
     full = np.flatnonzero(clients.counts > 0)
     starts, stops, X = clients.starts[full], clients.stops[full], clients.X
+
+    def multiple(k: int, others: Mask) -> bool:
+        possible = np.flatnonzero(others & _possible_multiples(X, k, starts, stops))
+        return any(_multiple(X[:, j], X[:, k], starts, stops) for j in possible)
+
     return _shared(
-        X.shape[1],
-        lambda k: _is_intercept(clients, k),
-        lambda k: _constant(X[:, k], starts, stops),
-        lambda j, k: _multiple(X[:, j], X[:, k], starts, stops),
+        X.shape[1], lambda k: _is_intercept(clients, k), lambda k: _constant(X[:, k], starts, stops), multiple
     )
 
 
@@ -106,18 +108,14 @@ def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | 
 
 
 def _shared(
-    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, int], bool]
+    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, Mask], bool]
 ) -> Mask:
-    """Which of p columns all clients must share; questions that need not be asked are not."""
-    shared = np.zeros(p, dtype=bool)
-    personal: list[int] = []
+    """Which of p columns all clients must share; ``multiple(k, others)`` asks of those before that may be personal."""
+    shared, earlier = np.zeros(p, dtype=bool), np.zeros(p, dtype=bool)
     for k in range(p):
-        if intercept(k):
-            personal.append(k)
-        elif constant(k) or any(not intercept(j) and multiple(j, k) for j in personal):
-            shared[k] = True
-        else:
-            personal.append(k)
+        if not intercept(k):
+            shared[k] = constant(k) or multiple(k, earlier)
+            earlier[k] = not shared[k]
     return shared
 
 
@@ -160,21 +158,13 @@ class Facts:
         constant = np.array([_constant(X[:, k], starts, stops) for k in range(p)], dtype=bool)
         multiple = np.zeros((p, p), dtype=bool)
         for k in range(1, p):
-            multiple[:k, k] = [_multiple(X[:, j], X[:, k], starts, stops) for j in range(k)]
+            for j in np.flatnonzero(_possible_multiples(X, k, starts, stops)[:k]):
+                multiple[j, k] = _multiple(X[:, j], X[:, k], starts, stops)
         low = np.append(X.min(axis=0, initial=np.inf), clients.y.min(initial=np.inf))
         high = np.append(X.max(axis=0, initial=-np.inf), clients.y.max(initial=-np.inf))
         counts = np.bincount(clients.codes[clients.weights > 0], minlength=len(clients))
-        return cls(
-            len(X),
-            len(clients),
-            int(counts.max(initial=0)),
-            _gram(X),
-            low,
-            high,
-            constant,
-            multiple,
-            clients.weights.sum(),
-        )
+        most, weight = int(counts.max(initial=0)), clients.weights.sum()
+        return cls(len(X), len(clients), most, _gram(X), low, high, constant, multiple, weight)
 
     @classmethod
     def joined(cls, parts: Sequence[Facts]) -> Facts:
@@ -198,7 +188,7 @@ def constant_within(terms: Sequence[str], facts: Facts) -> Mask:
         len(terms),
         lambda k: terms[k] == INTERCEPT or bool(facts.low[k] == facts.high[k] != 0.0),
         lambda k: bool(facts.constant[k]),
-        lambda j, k: bool(facts.multiple[j, k]),
+        lambda k, others: bool(facts.multiple[others, k].any()),
     )
 
 
@@ -254,6 +244,16 @@ def _constant(x: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64
             return False
     same = np.repeat(x[starts], stops - starts) == x
     return bool(same.all())
+
+
+def _possible_multiples(X: F64, k: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Mask:
+    """Which columns (p,) column k may be a multiple of: not those that are 0 where it is largest in some client.
+
+    Of the columns of a category's levels none are left, so that thousands are not compared in pairs.
+    """
+    size = np.abs(X[:, k])
+    rows = [starts[i] + int(np.argmax(size[starts[i] : stops[i]])) for i in _probe(starts, stops)]
+    return np.asarray((X[[r for r in rows if size[r] > 0]] != 0).all(axis=0))
 
 
 def _multiple(x: F64, z: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
