@@ -18,6 +18,7 @@ from coterie.deployment.site.receiver import SiteReceiver
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.deployment.sites import FORMULA, NAMES, tables
+from tests.messages import names
 
 RUN = ("--program", "hierarchical", "--formula", FORMULA, "--option", "covariance=isotropic")
 
@@ -201,5 +202,5 @@ def test_a_run_that_is_named_again_must_be_the_same(place):
 
 def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setattr(folders, "find_spec", lambda name: None)
-    with pytest.raises(CoterieError, match=r"needs flwr, which is not installed: pip install 'coterie\[flower\]'"):
+    with pytest.raises(CoterieError, match=names("flwr installed pip install 'coterie[flower]'")):
         folders.engine("flower")

@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import coterie
 from coterie import CoterieError, HierarchicalClassifier, HierarchicalRegressor
 from coterie.evidence import table_comparison as evidence
+from tests.messages import names
 
 WIDE = "fits 10 to 30 columns to fewer rows; coterie refuses that, and takes weights as relative ones"
 
@@ -95,7 +96,7 @@ def test_several_clusters_by_name_by_place_and_as_columns():
     columns = ["cluster", "x", "client", "z", "region"]
     wide.fit(DF[columns], DF["y"])
     np.testing.assert_allclose(wide.predict(DF[columns].assign(client=unseen)), expected, rtol=1e-12)
-    with pytest.raises(CoterieError, match="clusters has 1 columns; the model has the levels cluster, region"):
+    with pytest.raises(CoterieError, match=names("clusters 1 columns model levels cluster region")):
         model.predict(X, unseen, DF["x"])
 
 
@@ -114,7 +115,7 @@ def test_no_labels_is_one_model_and_missing_labels_are_never_seen():
     here = labels.isna().to_numpy()
     np.testing.assert_allclose(model.predict(X, labels)[here], root[here])
     assert not np.allclose(model.predict(X, labels)[~here], root[~here])
-    with pytest.raises(CoterieError, match=r"clients has no label in 48 rows"):
+    with pytest.raises(CoterieError, match=names("clients label 48 rows")):
         HierarchicalRegressor().fit(X, DF["y"], clients=labels)
 
 

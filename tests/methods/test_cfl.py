@@ -13,6 +13,7 @@ from coterie.methods.cfl import CFL, bipartition
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.groups.evaluation import correctly_grouped
 from coterie.objectives.quadratic import Quadratic
+from tests.messages import names
 
 
 def quadratics(groups=3, each=5, apart=6.0, seed=0):
@@ -143,7 +144,7 @@ def test_nobody_is_split_off_while_somebody_is_away():
 def test_bad_input():
     with pytest.raises(CoterieError, match="leave C at 1"):
         CFL(eta=0.1, eps1=0.1, eps2=0.1, C=0.5)
-    with pytest.raises(CoterieError, match="eps1 must be a number from 0"):
+    with pytest.raises(CoterieError, match=names("eps1 number 0")):
         CFL(eta=0.1, eps1=-0.1, eps2=0.1)
     with pytest.raises(CoterieError, match="give one first model"):
         CFL(eta=0.1, eps1=0.1, eps2=0.1).init(InProcess(quadratics()[0]), np.zeros((2, 4)))

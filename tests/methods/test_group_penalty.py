@@ -11,6 +11,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_penalty import GroupPenalty, pushes
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
+from tests.messages import names
 
 ALL = ("*",)
 
@@ -193,9 +194,9 @@ def test_pushes_are_slopes_of_the_penalty():
 def test_bad_input():
     with pytest.raises(CoterieError, match="name them in personal"):
         GroupPenalty(eta=0.1, lam=0.1)
-    with pytest.raises(CoterieError, match="margin must be a number above 0"):
+    with pytest.raises(CoterieError, match=names("margin number above 0")):
         GroupPenalty(eta=0.1, lam=0.1, personal=ALL, margin=0.0)
-    with pytest.raises(CoterieError, match="a whole number from 0 for each of 9 clients"):
+    with pytest.raises(CoterieError, match=names("whole number 0 9 clients")):
         GroupPenalty(eta=0.1, lam=0.1, personal=ALL, group=[0, 1]).init(InProcess(quadratics()[0]))
 
 

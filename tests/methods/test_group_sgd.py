@@ -14,6 +14,7 @@ from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
 from coterie.relations.group_layout import GroupLayout
+from tests.messages import names
 from tests.reference import group_sgd_twin as twin
 
 COUNTS = np.array([4, 7, 5, 3, 6, 8, 5])
@@ -243,7 +244,7 @@ def test_options_that_are_none(fields, sentence):
 
 
 def test_other_methods_refuse_mixed_shapes_by_what_to_do():
-    with pytest.raises(CoterieError, match="train them with GroupSGD, each kind of model in clusters of its own"):
+    with pytest.raises(CoterieError, match=names("train GroupSGD kind model clusters")):
         FedAvg(eta=0.1).init(InProcess(Mixed.of(heads())))
 
 

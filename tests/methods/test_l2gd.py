@@ -15,6 +15,7 @@ from coterie.methods.l2gd import L2GD
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
+from tests.messages import names
 from tests.methods.known_clusters import theta_of
 from tests.reference import more_baselines_loop as loop
 from tests.reference.test_local_training_twin import (
@@ -130,9 +131,9 @@ def test_local_steps_are_geometric():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lam": -1.0}, "lam must be a number from 0"),
-        ({"lam": 1.0, "alpha": 1.5}, "alpha must be a number from 0 to 1"),
-        ({"lam": 1.0, "tau": 0.0}, "tau must be a number above 0"),
+        ({"lam": -1.0}, names("lam number 0")),
+        ({"lam": 1.0, "alpha": 1.5}, names("alpha number 0 1")),
+        ({"lam": 1.0, "tau": 0.0}, names("tau number above 0")),
         ({"lam": 1.0, "up": "topk:0.5"}, "would lose the same part of them in every round"),
     ],
 )

@@ -16,6 +16,7 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from tests.messages import names
 
 M, D = 5, 3
 
@@ -337,5 +338,5 @@ def test_beta_of_one_is_allowed():
 def test_a_collaborator_with_other_columns_is_named():
     A, b = quadratics()
     exchange = {"pairs": Collaborators.of_one(0, M), "metric": Metric.plain(D + 1), "batch": 0}
-    with pytest.raises(CoterieError, match="model has 4 parameters, and clients at positions 0, 1, 2, 3, 4"):
+    with pytest.raises(CoterieError, match=names("model 4 parameters clients positions 0 1 2 3")):
         WeightedAveraging(**exchange, alpha=0.5, eta=0.1).init(InProcess(Quadratic(A, b)))

@@ -16,6 +16,7 @@ from coterie.relations import neighbours
 from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
 from coterie.relations.partitions import adjusted_rand_index, by_first, leading_eigenvectors, spectral_clustering
+from tests.messages import names
 
 
 def blobs(n=60, clusters=3, apart=12.0, q=3, seed=0):
@@ -183,10 +184,10 @@ def test_one_and_two_clients():
 @pytest.mark.parametrize(
     ("points", "k", "message"),
     [
-        (np.zeros((5, 2)), 5, "k must be at most 4 among 5 clients, not 5: take a smaller k"),
-        (np.zeros((5, 2)), 0, "k must be a whole number, 1 or more"),
+        (np.zeros((5, 2)), 5, names("k most 4 among 5 clients smaller")),
+        (np.zeros((5, 2)), 0, names("k whole number 1")),
         (np.zeros((5, 2)), True, "k must be a whole number"),
-        ([[0.0], [np.nan], [1.0]], 1, "Points of clients 1 are not finite numbers"),
+        ([[0.0], [np.nan], [1.0]], 1, names("Points clients 1 finite numbers")),
         ([["a"], ["b"]], 1, "a table of numbers"),
         (np.zeros((5, 2, 2)), 1, "a row for each client"),
         (np.zeros((5, 0)), 1, "a row for each client"),
@@ -291,9 +292,9 @@ def test_networks_and_clusters_with_nothing_to_compare():
     assert np.isnan(found["inside"])
     assert np.isnan(Network.of(4, [(0, 1)]).against([0, 0, 0, 0])["assortativity"])
     assert Network.of(3, [(0, 1)]).against([0, 1, 2])["spectral"] == 1.0
-    with pytest.raises(CoterieError, match="one label for each of 4 clients"):
+    with pytest.raises(CoterieError, match=names("label 4 clients")):
         Network.of(4, []).against([0, 1])
-    with pytest.raises(CoterieError, match="Client 1 has no known cluster"):
+    with pytest.raises(CoterieError, match=names("Client 1 known cluster")):
         Network.of(2, []).against(["a", None])
 
 

@@ -16,6 +16,7 @@ from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import objective
+from tests.messages import names
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_prediction_only(table):
     assert advice.evidence.empty and "gain" not in advice.clients
     assert len(advice.sentences) in (1, 2)
     single = table.drop_duplicates("client")
-    with pytest.raises(CoterieError, match="No client has a row to spare for a test"):
+    with pytest.raises(CoterieError, match=names("client row spare test")):
         coterie.advise(single, "y ~ 1", "client")
     assert len(coterie.advise(single, "y ~ 1", "client", splits=0).clients) == 30
 
@@ -188,7 +189,7 @@ def test_four_hospitals():
 
 
 def test_an_unknown_client_gets_a_hint(advice):
-    with pytest.raises(CoterieError, match="There is no client '99' in the table"):
+    with pytest.raises(CoterieError, match=names("client '99' table")):
         advice.of(99)
 
 
@@ -242,5 +243,5 @@ def test_alone_and_together_are_under_the_same_prior():
     np.testing.assert_allclose(firm.clients["gain"], 0.0, atol=1e-3)
     alone = [one.evidence["loss_rows"]["local"] for one in (firm, auto, none)]
     assert alone[1] < alone[2] and len(set(alone)) == 3
-    with pytest.raises(CoterieError, match="prior must be auto, none or a number"):
+    with pytest.raises(CoterieError, match=names("prior auto none number")):
         ask(prior="weak")

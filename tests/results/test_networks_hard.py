@@ -9,6 +9,7 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from coterie.relations.network import Network
+from tests.messages import names
 
 N, ROWS = 9, 10
 LABELS = [f"c{i}" for i in range(N)]
@@ -59,19 +60,19 @@ def test_held_out_rows_choose_between_nothing_where_nothing_is_tied(table):
 @pytest.mark.parametrize(
     ("edges", "says"),
     [
-        ([("c3", "c3")], "The edges tie client c3 to itself"),
-        ([("c0", "c1", 1.0), ("c1", "c2", -1.0)], "The edge of client c1 and c2 must have a positive finite weight"),
-        ([("c0", "c1", None)], "edge of client c0 and c1 .* not nan"),
-        ([("c0", "c1", np.inf)], "edge of client c0 and c1 .* not inf"),
-        ([("c4", "c5", 1.0), ("c5", "c4", 2.0)], "Edges of client c5 and c4 come twice, with different weights"),
+        ([("c3", "c3")], names("edges tie client c3")),
+        ([("c0", "c1", 1.0), ("c1", "c2", -1.0)], names("edge client c1 c2 positive finite weight")),
+        ([("c0", "c1", None)], names("edge client c0 c1 nan")),
+        ([("c0", "c1", np.inf)], names("edge client c0 c1 inf")),
+        ([("c4", "c5", 1.0), ("c5", "c4", 2.0)], names("Edges client c5 c4 twice different weights")),
         (pd.DataFrame({"a": ["c0", "c1"], "b": ["c1", "c2"], "w": pd.array([1, None], "Int64")}), "client c1 and c2"),
-        ([("c0", "c1"), ("c2", None)], "Edge 2 has no client at one end"),
-        ([("c0", np.nan)], "Edge 1 has no client at one end"),
-        ("edges.csv", "edges must be pairs of client labels.*not of type str"),
+        ([("c0", "c1"), ("c2", None)], names("Edge 2 client end")),
+        ([("c0", np.nan)], names("Edge 1 client end")),
+        ("edges.csv", names("edges pairs client labels type str")),
         (5, "not of type int"),
         ({"c0": ["c1"]}, "not of type dict"),
-        (np.ones((N, N)), "Edges are pairs of client labels.*not 9 columns"),
-        (pd.DataFrame([("c1", "c2")], columns=["c0", "c3"]), "have client c0 and c3 as names of columns"),
+        (np.ones((N, N)), names("Edges pairs client labels 9 columns")),
+        (pd.DataFrame([("c1", "c2")], columns=["c0", "c3"]), names("client c0 c3 columns")),
         (pd.DataFrame([("c1", "c2", 1.0)], columns=["c0", "c3", "1.5"]), "as names of columns"),
     ],
 )
@@ -153,20 +154,20 @@ def test_rows_without_a_label_may_be_dropped_from_covariates_too(table):
     [
         ([], "covariates must be columns"),
         (["client"], "covariates must be columns"),
-        (["sizes"], "'sizes' is not in the table. Did you mean 'size'"),
+        (["sizes"], names("'sizes' table mean 'size'")),
         (pd.DataFrame({"client": LABELS}), "no column beside 'client'"),
-        (pd.DataFrame({"size": np.arange(float(N))}), "give them a column 'client', or an index of its labels"),
-        (pd.Series([np.inf, *range(N - 1)], index=LABELS, name="size"), "Covariate 'size' is infinite for client c0"),
+        (pd.DataFrame({"size": np.arange(float(N))}), names("column 'client' index labels")),
+        (pd.Series([np.inf, *range(N - 1)], index=LABELS, name="size"), names("Covariate 'size' infinite client c0")),
         (pd.Series([None, *range(N - 1)], index=LABELS, name="size", dtype="Int64"), "missing for client c0"),
         (
             pd.Series([f"u{i}" for i in range(N)], index=LABELS, name="name"),
-            "'name' is another category for each client",
+            names("'name' category client"),
         ),
         (pd.Series(np.arange(N) * 1j, index=LABELS, name="size"), "complex"),
         (pd.Series(1.0, index=LABELS), "All clients have the same covariates"),
         (pd.Series(range(2 * N), index=LABELS * 2), "one row for each client"),
         (5, "covariates must be a table"),
-        (np.ones(N - 1), "one row for each of 9 clients"),
+        (np.ones(N - 1), names("row 9 clients")),
         (np.array(["s", "m", "l"] * 3), "covariates must be a table of numbers"),
     ],
 )
@@ -219,8 +220,8 @@ def test_runs_that_went_wrong_say_so(table):
 @pytest.mark.parametrize(
     ("network", "says"),
     [
-        ({"models": np.zeros((N, 7))}, "models need 2 columns, as the formula has, not 7"),
-        ({"distance": "predictions", "probes": np.full((3, 2), np.nan)}, "probes of rows 0, 1, 2 are not finite"),
+        ({"models": np.zeros((N, 7))}, names("models 2 columns formula 7")),
+        ({"distance": "predictions", "probes": np.full((3, 2), np.nan)}, names("probes rows 0 1 2 finite")),
         ({"space": "modell"}, "Did you mean 'model'"),
     ],
 )
@@ -232,12 +233,12 @@ def test_models_and_probes_are_checked(table, network, says):
 @pytest.mark.parametrize(
     ("rounds", "says"),
     [
-        ({"codec": 5}, "codec of a run on a similarity network must be the name of a codec"),
-        ({"codec": ""}, "codec of a run on a similarity network must be the name of a codec"),
-        ({"down": 4}, "down of a run on a similarity network must be the name of a codec"),
-        ({"phases": (2.7, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),
-        ({"phases": "51"}, "phases of a run on a similarity network must be 2 whole numbers"),
-        ({"phases": (0, 1)}, "phases of a run on a similarity network must be 2 whole numbers"),
+        ({"codec": 5}, names("codec run similarity network")),
+        ({"codec": ""}, names("codec run similarity network")),
+        ({"down": 4}, names("down run similarity network codec")),
+        ({"phases": (2.7, 1)}, names("phases run similarity network 2 whole numbers")),
+        ({"phases": "51"}, names("phases run similarity network 2 whole numbers")),
+        ({"phases": (0, 1)}, names("phases run similarity network 2 whole numbers")),
     ],
 )
 def test_options_of_a_run_are_not_guessed(table, rounds, says):

@@ -13,6 +13,7 @@ from coterie.relations.clusters import ClusterTree
 from coterie.results.strengths import Surface, search, select
 from coterie.runs.table_methods import run
 from papers.simulate import tree
+from tests.messages import names
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
@@ -96,8 +97,8 @@ def test_alpha_of_clusters_of_one_goes_to_the_network():
 @pytest.mark.parametrize(
     ("lam", "sentence"),
     [
-        ({"site": 1.0}, "no entry for the level 'region'"),
-        ({"site": 1.0, "regoin": 2.0}, "the level 'regoin'; .*mean 'region'"),
+        ({"site": 1.0}, names("entry level 'region'")),
+        ({"site": 1.0, "regoin": 2.0}, names("level 'regoin' mean 'region'")),
         ({0: 1.0, 1: 2.0}, "must say which level"),
         ({"site": "a", "region": 1.0}, "not negative"),
     ],

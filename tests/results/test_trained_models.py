@@ -13,6 +13,7 @@ from coterie.results import trained_models as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
+from tests.messages import names
 
 torch = pytest.importorskip("torch")
 
@@ -90,7 +91,7 @@ def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
     assert len(trained.predict(ROWS, "1")) == 3
     with pytest.raises(CoterieError, match="'ownnet:net' is not the code that was there"):
         store.load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
-    with pytest.raises(CoterieError, match="allow must be a list of import paths"):
+    with pytest.raises(CoterieError, match=names("allow list import paths")):
         store.load(out, allow="ownnet:net")
 
 
@@ -110,10 +111,10 @@ def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"args": {"sizes": [64, 10**12, 10]}}, "'mlp' is not of the size of the numbers that were saved"),
-        ({"args": {"sizes": [1] * 10**5}}, "'mlp' is not of the size of the numbers that were saved"),
-        ({"args": {"sizes": [64, 2000, 10]}}, "'mlp' has 150,010 numbers, and 2,410 were saved"),
-        ({"path": "softmax"}, "'softmax' has 650 numbers, and 2,410 were saved"),
+        ({"args": {"sizes": [64, 10**12, 10]}}, names("'mlp' size numbers saved")),
+        ({"args": {"sizes": [1] * 10**5}}, names("'mlp' size numbers saved")),
+        ({"args": {"sizes": [64, 2000, 10]}}, names("'mlp' 150,010 numbers 2,410 saved")),
+        ({"path": "softmax"}, names("'softmax' 650 numbers 2,410 saved")),
         ({"args": {"sizes": ["os:system", 2]}}, "does not take these args"),
         ({"path": "coterie.objectives.deep.nets:torch.load", "args": {"f": "x"}}, "has no 'torch.load'"),
         ({"path": "coterie.objectives.deep.nets:OrderedDict"}, "has no 'OrderedDict'"),
@@ -121,7 +122,7 @@ def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
         ({"loss": "os:system"}, "'os:system' is code that is not coterie's"),
         ({"score": "os:system"}, "'os:system' is code that is not coterie's"),
         ({"device": "meta"}, "There is no device 'meta'"),
-        ({"momentum": "0.9"}, r"momentum of \[model\] must be a number"),
+        ({"momentum": "0.9"}, names("momentum [model] number")),
     ],
     ids=lambda v: str(v)[:40],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from coterie.methods.registry import TRAINED
 from coterie.runs.config import Config, read
 from coterie.runs.training_data import federated
 from coterie.runs.training_problem import TrainingProblem
+from tests.messages import names
 
 BAD = [
     ({"dta": {}}, r"no section \[dta\]. Did you mean 'data'"),
@@ -116,7 +117,7 @@ def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():
     [
         ("[data", "is not TOML"),
         (None, "cannot be read: No such file"),
-        (b"\xff\xfe", "is not TOML, or was not saved as UTF-8"),
+        (b"\xff\xfe", names("TOML saved UTF-8")),
         ("# nothing", "is empty: say at least"),
     ],
 )
@@ -194,19 +195,19 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"source": "digit"}, "no data called 'digit'. Did you mean 'digits'"),
+        ({"source": "digit"}, names("data 'digit' mean 'digits'")),
         ({"source": "digits", "args": {"n": 1}}, "takes no args"),
         ({"source": "no_module_here:make"}, r"cannot be imported \(No module named"),
-        ({"source": "source_of_tests:mke"}, "has no 'mke'. Did you mean 'make'"),
+        ({"source": "source_of_tests:mke"}, names("'mke' mean 'make'")),
         ({"source": "source_of_tests:one"}, "must give X and y"),
-        ({"source": "source_of_tests:uneven"}, "gives 3 rows of X, and y of shape"),
+        ({"source": "source_of_tests:uneven"}, names("3 rows X y shape")),
         ({"source": "source_of_tests:empty"}, "has no rows"),
-        ({"source": "source_of_tests:ragged"}, "X as what is not one array, with rows of one shape"),
-        ({"source": "source_of_tests:sparse"}, r"X as a sparse matrix: give X.toarray\(\)"),
-        ({"source": "source_of_tests:text"}, "gives X of type <U1: give real numbers"),
-        ({"source": "source_of_tests:unreal"}, "gives X of type complex128: give real numbers"),
-        ({"source": "source_of_tests:words"}, "gives y of type <U3: give real numbers, with classes"),
-        ({"source": "source_of_tests:leaves"}, "cannot be made: it raises SystemExit: 1"),
+        ({"source": "source_of_tests:ragged"}, names("X array rows shape")),
+        ({"source": "source_of_tests:sparse"}, names("X sparse matrix X.toarray")),
+        ({"source": "source_of_tests:text"}, names("X type <U1 real numbers")),
+        ({"source": "source_of_tests:unreal"}, names("X type complex128 real numbers")),
+        ({"source": "source_of_tests:words"}, names("y type <U3 real numbers classes")),
+        ({"source": "source_of_tests:leaves"}, names("raises SystemExit 1")),
         ({"source": "source_of_tests:value"}, "no function"),
         ({"source": "source_of_tests:make", "args": {"m": 1}}, "does not take these args"),
         ({"source": "source_of_tests:make", "partition": "by_column", "column": "clint"}, "Did you mean 'client'"),
@@ -235,7 +236,7 @@ def test_objects_that_are_numbers_are_read_as_such(folder):
 
 def test_classes_with_gaps_that_no_memory_holds(folder):
     config = described(folder, source="source_of_tests:gaps", partition="iid", clients=1)
-    with pytest.raises(CoterieError, match=r"softmax would have 1.* numbers, as y goes up"):
+    with pytest.raises(CoterieError, match=names("softmax 1 numbers y goes")):
         _ = TrainingProblem.of(config, 0).objective
 
 
@@ -245,7 +246,7 @@ def test_arrays_in_a_file_and_nothing_that_runs(folder):
     found = federated(described(folder, source="rows.npz", partition="by_column", column="shop"), 0)
     assert found.labels == ("5", "7")
     np.savez(folder / "bad.npz", X=np.array([{}], dtype=object), y=np.zeros(1))
-    with pytest.raises(CoterieError, match="something else than plain arrays"):
+    with pytest.raises(CoterieError, match=names("something else plain arrays")):
         federated(described(folder, source="bad.npz"), 0)
     (folder / "cut.npz").write_bytes((folder / "rows.npz").read_bytes()[:300])
     (folder / "empty.npz").touch()

@@ -23,6 +23,7 @@ from coterie.runs.training import train
 from coterie.runs.training_objective import layers
 from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie
+from tests.messages import names
 
 
 def config(**sections):
@@ -110,7 +111,7 @@ def test_pooled_leaves_rows_of_broken_clients_out():
 def test_where_nothing_can_be_judged_it_is_said_first():
     problem = TrainingProblem.of(config(), 0)
     nothing = replace(problem.data, test=replace(problem.data.test, X=problem.data.test.X * np.nan))
-    with pytest.raises(CoterieError, match="No client has held-out rows that are all finite"):
+    with pytest.raises(CoterieError, match=names("client held-out rows finite")):
         train(replace(problem, data=nothing), "fedavg", {})
 
 

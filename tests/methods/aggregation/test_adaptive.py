@@ -9,6 +9,7 @@ from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator, Received
 from coterie.methods.aggregation.robust import Adaptive
 from coterie.methods.collaboration.collaborators import Collaborators
+from tests.messages import names
 from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 D = 3
@@ -74,8 +75,8 @@ def test_resuming_is_running_on():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"memory": 1.0}, "memory must be a number from 0 and below 1"),
-        ({"spread": 0.0}, "spread must be a number above 0"),
+        ({"memory": 1.0}, names("memory number 0 below 1")),
+        ({"spread": 0.0}, names("spread number above 0")),
     ],
 )
 def test_bad_options(options, words):

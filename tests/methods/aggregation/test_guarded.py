@@ -24,6 +24,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.kernels import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from tests.messages import names
 
 M, D = 5, 3
 LISTENING = [{}, {"aggregator": Aggregator()}, {"remember": True}]
@@ -454,7 +455,7 @@ def test_numbers_of_another_length_are_refused_in_a_sentence():
             last(correcting(who, **options), fed, 1)
     with pytest.raises(CoterieError, match="eta must lie from 0"):
         last(correcting(who, eta=lambda t: -0.1), fed, 1)
-    with pytest.raises(CoterieError, match="Clients are numbered from 0 to 4"):
+    with pytest.raises(CoterieError, match=names("Clients numbered 0 4")):
         correcting(Collaborators([0], [0], [7], [1.0])).init(fed)
 
 

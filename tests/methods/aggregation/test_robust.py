@@ -15,6 +15,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
+from tests.messages import names
 from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 D, N = 3, 8
@@ -113,8 +114,8 @@ def test_the_methods_are_the_loop(rule):
     [
         (lambda: Trimmed(0.6), "from 0 to 0.5, not 0.6"),
         (lambda: Trimmed(float("nan")), "from 0 to 0.5"),
-        (lambda: Clipped(0.0), "radius must be a number above 0, not 0"),
-        (lambda: Clipped(steps=0), "steps must be a whole number from 1, not 0"),
+        (lambda: Clipped(0.0), names("radius number above 0")),
+        (lambda: Clipped(steps=0), names("steps whole number 1 0")),
     ],
 )
 def test_bad_options(make, words):

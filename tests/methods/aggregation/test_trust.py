@@ -13,6 +13,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
+from tests.messages import names
 from tests.methods.aggregation.collaboration_loop import Noisy, run
 
 N, D = 8, 4
@@ -148,12 +149,12 @@ def test_many_main_clients_with_the_method_and_resuming():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"window": 3}, "window must be a whole number from 4"),
-        ({"pause": 0}, "pause must be a whole number from 1"),
-        ({"multiple": 0.0}, "multiple must be a number above 0"),
-        ({"errors": 0.0}, "errors must be a number from 1"),
-        ({"size": 1.0}, "size must be a number above 1"),
-        ({"memory": 1.0}, "memory must be a number from 0 and below 1"),
+        ({"window": 3}, names("window whole number 4")),
+        ({"pause": 0}, names("pause whole number 1")),
+        ({"multiple": 0.0}, names("multiple number above 0")),
+        ({"errors": 0.0}, names("errors number 1")),
+        ({"size": 1.0}, names("size number above 1")),
+        ({"memory": 1.0}, names("memory number 0 below 1")),
     ],
 )
 def test_bad_options(options, words):

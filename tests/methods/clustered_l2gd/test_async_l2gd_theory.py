@@ -10,6 +10,7 @@ from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.relations.clusters import Ties
+from tests.messages import names
 from tests.reference.l2gd_oracles import Federation, random_federation
 
 EDGES = {
@@ -260,8 +261,8 @@ def test_without_losses_or_ties_nothing_divides_by_zero() -> None:
         ({"p0": 0.0, "p": 0.5}, "never stepped on"),
         ({"p0": 0.2, "p": 1.0}, "never stepped on"),
         ({"p0": 1.0}, "never stepped on"),
-        ({"eta": -1.0}, "eta must be a number above 0, not -1"),
-        ({"eta": np.nan}, "eta must be a number above 0, not nan"),
+        ({"eta": -1.0}, names("eta number above 0 -1")),
+        ({"eta": np.nan}, names("eta number above 0 nan")),
     ],
 )
 def test_bad_input(options, sentence: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from coterie.report.fit_page import render
+from tests.messages import names
 
 
 def table(m=6, n=40, spread=0.5, seed=0, family="gaussian"):
@@ -194,7 +195,7 @@ def test_no_row_to_spare_chooses_nothing():
 
 @pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
 def test_main_clients_have_all_coefficients(method):
-    with pytest.raises(CoterieError, match="gives every main client all coefficients: leave shared out"):
+    with pytest.raises(CoterieError, match=names("main client coefficients leave shared")):
         fit(table(), method, shared="x")
     df = table()
     df["h"] = df["client"].str[1:].astype(float) ** 2

@@ -16,6 +16,7 @@ from coterie.methods.groups.restarts import by_restarts
 from coterie.methods.ifca import IFCA
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
+from tests.messages import names
 from tests.methods.groups.grouped_rows import federation, keeping, rows, softmax
 
 
@@ -100,7 +101,7 @@ def test_a_table_can_be_judged_too():
     y, starts = X @ w[0] + 0.1 * rng.normal(size=30), np.arange(0, 30, 10)
     glm = GLM(X, y, np.zeros(30), np.ones(30), starts, starts + 10, "gaussian")
     assert judge_groups(InProcess(glm), w, held=False).group.tolist() == [0, 0, 0]
-    with pytest.raises(CoterieError, match="Quadratic tells no losses of single rows"):
+    with pytest.raises(CoterieError, match=names("Quadratic tells losses single rows")):
         judge_groups(InProcess(Quadratic(np.eye(2)[None], np.zeros((1, 2)))), w, held=False)
 
 

@@ -14,6 +14,7 @@ from coterie.methods.groups.evaluation import (
 from coterie.methods.groups.updates import alike, by_updates, silhouette, sketch
 from coterie.objectives.holdout import halves, hold_out
 from coterie.objectives.quadratic import Quadratic
+from tests.messages import names
 from tests.methods.groups.grouped_rows import federation, rows, softmax
 
 
@@ -127,10 +128,10 @@ def test_a_silhouette_of_clients_drawn_may_miss_a_small_group():
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"eta": np.nan}, "eta must be a number above 0"),
-        ({"eta": 0.5, "k": "four"}, "k must be a list of whole numbers"),
-        ({"eta": 0.5, "k": [2, 2.5]}, "k must be a list of whole numbers"),
-        ({"eta": 0.5, "w": np.zeros(14)}, "The common model must be 15 numbers"),
+        ({"eta": np.nan}, names("eta number above 0")),
+        ({"eta": 0.5, "k": "four"}, names("k list whole numbers")),
+        ({"eta": 0.5, "k": [2, 2.5]}, names("k list whole numbers")),
+        ({"eta": 0.5, "w": np.zeros(14)}, names("common model 15 numbers")),
     ],
 )
 def test_what_updates_cannot_be_asked(how, says):

@@ -20,6 +20,7 @@ from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws, descend
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
+from tests.messages import names
 
 M = 8
 METHODS = [
@@ -164,9 +165,9 @@ def test_nobody_says_how_many_parameters_there_are():
 
 def test_clients_of_other_shapes_are_refused():
     fed = Loopback(quadratic(), sites=2)
-    with pytest.raises(CoterieError, match="The first model must be 2 finite numbers"):
+    with pytest.raises(CoterieError, match=names("model 2 finite numbers")):
         FedAvg(eta=0.1).init(fed, np.zeros(3))
-    with pytest.raises(CoterieError, match="The first model must be 2 finite numbers"):
+    with pytest.raises(CoterieError, match=names("model 2 finite numbers")):
         FedAvg(eta=0.1).init(fed, np.array([0.0, np.nan]))
 
 
@@ -265,20 +266,20 @@ def test_there_are_no_rows_to_draw():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: FedAvg(eta=0.0), "eta must be a number above 0 or a function, not 0.0"),
-        (lambda: FedAvg(eta=np.nan), "eta must be a number above 0 or a function, not nan"),
-        (lambda: FedAvg(eta="a"), "eta must be a number above 0 or a function, not 'a'"),
-        (lambda: FedAvg(eta=0.1, B=1.5), "B must be a whole number from 0, not 1.5"),
-        (lambda: FedAvg(eta=0.1, C=0.0), "C must be a number above 0 and up to 1, not 0.0"),
-        (lambda: FedAvg(eta=0.1, C=1.1), "C must be a number above 0 and up to 1, not 1.1"),
-        (lambda: FedAvg(eta=0.1, E=0), "E must be a whole number from 1, not 0"),
-        (lambda: FedAvg(eta=0.1, finetune=-1), "finetune must be a whole number from 0"),
-        (lambda: Ditto(eta=0.1, lam=-1.0), "lam must be a number from 0"),
-        (lambda: Ditto(eta=0.1, lam=np.inf), "lam must be a number from 0, not inf"),
-        (lambda: PFedMe(eta=0.1, lam=0.0, alpha=0.1), "lam must be a number above 0"),
-        (lambda: PFedMe(eta=0.1, lam=1.0, alpha=0.1, R=0), "R must be a whole number from 1"),
-        (lambda: IFCA(eta=0.1, k=True), "k must be a whole number from 1, not True"),
-        (lambda: last(FedAvg(eta=lambda t: -1.0), InProcess(quadratic()), 1), "eta must be a number from 0"),
+        (lambda: FedAvg(eta=0.0), names("eta number above 0 function 0.0")),
+        (lambda: FedAvg(eta=np.nan), names("eta number above 0 function nan")),
+        (lambda: FedAvg(eta="a"), names("eta number above 0 function 'a'")),
+        (lambda: FedAvg(eta=0.1, B=1.5), names("B whole number 0 1.5")),
+        (lambda: FedAvg(eta=0.1, C=0.0), names("C number above 0 1 0.0")),
+        (lambda: FedAvg(eta=0.1, C=1.1), names("C number above 0 1 1.1")),
+        (lambda: FedAvg(eta=0.1, E=0), names("E whole number 1 0")),
+        (lambda: FedAvg(eta=0.1, finetune=-1), names("finetune whole number 0")),
+        (lambda: Ditto(eta=0.1, lam=-1.0), names("lam number 0")),
+        (lambda: Ditto(eta=0.1, lam=np.inf), names("lam number 0 inf")),
+        (lambda: PFedMe(eta=0.1, lam=0.0, alpha=0.1), names("lam number above 0")),
+        (lambda: PFedMe(eta=0.1, lam=1.0, alpha=0.1, R=0), names("R whole number 1")),
+        (lambda: IFCA(eta=0.1, k=True), names("k whole number 1 True")),
+        (lambda: last(FedAvg(eta=lambda t: -1.0), InProcess(quadratic()), 1), names("eta number 0")),
         (lambda: IFCA(eta=0.1, k=2).init(InProcess(quadratic()), np.zeros(2)), "There are 2 groups"),
     ],
 )
