@@ -17,7 +17,7 @@ NAMES = ("basel", "bern", "chur")
 
 def gather(there, whole, monkeypatch):
     monkeypatch.setattr(nvflare, "PATIENCE", -1.0)
-    return nvflare._gather(SimpleNamespace(answering=lambda: set(there)), NAMES, float("inf"), whole)
+    return nvflare._wait_for_sites(SimpleNamespace(answering=lambda: set(there)), NAMES, float("inf"), whole)
 
 
 def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):

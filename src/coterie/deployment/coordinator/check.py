@@ -75,7 +75,7 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
     report = Report({name: [] for name in sorted(transport.sites)})
     proposals: dict[str, Schema] = {}
     for name, wrong in report.sites.items():
-        said = _decoded(answers.get(name), wrong)
+        said = _answer_or_problem(answers.get(name), wrong)
         if said is None:
             continue
         report.versions[name] = shortened(said["version"], 40)
@@ -85,14 +85,14 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
             wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
         ahead = report.clocks[name] = _ahead(said["clock"], before, after)
         if abs(ahead) > DRIFT:
-            wrong.append(f"its clock is {_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
+            wrong.append(f"its clock is {_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
         wrong += [shortened(problem) for problem in said["problems"]]
         try:
             if said["columns"]:
                 proposals[name] = Schema.of(said["columns"])
         except CoterieError as problem:
             wrong.append(f"its answer cannot be used ({shortened(str(problem).rstrip('.'))})")
-    return _united(report, proposals, schema)
+    return _with_united_schema(report, proposals, schema)
 
 
 def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
@@ -121,7 +121,7 @@ def read_report(folder: Path, run_id: str) -> Report:
         raise CoterieError(f"The check left no report in '{path}': {problem}.") from problem
 
 
-def _decoded(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
+def _answer_or_problem(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
     """A site's answer, or what is wrong with it."""
     if answer is None:
         wrong.append("it did not answer: start it with 'coterie federation start-site'")
@@ -135,13 +135,13 @@ def _decoded(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
         if isinstance(said, dict) and trouble in said:
             wrong.append(f"it answers: {shortened(str(said[trouble]), LONGEST).rstrip('.')}")
             return None
-    if not isinstance(said, dict) or not _formed(said):
+    if not isinstance(said, dict) or not _is_answer(said):
         wrong.append("its answer is none of coterie's")
         return None
     return said
 
 
-def _formed(said: Mapping[str, Any]) -> bool:
+def _is_answer(said: Mapping[str, Any]) -> bool:
     """Whether an answer is one to a check, each part of its kind."""
     problems, clock = said.get("problems"), said.get("clock")
     return (
@@ -160,7 +160,7 @@ def _ahead(clock: float, before: float, after: float) -> float:
     return clock - after if clock > after else min(clock - before, 0.0)
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= 0.95 * size:
             n = seconds / size
@@ -168,7 +168,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _united(report: Report, proposals: Mapping[str, Schema], known: Schema | None) -> Report:
+def _with_united_schema(report: Report, proposals: Mapping[str, Schema], known: Schema | None) -> Report:
     """The report with one schema of all, and what stands in the way of it."""
     united, problems = unite(proposals, known)
     before = {} if known is None else known.columns

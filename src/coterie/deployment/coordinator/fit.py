@@ -62,8 +62,8 @@ def fit(
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
-    clients = _known(fed, design.terms, task)
-    _need(name, found, clients)
+    clients = _clients_without_rows(fed, design.terms, task)
+    _need_fitting_method(name, found, clients)
     method = FITTED[name]
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
 
@@ -118,7 +118,7 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
     A CoterieError names options that the method does not take, and columns that the schema does not have.
     """
     task, name = program.task, program.program
-    given = _checked(name, program.options, seed)
+    given = _checked_options(name, program.options, seed)
     shared = given.get("shared", ())
     options = Options(
         family=task.get("family", DEFAULT),
@@ -144,7 +144,7 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
     return given, options, design_of(schema, task)
 
 
-def _checked(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _checked_options(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The options by name; those of a method over rounds may stand beside the others, as ``steps=500``."""
     given = {key: value for key, value in options.items() if key in _OPTIONS}
     others = {key: value for key, value in options.items() if key not in _OPTIONS}
@@ -168,7 +168,7 @@ def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: candidates[0] for name, candidates in found.items()}
 
 
-def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
+def _clients_without_rows(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
     """All clients with their numbers of rows, without a row."""
     participants, none = fed.participants, np.empty(0)
     stops = np.cumsum(participants.counts)
@@ -189,7 +189,7 @@ def _known(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clie
     )
 
 
-def _need(name: str, problem: GroupedProblem, clients: Clients) -> None:
+def _need_fitting_method(name: str, problem: GroupedProblem, clients: Clients) -> None:
     method = FITTED[name]
     if method.learns and len(clients) < 2:
         raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")

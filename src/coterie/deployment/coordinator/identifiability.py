@@ -55,7 +55,7 @@ def problem(
     """
     p = len(terms)
     sums = require_all_replies(fed.total(view, p=p))
-    _need(terms, float(sums["rows"]), full(np.asarray(sums["gram"])[None])[0])
+    _need_independent_columns(terms, float(sums["rows"]), full(np.asarray(sums["gram"])[None])[0])
     intercept = terms.index(INTERCEPT) if INTERCEPT in terms else None
     if intercept is not None:
         gram = full(np.asarray(sums["gram"])[None])[0]
@@ -79,7 +79,7 @@ def problem(
     )
 
 
-def _need(terms: Sequence[str], rows: float, gram: Any) -> None:
+def _need_independent_columns(terms: Sequence[str], rows: float, gram: Any) -> None:
     """Raise where a column is a combination of earlier ones over all rows."""
     if rows < len(terms):
         raise CoterieError(

@@ -94,7 +94,7 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
     if program.program == CHECK:
         return
     if "factory" not in program.task:
-        _table(folder, program)
+        _verify_table_task(folder, program)
     if program.fits:
         from coterie.deployment.coordinator.fit import settled
 
@@ -158,7 +158,7 @@ def function(folder: Path, program: RunConfig) -> Any:
     return found
 
 
-def _table(folder: Path, program: RunConfig) -> None:
+def _verify_table_task(folder: Path, program: RunConfig) -> None:
     """What sites are asked to prepare of their tables."""
     from coterie.data.prepare_table import check_choices
 
@@ -243,29 +243,29 @@ def _save(folder: Path, found: Mapping[str, Any]) -> None:
     """Arrays in ``arrays.safetensors``, and all else in ``result.json``, which is written last."""
     from safetensors.numpy import save
 
-    flat = dict(_flat("", found))
+    flat = dict(_flattened("", found))
     arrays = {
         k: np.ascontiguousarray(v) for k, v in flat.items() if isinstance(v, np.ndarray) and v.dtype.kind in "biuf"
     }
-    rest = {k: _plain(v) for k, v in flat.items() if k not in arrays}
+    rest = {k: _as_json(v) for k, v in flat.items() if k not in arrays}
     checkpoint.write(folder / "arrays.safetensors", [save(arrays)])
     checkpoint.write(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
 
 
-def _flat(prefix: str, value: Any) -> Any:
+def _flattened(prefix: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         yield prefix, value
         return
     for name, inner in value.items():
-        yield from _flat(f"{prefix}.{name}" if prefix else str(name), inner)
+        yield from _flattened(f"{prefix}.{name}" if prefix else str(name), inner)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A value as JSON has it; numbers that are none become None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_as_json(v) for v in value]
     return value if isinstance(value, str | bool | int) or value is None else str(value)

@@ -72,16 +72,16 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
     keys.authority(authority, config.name, days)
     if not (files / "server.key").exists():
         keys.certificate(authority, files / "server", config.host, days)
-    _once(files / "secret", secrets.token_bytes(32))
-    _once(files / "app" / "pyproject.toml", _PROJECT.encode())
+    _write_once(files / "secret", secrets.token_bytes(32))
+    _write_once(files / "app" / "pyproject.toml", _PROJECT.encode())
     for part in ("client", "server"):
-        _once(files / "app" / f"{part}.py", _PART.format(part).encode())
+        _write_once(files / "app" / f"{part}.py", _PART.format(part).encode())
     ca = (authority / "ca.crt").read_bytes()
-    _once(files / "ca.crt", ca)
+    _write_once(files / "ca.crt", ca)
     for name in config.sites:
         own = folder / "sites" / name / FILES
-        _once(own / "ca.crt", ca)
-        _once(own / "secret", secrets.token_bytes(32))
+        _write_once(own / "ca.crt", ca)
+        _write_once(own / "secret", secrets.token_bytes(32))
         if not (own / "node.key").exists():
             keys.node_key(own / "node.key", files / "nodes" / f"{name}.pub")
 
@@ -136,7 +136,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
             looked = now
             _need_running(folder)
             if not state:
-                _need_pending(folder, run_id, job)
+                _need_begun(folder, run_id, job)
             if state and not processes.alive(int(state["pid"])) and _read(mark) == state:
                 raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
 
@@ -220,7 +220,7 @@ def _need_running(folder: Path) -> None:
         raise processes.not_running(folder)
 
 
-def _need_pending(folder: Path, run_id: str, job: str) -> None:
+def _need_begun(folder: Path, run_id: str, job: str) -> None:
     found = flwr(folder, "list", "--run-id", job)["runs"][0]
     if found["status"].startswith("finished"):
         said = found["status-details"]
@@ -235,6 +235,6 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _once(path: Path, data: bytes) -> None:
+def _write_once(path: Path, data: bytes) -> None:
     if not path.exists():
         keys.private(path, data)

@@ -169,17 +169,17 @@ def carry_out(
         while True:
             job = _living(path)
             if job is None:
-                _clear(operator, run_id)
-                there = _gather(operator, names, end, whole)
+                _abort_jobs(operator, run_id)
+                there = _wait_for_sites(operator, names, end, whole)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
-                job = _persist(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
+                job = _ask_until_answered(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
             outcome = _follow(operator, job, path, end)
             if outcome.state == "finished":
                 return
             if outcome.state == "late":
-                _clear(operator, run_id)
+                _abort_jobs(operator, run_id)
                 raise processes.late(run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
@@ -196,7 +196,7 @@ def _living(run: Path) -> str | None:
     return outcome.job if outcome is not None and outcome.state == "running" and held(run / LOCK) else None
 
 
-def _clear(operator: Operator, run_id: str) -> None:
+def _abort_jobs(operator: Operator, run_id: str) -> None:
     """End what is left of earlier jobs of a run; a server that was killed takes them for running for ever."""
     with suppress(CoterieError):
         for job in operator.jobs(run_id):
@@ -205,11 +205,11 @@ def _clear(operator: Operator, run_id: str) -> None:
                     operator.abort(job["job_id"])
 
 
-def _gather(operator: Operator, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
+def _wait_for_sites(operator: Operator, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
     """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do."""
     last = min(end, time.monotonic() + PATIENCE)
     while True:
-        there = _persist(operator.answering, end)
+        there = _ask_until_answered(operator.answering, end)
         if there.issuperset(names) or time.monotonic() > last:
             break
         time.sleep(_LOOK)
@@ -238,7 +238,7 @@ def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
             if not lives:
                 return Outcome(job, "lost", message=why)
         elif time.monotonic() > look:
-            if time.monotonic() > begin or operator.ended(_persist(lambda: operator.status(job), end)):
+            if time.monotonic() > begin or operator.ended(_ask_until_answered(lambda: operator.status(job), end)):
                 said = f"Job {job} did not begin: {provision.WORKSPACE}/log.txt may say why."
                 return Outcome(job, "lost", message=why or said)
             look = time.monotonic() + _LOOK
@@ -261,7 +261,7 @@ def _ended_without(operator: Operator, job: str) -> str:
     return ""
 
 
-def _persist(question: Callable[[], T], end: float) -> T:
+def _ask_until_answered(question: Callable[[], T], end: float) -> T:
     """Ask until the server answers; an AwayError if it does not for some time."""
     last = min(end, time.monotonic() + PATIENCE)
     while True:

@@ -74,16 +74,16 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if kind not in KINDS:
         raise CoterieError(f"There is no task of kind {kind!r}: use one version of coterie at all sites.")
     if kind == "factory":
-        return _made(folder, member, task)
+        return _from_factory(folder, member, task)
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - _TABLE.keys():
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
     hold, mean = task.pop("hold"), task.pop("mean_weight")
     if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
-    found = _of_table(folder, member, task, data)
+    found = _from_table(folder, member, task, data)
     if hold is not None:
-        found = _split(found, hold, member.min_group)
+        found = _held_out(found, hold, member.min_group)
     if mean is not None:
         o = found.objective
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
@@ -91,7 +91,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     return found
 
 
-def _of_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) -> Prepared:
+def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) -> Prepared:
     """What a table gives, from the cache if it is there."""
     from coterie import __version__
     from coterie.objectives.glm import GLM
@@ -114,7 +114,7 @@ def _of_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) 
     return replace(found, counts=a["counts"], parts=(part,), width=a["width"])
 
 
-def _split(found: Prepared, hold: Any, min_group: int) -> Prepared:
+def _held_out(found: Prepared, hold: Any, min_group: int) -> Prepared:
     """The same with the rows of a split set aside."""
     from coterie.data.split import share
     from coterie.deployment.site.holdout import split_holdout
@@ -128,7 +128,7 @@ def _split(found: Prepared, hold: Any, min_group: int) -> Prepared:
     return replace(found, objective=objective, parts=parts, counts=counts)
 
 
-def nothing(task: Mapping[str, Any], note: str) -> Prepared:
+def without_clients(task: Mapping[str, Any], note: str) -> Prepared:
     """What a site holds that has no rows for a task: no clients."""
     from coterie.objectives.glm import GLM
 
@@ -137,7 +137,7 @@ def nothing(task: Mapping[str, Any], note: str) -> Prepared:
     return Prepared(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
 
 
-def _made(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
+def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
     """An objective by a factory that the site's owner allows."""
     name, options = task.get("name"), task.get("options") or {}
     if not isinstance(name, str) or ":" not in name or name not in member.allow:

@@ -120,11 +120,11 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
             ended = str(problem)
         except (Exception, SystemExit) as problem:  # a program of one's own: what has left by then is still shown
             ended = f"The program raised {type(problem).__name__}: {problem}".rstrip(": ")
-    ended = _alone(ended.replace(str(drawer), str(folder)), member.name, others)
+    ended = _without_stand_ins(ended.replace(str(drawer), str(folder)), member.name, others)
     return Preview(list(seen.values()), ended, masked)
 
 
-def _alone(text: str, name: str, others: Sequence[str]) -> str:
+def _without_stand_ins(text: str, name: str, others: Sequence[str]) -> str:
     """What ended a program, in words about this site alone: stand-ins have no say, nor a name."""
     if not others:
         return text

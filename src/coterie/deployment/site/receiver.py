@@ -64,8 +64,8 @@ class SiteReceiver:
         drawer: Path | None = None,
         prepare: Prepare = objective.prepare,
     ) -> None:
-        self.folder, self._settled = Path(folder), member is not None
-        self._said = () if self._settled else releases.stamp(self.folder / SITE)
+        self.folder, self._given = Path(folder), member is not None
+        self._site_stamp = () if self._given else releases.stamp(self.folder / SITE)
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
@@ -73,15 +73,15 @@ class SiteReceiver:
         self._releases = releases.Releases(self._keep / releases.FILE)
         self._runs: dict[str, Node] = {}
         self._prepared: dict[str, objective.Prepared] = {}
-        self._stamps: dict[str, tuple[int, ...]] = {}
+        self._run_stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._guard = self._guarded()
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message: of the kinds check and open, or one that the node of its run answers."""
-        return answered(data, self._alone)
+        return answered(data, self._answer_locked)
 
-    def _alone(self, request: Any, key: bytes) -> bytes:
+    def _answer_locked(self, request: Any, key: bytes) -> bytes:
         """Answer and log while no other process of the site does; without a lock where files cannot be locked."""
         start = time.perf_counter()
         with self._lock, ExitStack() as held:
@@ -92,11 +92,11 @@ class SiteReceiver:
             except CoterieError as problem:
                 return wire.encode({"busy": str(problem)})
             run = request["run"] if isinstance(request, dict) and isinstance(request.get("run"), str) else ""
-            if run in self._runs and self._stamp(run) != self._stamps.get(run):
+            if run in self._runs and self._run_stamp(run) != self._run_stamps.get(run):
                 del self._runs[run]  # another process of this site has answered since
-            reply = self._safe(request, key)
+            reply = self._answer_or_refuse(request, key)
             if (node := self._runs.get(run)) is not None:
-                self._stamps[run] = self._stamp(run)
+                self._run_stamps[run] = self._run_stamp(run)
             with suppress(OSError):  # a full disk stops the log, not the run
                 self._watch(request, reply, time.perf_counter() - start, node)
         return payload.redact(reply, self.folder)
@@ -110,10 +110,10 @@ class SiteReceiver:
         where = f"[privacy] of '{self.folder / SITE}'"
         return toml.made(where, Guard, self.member.privacy, self._answer, book=self._keep / BOOK)
 
-    def _safe(self, request: Any, key: bytes) -> bytes:
+    def _answer_or_refuse(self, request: Any, key: bytes) -> bytes:
         try:
             self._read()
-            return self._allowed(request, key)
+            return self._by_site_toml(request, key)
         except CoterieError as problem:
             return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
         except OSError as problem:
@@ -121,7 +121,7 @@ class SiteReceiver:
         except Exception as problem:
             return failed(problem)
 
-    def _allowed(self, request: Any, key: bytes) -> bytes:
+    def _by_site_toml(self, request: Any, key: bytes) -> bytes:
         """Answer what the owner's rules let leave; they come before the guard, which charges what it lets through."""
         if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
@@ -131,16 +131,16 @@ class SiteReceiver:
                 self.member.need(request["kind"], name)
             objective.learn(self.folder, self.member, names)
             if self.member.guarded and not self.member.privacy:
-                return self._ruled(request, key)
+                return self._by_disclosure(request, key)
         return self._guard(request, key)
 
-    def _ruled(self, request: dict[str, Any], key: bytes) -> bytes:
+    def _by_disclosure(self, request: dict[str, Any], key: bytes) -> bytes:
         """Answer by the rules of the owner, which remember what leaves and count what is refused for what rows hold."""
         rules = self.member.disclosure
         self._releases.need_bits(rules.refusals_per_day)
         bit = {name: request.get(name) for name in ("run", "kind", "work", "message", "rows", "by")}
         try:
-            self._need_few_rows_hidden(request)
+            self._need_disclosable(request)
         except releases.TooFew as problem:
             self._tell_owner([f"Run '{request['run']}': {problem}"])
             self._releases.decline(bit, rules.refusals_per_day)
@@ -154,12 +154,12 @@ class SiteReceiver:
 
     def _read(self) -> None:
         """Take what the owner has written into ``site.toml`` since."""
-        if not self._settled and (said := releases.stamp(self.folder / SITE)) != self._said:
-            self.member, self._said = Member.read(self.folder), said
+        if not self._given and (said := releases.stamp(self.folder / SITE)) != self._site_stamp:
+            self.member, self._site_stamp = Member.read(self.folder), said
             self._guard = self._guarded()
             self._runs.clear()
 
-    def _need_few_rows_hidden(self, request: Mapping[str, Any]) -> None:
+    def _need_disclosable(self, request: Mapping[str, Any]) -> None:
         """Refuse an answer that the owner's rules do not let leave. Sums with noise are the guard's to judge."""
         rules, node = self.member.disclosure, self._node_of(request.get("run"))
         if not rules.plain and (request["kind"] == "ask" or "secure" not in request) and request["work"] not in PUBLIC:
@@ -173,7 +173,7 @@ class SiteReceiver:
         parts = held.parts or ((releases.nameless(run, counts),) if few else ())
         self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
 
-    def _quiet(self, work: Work, table: bool) -> Work:
+    def _hiding_errors(self, work: Work, table: bool) -> Work:
         """A work whose errors say nothing of rows: their words stay here, unless they are coterie's own.
 
         That a sum over a table, or a private one, fails tells no more than that it does, whatever it fails of.
@@ -212,7 +212,7 @@ class SiteReceiver:
     def _node_of(self, run: Any) -> Node:
         """The node of a run that was opened here."""
         if _named(run) not in self._runs:
-            self._runs[run] = self._again(run)
+            self._runs[run] = self._reopened(run)
         return self._runs[run]
 
     def _about(self, run: str) -> dict[str, Any]:
@@ -232,14 +232,14 @@ class SiteReceiver:
         if not self.member.data and self.member.allow:  # a site of objectives, without a table
             return found | {"problems": []}
         try:
-            own, problems = self._looked()
+            own, problems = self._check_table()
         except CoterieError as problem:
             return found | {"problems": [str(problem).rstrip(".")]}
         if request.get("schema"):
             problems += disagreements(Schema.of(request["schema"]), own)
         return found | {"schema": own.fingerprint, "problems": problems, "columns": own.statement()}
 
-    def _looked(self) -> tuple[Schema, list[str]]:
+    def _check_table(self) -> tuple[Schema, list[str]]:
         """The site's schema with the levels of its table, and what is wrong with the table."""
         own = Schema.read(self.folder / SCHEMA)
         path = self.member.table(self.folder)
@@ -263,8 +263,8 @@ class SiteReceiver:
         path = self._path(run)
         asked = {"task": task, "seed": seed}
         if self.member.guarded:
-            self._need_rules(task, None if not path.exists() else checkpoint.read(path)["asked"]["task"])
-        data = self._data(task)
+            self._count_formula(task, None if not path.exists() else checkpoint.read(path)["asked"]["task"])
+        data = self._data_digest(task)
         if path.exists():
             before = checkpoint.read(path)
             if wire.encode(before["asked"]) != wire.encode(asked):
@@ -276,11 +276,11 @@ class SiteReceiver:
         if run not in self._runs:
             node = self._node(run, task, seed, data)
             # The file first: a run that is not in it would end with this process.
-            checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._stat(task)}))
+            checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._data_stat(task)}))
             self._runs[run] = node
         return self._about(run) | {"done": "open"}
 
-    def _need_rules(self, task: Mapping[str, Any], before: Any) -> None:
+    def _count_formula(self, task: Mapping[str, Any], before: Any) -> None:
         """Count a formula that is asked for the first time; refuse sums over fewer sites than the owner wants."""
         rules, secure = self.member.disclosure, secure_sum_setup.settings(self.config)
         if secure is not None and (least := secure.least(len(self.config.sites))) < rules.min_sites:
@@ -291,14 +291,14 @@ class SiteReceiver:
         if task.get("kind") == "table" and task != before:
             self._releases.ask(task, rules.formulas_per_day)
 
-    def _again(self, run: str) -> Node:
+    def _reopened(self, run: str) -> Node:
         """The node of a run that an earlier process opened."""
         path = self._path(run)
         if not path.exists():
             raise CoterieError(f"Run '{run}' was not opened here: begin it again.")
         before = checkpoint.read(path)
         task = before["asked"]["task"]
-        if before["stat"] != self._stat(task) and self._data(task) != before["data"]:
+        if before["stat"] != self._data_stat(task) and self._data_digest(task) != before["data"]:
             raise CoterieError(f"The data of run '{run}' have changed since it began: put them back, or begin again.")
         return self._node(run, task, before["asked"]["seed"], before["data"])
 
@@ -309,7 +309,7 @@ class SiteReceiver:
             held = self._prepare(self.folder, self.member, task, data)
         except NoRows as problem:
             reason = str(problem)
-            held = objective.nothing(task, f"{reason[0].lower()}{reason[1:]}")
+            held = objective.without_clients(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
         self._prepared[run] = held
@@ -319,24 +319,24 @@ class SiteReceiver:
             levels=list(held.levels.values()), info=info,
             min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
             party=secure_sum_setup.party(self.folder, self.config, self.member.name, run),
-            around=partial(self._quiet, table=bool(held.parts)) if self.member.guarded else None,
+            around=partial(self._hiding_errors, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip
 
-    def _stamp(self, run: str) -> tuple[int, ...]:
+    def _run_stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
         return releases.stamp(self._path(run).parent / "head")
 
     def _path(self, run: str) -> Path:
         return self._keep / "runs" / run / "opened"
 
-    def _stat(self, task: Mapping[str, Any]) -> list[int]:
+    def _data_stat(self, task: Mapping[str, Any]) -> list[int]:
         """What changes when the data file does, without reading it; a factory looks after its own data."""
         if task.get("kind") != "table":
             return []
         stat = self.member.table(self.folder).stat()
         return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
-    def _data(self, task: Mapping[str, Any]) -> str:
+    def _data_digest(self, task: Mapping[str, Any]) -> str:
         """Fingerprint of the data file of a task."""
         if task.get("kind") != "table":
             return ""

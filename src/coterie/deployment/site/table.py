@@ -39,7 +39,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
     from coterie.data.table import read_table
     from coterie.deployment.site.row_validation import require_schema
 
-    named = _named(task, own)
+    named = _label_columns(task, own)
     design = design_of(agreed, task)
     columns = [*design.parsed.outcome_columns, *design.columns]
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
@@ -53,11 +53,11 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
             task["missing"], design, part=True,
         )  # fmt: skip
     except CoterieError as problem:
-        raise _unfit(folder, task, problem) from problem
-    return _plain(clients, task) | {"notes": list(map(_without_rows, clients.notes))}
+        raise _said_without_rows(folder, task, problem) from problem
+    return _as_arrays(clients, task) | {"notes": list(map(_without_rows, clients.notes))}
 
 
-def _named(task: Mapping[str, Any], own: Schema) -> list[str]:
+def _label_columns(task: Mapping[str, Any], own: Schema) -> list[str]:
     """The columns that a task takes for clients and clusters, which the site's owner must have called labels."""
     named = [*([task["client"]] if task["client"] else []), *clusters_of(task)]
     if loose := [n for n in named if n not in own.labels]:
@@ -88,13 +88,13 @@ def guarded_arrays(
     from coterie.deployment.site.formula_grammar import allowed
 
     check_choices(task["family"], task["missing"])
-    named = _named(task, own)
+    named = _label_columns(task, own)
     design = allowed(task, own, agreed, member.disclosure)
     if strange := [name for name in member.disclosure.complete if name not in own.columns]:
         raise CoterieError(f"Its owner's rules name a column '{strange[0]}' (complete) that its schema has not.")
     path = member.table(folder)
     try:
-        found, told, labelled = _rows(path, member, task, own, design, named)
+        found, told, labelled = _usable_arrays(path, member, task, own, design, named)
     except OSError:
         raise
     except Exception as problem:
@@ -113,7 +113,7 @@ def guarded_arrays(
     return found
 
 
-def _rows(
+def _usable_arrays(
     path: Path, member: Member, task: Mapping[str, Any], own: Schema, design: Design, named: list[str]
 ) -> tuple[dict[str, Any], list[str], int]:
     """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
@@ -149,7 +149,7 @@ def _rows(
     else:
         clients = everybody.subset(at)  # one without a row stays: who takes part tells of labels alone
     values = [clients.X, clients.y[:, None], clients.offset[:, None], clients.weights[:, None]]
-    found = _plain(clients, task) | {
+    found = _as_arrays(clients, task) | {
         "width": len(design.terms),
         "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
         "labelled": everybody.counts,
@@ -171,7 +171,7 @@ def told_counts(counts: Any, clusters: Any, min_group: int) -> Any:
     return told
 
 
-def _plain(clients: Clients, task: Mapping[str, Any]) -> dict[str, Any]:
+def _as_arrays(clients: Clients, task: Mapping[str, Any]) -> dict[str, Any]:
     """Clients as plain values."""
     levels, at = {}, clients.clusters
     for level in clients.levels:
@@ -182,7 +182,7 @@ def _plain(clients: Clients, task: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"clusters": clients.clusters}
 
 
-def _unfit(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> CoterieError:
+def _said_without_rows(folder: Path, task: Mapping[str, Any], problem: CoterieError) -> CoterieError:
     """What of a problem may leave the site; the whole of it is kept in a file for its owner.
 
     Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
