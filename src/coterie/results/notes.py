@@ -214,10 +214,16 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
         )
     elif c["gap"] > FAR:
         goal = "each client's own optimum" if c["corrected"] and not c["keep"] else "the weighted averages' optimum"
-        notes.append(
-            f"The run stopped after {steps:,} steps, {_percent(c['gap'])} of the way short of {goal}. Stopping early "
-            "keeps models near the pooled one, and may be better or worse than going on: compare with more steps."
-        )
+        if c["gap"] > 1.0:
+            note = f"After {steps:,} steps the models are farther from {goal} than at the start: do not use them, and "
+            note += "give a smaller eta, or leave it out."
+        else:
+            note = f"The run stopped after {steps:,} steps, {_percent(c['gap'])} of the way short of {goal}. Stopping "
+            note += (
+                "early keeps models near the pooled one, and may be better or worse than going on: compare with more "
+            )
+            note += "steps."
+        notes.append(note)
     elif c["corrected"] and not c["keep"]:
         notes.append(
             "All bias is corrected and the run came to its end: these are the models that each main client would have "

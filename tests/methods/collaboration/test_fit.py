@@ -287,3 +287,11 @@ def test_steps_of_bias_correction_go_by_the_most_that_delta_may_be(family):
     assert np.all(most >= delta) and np.all((most == delta) == (family == "gaussian"))
     most_eta = np.minimum(0.5 / L, 1.0 / (np.sqrt(8.0) * alpha * most))
     assert np.all(eta <= most_eta * (1.0 + 1e-9)) and np.all(eta >= 0.95 * most_eta)  # less what the prior curves
+
+
+@pytest.mark.parametrize("method", ["weighted-averaging", "bias-correction"])
+def test_models_on_the_way_to_divergence_are_said_to_be_useless(method):
+    result = fit(table(), method, {"eta": 9.0, "steps": 20})
+    assert np.isfinite(coefficients(result)).all() and np.abs(coefficients(result)).max() > 1e3
+    assert any("farther from" in note and "smaller eta" in note for note in result.notes)
+    assert not any("way short" in note for note in result.notes)
