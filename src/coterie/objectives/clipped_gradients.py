@@ -116,7 +116,7 @@ def row_by_row(objective: Any, theta: Floats, clip: float, chosen: Bools) -> Flo
     for lo in range(0, len(rows), _CHUNK):
         here, who = rows[lo : lo + _CHUNK], owner[lo : lo + _CHUNK]
         alone = replace(objective, starts=here, stops=here + 1)
-        draws = Draws(np.zeros(len(here), dtype=np.uint64), np.zeros(len(here), dtype=np.int64))
-        for i, g in zip(who, np.asarray(gradient(alone, np.ascontiguousarray(theta[who]), draws)), strict=True):
+        each = gradient(alone, np.ascontiguousarray(theta[who]), Draws.of_all(len(here)))
+        for i, g in zip(who, np.asarray(each), strict=True):
             _add_clipped(np.asarray(g, dtype=np.float64), clip, out[i])
     return out

@@ -36,6 +36,11 @@ class Draws:
     first: Ints
     size: int = 0
 
+    @classmethod
+    def of_all(cls, m: int) -> Draws:
+        """Nothing is drawn: every step of m clients takes all rows."""
+        return cls(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
+
 
 @runtime_checkable
 class Sampled(Protocol):

@@ -7,12 +7,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints, kernel, reading
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.gradient_steps import Draws, Sampled, add_row, advance, changes, full_gradient
 from coterie.objectives.quadratic import NoisyQuadratic
+
+
+def row_ranges(starts: npt.ArrayLike, stops: npt.ArrayLike, n: int) -> tuple[Ints, Ints]:
+    """Clients' row ranges (m,) among n rows as whole numbers; a CoterieError for what is none."""
+    try:
+        lo, hi = (np.ascontiguousarray(a, dtype=np.int64) for a in (starts, stops))
+        whole = np.array_equal(np.asarray(starts), lo) and np.array_equal(np.asarray(stops), hi)
+    except (TypeError, ValueError):
+        whole = False
+    if not whole or lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
+        raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
+    return lo, hi
 
 
 @kernel

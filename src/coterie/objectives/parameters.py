@@ -67,5 +67,4 @@ def has_finite_gradient(objective: Any) -> Bools:
     if hasattr(objective, "has_finite_gradient"):
         return np.asarray(objective.has_finite_gradient(), dtype=bool)
     m = len(objective)
-    every = Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
-    return np.asarray(np.isfinite(gradient(objective, np.zeros((m, objective.dim)), every)).all(axis=1))
+    return np.asarray(np.isfinite(gradient(objective, np.zeros((m, objective.dim)), Draws.of_all(m))).all(axis=1))

@@ -18,7 +18,7 @@ from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.constants import BLOCK, extreme_eigenvalues
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, advance, changes
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.mean_loss import row_ranges, totals
 
 Data = tuple[Floats, Ints, Floats, Ints, Ints, int, float]
 """X, y, weights, starts, stops, number of classes, ridge: what kernels take first."""
@@ -220,10 +220,7 @@ class Softmax:
         K = int(codes.max(initial=0)) + 1 if classes is None else int(classes)
         if codes.min(initial=0) < 0 or codes.max(initial=0) >= K:
             raise CoterieError(f"Labels must be whole numbers from 0 to {K - 1}: code classes as such first.")
-        lo, hi = (np.ascontiguousarray(a, dtype=np.int64) for a in (starts, stops))
-        if lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > len(X))):
-            raise CoterieError(f"starts and stops must be row ranges, one for each client, within {len(X)} rows.")
-        return cls(X, codes, w, lo, hi, K, float(ridge))
+        return cls(X, codes, w, *row_ranges(starts, stops, len(X)), K, float(ridge))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -264,10 +261,7 @@ class Softmax:
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:
         """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
-        m = len(self)
-        return self.sizes()[:, None] * self.mean_gradient(
-            self._each(theta), Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
-        )
+        return self.sizes()[:, None] * self.mean_gradient(self._each(theta), Draws.of_all(len(self)))
 
     def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
         """Gradients (m, d) of the mean losses over the rows drawn; zero where no row weighs."""

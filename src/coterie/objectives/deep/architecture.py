@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import RAISED, CoterieError, nearest
-from coterie.objectives.deep.generators import Generators
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
+from coterie.objectives.deep.module_state import Generators
 
 Make = Callable[[], nn.Module]
 
@@ -61,7 +61,7 @@ class Architecture:
     hooked : bool
         Whether hooks change gradients of parameters, which ``torch.func`` does not call.
     moving : bool
-        Whether buffers move while it trains. This and the next are as far as is known: see ``trial``.
+        Whether buffers move while it trains. This and the next are as far as is known: see ``side_effects``.
     random, random_in_evaluation : bool
         Whether anything draws random numbers while clients train, and where they are evaluated.
     untracked : bool

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -17,14 +18,18 @@ from torch.func import functional_call, grad, vmap
 from coterie.errors import RAISED
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import Architecture
-from coterie.objectives.deep.snapshot import Snapshot
-from coterie.objectives.deep.stepper import Going, Stepper
+from coterie.objectives.deep.local_steps import Going, Stepper, padded
+from coterie.objectives.deep.module_state import Snapshot
+from coterie.objectives.deep.rows import Rows
 
 NUMBERS = 1 << 24
 """About how many numbers of models and of rows are worked on at a time."""
 
 Batch = Callable[[Ints, Ints], tuple[Any, Tensor, Tensor]]
 """``batch(clients, step) -> inputs (k, b, ...), targets (k, b, ...), scale (k, b)``."""
+
+What = Callable[[Tensor, Tensor], Tensor]
+"""``what(outputs, targets) -> (rows, ...)``: what is said of rows."""
 
 
 def blocks(size: Ints, d: int) -> Iterator[Ints]:
@@ -84,13 +89,13 @@ class BatchedClients:
         self.layers = [place.name for place in of.parameters]
         self.fixed = [place.name for place in of.buffers]
 
-    def done(self, run: Callable[[], None]) -> bool:
-        """Call ``run()``, which uses the rest of this class; whether its results hold."""
+    def done(self, run: Callable[[BatchedClients], None]) -> bool:
+        """Call ``run(self)``; whether its results hold."""
         if not self.works:
             return False
         try:
             with self._unwarned():
-                self.works = self.of.common.quiet(run)
+                self.works = self.of.common.quiet(lambda: run(self))
         except RAISED:  # torch.func has no rule for it; where it is the model's fault, the other way says so
             self.works = False
         return self.works
@@ -177,3 +182,18 @@ class BatchedClients:
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What the models make of inputs (k, b, ...)."""
         return self._outputs(*self._cut(theta, training=False), x)
+
+    def per_row(
+        self, theta: Tensor, rows: Rows, starts: Ints, stops: Ints, what: What
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Where in an answer for all rows, client after client, some stand, and what is said of them."""
+        counts = stops - starts
+        first = np.cumsum(counts) - counts
+        for some in blocks(counts, self.of.d):
+            index = padded(starts[some], stops[some])
+            x, y = rows.gather(index)
+            outputs = self.outputs(theta[torch.from_numpy(some)], x)
+            there = np.arange(index.shape[1]) < counts[some][:, None]
+            at = first[some][:, None] + np.arange(index.shape[1])
+            mask = torch.from_numpy(there).to(outputs.device)
+            yield at[there], what(outputs[mask], y[mask]).cpu().numpy()

@@ -15,17 +15,15 @@ from torch import Tensor, nn
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
-from coterie.objectives.deep.batched import BatchedClients, blocks
-from coterie.objectives.deep.checks import explained, tried
-from coterie.objectives.deep.draws import batch
-from coterie.objectives.deep.evaluation import per_row
+from coterie.objectives.deep.batched import BatchedClients, What, blocks
+from coterie.objectives.deep.local_steps import Going, Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
-from coterie.objectives.deep.sequential import SequentialClients
-from coterie.objectives.deep.stepper import Going, Training
-from coterie.objectives.deep.trial import batches, trial
+from coterie.objectives.deep.sequential import SequentialClients, explained
+from coterie.objectives.deep.side_effects import batches, find_side_effects
+from coterie.objectives.deep.validate import validate
 from coterie.objectives.gradient_steps import Draws
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.mean_loss import row_ranges, totals
 
 SMALL = 100_000
 """Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
@@ -37,7 +35,7 @@ class Deep:
 
     theta is one flat row: parameters in the module's order, then its floating buffers (BatchNorm's statistics), which
     have no gradient and move with forward passes while a client trains. Several clients of one call run batched
-    (``batched``), or one after another.
+    (``batched``), or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
 
     Parameters
     ----------
@@ -49,17 +47,12 @@ class Deep:
     starts, stops : (m,) int64
         Row range of every client.
     training : Training
-    batched : bool
-    together : BatchedClients
-        What works on several clients at once.
-    alone : SequentialClients
-        What works on one after another.
+    sequential : SequentialClients
+        What works on one client after another.
+    batched : BatchedClients, optional
+        What works on several at once, where that is possible and faster.
     notes : tuple of str
         What of a run cannot be repeated, and what is not kept from round to round, in sentences.
-
-    Notes
-    -----
-    :meth:`of` and :meth:`of_clients` check a caller's rows and model; this class does not.
     """
 
     architecture: Architecture
@@ -68,9 +61,8 @@ class Deep:
     starts: Ints
     stops: Ints
     training: Training
-    batched: bool
-    together: BatchedClients
-    alone: SequentialClients
+    sequential: SequentialClients
+    batched: BatchedClients | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -137,7 +129,7 @@ class Deep:
         architecture = Architecture(model, loss, score, dtype, device, buffers)
         rows = Tensors(X, y, architecture.dtype, architecture.device)
         rows.labels = labels
-        return cls._made(architecture, rows, starts, stops, weights, Training(clip, ridge, momentum), batched)
+        return cls._made(architecture, rows, (starts, stops), weights, Training(clip, ridge, momentum), batched)
 
     @classmethod
     def of_clients(
@@ -145,61 +137,44 @@ class Deep:
         model: nn.Module | Make,
         clients: Sequence[Any] | Mapping[str, Any],
         *,
-        loss: str | Loss = "cross_entropy",
-        score: Loss | None = None,
-        dtype: str = "float32",
-        device: str = "cpu",
-        buffers: str = "personal",
         clip: float | None = None,
         ridge: float = 0.0,
         momentum: float = 0.0,
+        **architecture: Any,
     ) -> Deep:
         """From one Dataset, DataLoader or pair (X, y) for each client, in a list or by name; else as :meth:`of`.
+
+        ``architecture`` is loss, score, dtype, device and buffers.
 
         Of a DataLoader its Dataset and its ``collate_fn`` are used: which rows a step sees is drawn by key, so its
         sampler and batch size are not. Items are loaded when they are needed.
         """
-        architecture = Architecture(model, loss, score, dtype, device, buffers)
-        rows = of_clients(clients, architecture.dtype, architecture.device)
+        of = Architecture(model, **architecture)
+        rows = of_clients(clients, of.dtype, of.device)
         batched = None if isinstance(rows, Tensors) else False
-        return cls._made(architecture, rows, rows.starts, rows.stops, None, Training(clip, ridge, momentum), batched)
+        return cls._made(of, rows, (rows.starts, rows.stops), None, Training(clip, ridge, momentum), batched)
 
     @classmethod
     def _made(
-        cls,
-        of: Architecture,
-        rows: Rows,
-        starts: npt.ArrayLike,
-        stops: npt.ArrayLike,
-        weights: npt.ArrayLike | None,
-        training: Training,
-        batched: bool | None,
+        cls, of: Architecture, rows: Rows, ranges: tuple[Any, Any], weights: Any, how: Training, batched: bool | None
     ) -> Deep:
         n = len(rows)
         w = np.ones(n) if weights is None else numbers(weights, np.float64)
         if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
             raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
-        lo, hi = (numbers(a, np.int64) for a in (starts, stops))
-        whole = all(np.array_equal(np.asarray(given), at) for given, at in ((starts, lo), (stops, hi)))
-        if not whole or lo.shape != hi.shape or lo.ndim != 1 or np.any((lo < 0) | (lo > hi) | (hi > n)):
-            raise CoterieError(f"starts and stops must be row ranges, one for each client, within {n} rows.")
-        rows.starts, rows.stops = lo, hi
+        rows.starts, rows.stops = lo, hi = row_ranges(ranges[0], ranges[1], n)
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        together, alone = (
-            BatchedClients(of, training.ridge),
-            SequentialClients(of, training.ridge, *getattr(rows, "sets", ())),
-        )
-        tried(alone, rows, hi - lo)
+        sequential = SequentialClients(of, how.ridge, *getattr(rows, "sets", ()))
+        validate(sequential, rows, hi - lo)
         known = not isinstance(rows, Tensors) or rows.known
-        notes = trial(alone, rows, lo, hi) if known else ()
+        notes = find_side_effects(sequential, rows, lo, hi) if known else ()
         for note in notes:
             warnings.warn(note, stacklevel=3)
-        batched = bool(batched) and known and not (of.moving or of.random or of.mixes or of.hooked)
-        full = np.flatnonzero(hi > lo)
-        if batched and len(full):
-            batched = batches(together, rows, lo[full[0]] + np.arange(1))
-        return cls(of, rows, w, lo, hi, training, batched, together, alone, notes)
+        some, together = lo[hi > lo][:1], BatchedClients(of, how.ridge)
+        batched = batched and known and not (of.moving or of.random or of.mixes or of.hooked)
+        batched = batched and (not len(some) or batches(together, rows, some))
+        return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -269,7 +244,7 @@ class Deep:
             )
         return self.architecture.tensor(np.broadcast_to(models, (len(self), self.dim)))
 
-    def _known(self) -> None:
+    def _need_targets(self) -> None:
         if isinstance(self.rows, Tensors) and not self.rows.known:
             raise CoterieError("These rows have no targets, so that nothing can be trained on them: give y.")
 
@@ -298,30 +273,27 @@ class Deep:
                 "This method sends gradients, which say nothing of BatchNorm's statistics: use a method that takes "
                 "steps at home (fedavg, ditto, ...), or a model with GroupNorm."
             )
-        self._known()
-        out, total, every = self._theta(theta), self.sizes(), np.arange(len(self))
-        size = np.full(len(self), draws.size) if draws.size else self.counts
-        found = torch.empty_like(out)
+        self._need_targets()
+        out, total = self._theta(theta), self.sizes()
+        size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
 
-        def together() -> None:
+        def together(batched: BatchedClients) -> None:
             for some in blocks(size, self.dim):
                 rows = self._batch(some, draws.keys, draws.size, total)(np.arange(len(some)), draws.first[some])
-                found[some] = self.together.gradient(out[some], rows)
+                found[some] = batched.gradient(out[some], rows)
 
-        if self.batched and self.together.done(together):
+        if self.batched is not None and self.batched.done(together):
             out = found
         else:
-            drawn = self._batch(every, draws.keys, draws.size, total)
+            rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
             with explained(self.rows, "A gradient of", self.starts):
-                out = self.alone.gradient(out, draws.keys, draws.first, drawn)
-        return self._numbers(out)
+                out = self.sequential.gradient(out, draws.keys, draws.first, rows)
+        return np.asarray(out.cpu().numpy())
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:
         """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
-        m = len(self)
-        all_rows = Draws(np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.int64))
         size = self.sizes()[:, None].astype(self.dtype)
-        return np.asarray(size * self.mean_gradient(np.asarray(theta), all_rows))
+        return np.asarray(size * self.mean_gradient(np.asarray(theta), Draws.of_all(len(self))))
 
     def walk(
         self,
@@ -336,45 +308,72 @@ class Deep:
         on: npt.ArrayLike | None = None,
     ) -> Floats:
         """Local steps on the mean losses: see ``mean_loss.walk``."""
-        self._known()
+        self._need_targets()
         out, total = self._theta(theta), self.sizes()
-        to = np.broadcast_to(anchor, theta.shape)
         moves = self.architecture.moves
         on = moves if on is None else np.asarray(on) * (1.0 if moves is None else moves)
-        going = Going(np.asarray(eta), steps, float(pull), to, shift, on, fresh)
-        size = np.full(len(self), draws.size) if draws.size else self.counts
+        going = Going(np.asarray(eta), steps, float(pull), np.broadcast_to(anchor, theta.shape), shift, on, fresh)
+        size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
         how = self.training.clip, self.training.momentum
-        found = torch.empty_like(out)
 
-        def together() -> None:
+        def together(batched: BatchedClients) -> None:
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
                 part = out[some]
-                self.together.walk(part, going.take(some), draws.first[some], rows, *how)
+                batched.walk(part, going.take(some), draws.first[some], rows, *how)
                 found[some] = part
 
-        if self.batched and self.together.done(together):
+        if self.batched is not None and self.batched.done(together):
             out = found
         else:
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
             with explained(self.rows, "A step of", self.starts):
-                self.alone.walk(out, going, draws.keys, draws.first, rows, *how)
-        return self._numbers(out)
-
-    def _numbers(self, out: Tensor) -> Floats:
+                self.sequential.walk(out, going, draws.keys, draws.first, rows, *how)
         return np.asarray(out.cpu().numpy())
+
+    def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
+        """What ``what`` says of every row, client after client (sum of counts, ...), without gradients.
+
+        Where something draws random numbers in evaluation, or rows depend on the others of their batch, every client is
+        evaluated by itself; what is drawn then depends on its own rows alone, and is the same whenever it is asked for.
+        """
+        at, models, of, index = self._theta(theta), np.asarray(theta), self.architecture, self._index()
+        edges = np.append(0, np.cumsum(self.counts))
+        if not len(index):
+            return np.zeros(0)
+        one = len(self) == 1 or ((models.ndim == 1 or models.strides[0] == 0) and not of.mixes)
+        found: list[tuple[Any, Any]] = []
+
+        def together(batched: BatchedClients) -> None:
+            found[:] = batched.per_row(at, self.rows, self.starts, self.stops, what)
+
+        def alone() -> None:
+            found[:] = self.sequential.per_row(at, self.rows, index, edges[[0, -1]] if one else edges, what)
+
+        done = self.batched is not None and not one and self.batched.done(together)
+        if not done and (of.random_in_evaluation or not of.common.quiet(alone)):
+            of.random_in_evaluation = True
+            with self.sequential.workspace.generators.kept() as seed:
+                found[:] = self.sequential.per_row(at, self.rows, index, edges, what, seed)
+        out = np.empty((len(index), *found[0][1].shape[1:]), found[0][1].dtype)
+        for where, values in found:
+            out[where] = values
+        return out
+
+    def _index(self) -> Ints:
+        """The rows of all clients, client after client (sum of counts,)."""
+        counts = self.counts
+        return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - self.starts, counts)
 
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row, client after client (sum of counts,), without weights or ridge."""
-        return np.asarray(per_row(self, theta, self.architecture.loss), dtype=np.float64)
+        return np.asarray(self._per_row(theta, self.architecture.loss), dtype=np.float64)
 
     def _weighted(self, per_row: Floats) -> Floats:
         """Sums (m,) of weights times numbers of rows."""
-        counts = self.counts
-        owner = np.repeat(np.arange(len(self)), counts)
-        rows = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - self.starts, counts)
-        return np.asarray(np.bincount(owner, self.weights[rows] * per_row, len(self)), dtype=np.float64)
+        owner = np.repeat(np.arange(len(self)), self.counts)
+        return np.asarray(np.bincount(owner, self.weights[self._index()] * per_row, len(self)), dtype=np.float64)
 
     def value(self, theta: npt.ArrayLike) -> Floats:
         """Losses (m,) at one theta (d,) or at one for each client (m, d), in evaluation mode."""
@@ -387,7 +386,7 @@ class Deep:
     def predict(self, theta: npt.ArrayLike) -> Any:
         """The likeliest class of every row, or the outputs where there are no classes, client after client."""
         labels = self.architecture.labels
-        return per_row(self, theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
+        return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
 
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Weighted mean score of every client's rows (m,), by default the share of right ones; NaN where none weighs.
@@ -396,5 +395,5 @@ class Deep:
         """
         if self.architecture.score is None:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
-        hits, size = self._weighted(per_row(self, theta, self.architecture.score)), self.sizes()
+        hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
         return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.architecture import MOVING, Architecture, put
-from coterie.objectives.deep.batched import Batch
-from coterie.objectives.deep.generators import Generators, Seed
-from coterie.objectives.deep.snapshot import Snapshot
-from coterie.objectives.deep.stepper import Going, Stepper
+from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
+from coterie.objectives.deep.batched import Batch, What
+from coterie.objectives.deep.local_steps import Going, Stepper
+from coterie.objectives.deep.module_state import Generators, Seed, Snapshot
+from coterie.objectives.deep.rows import Rows
+
+LOOK = 2048
+"""Rows of one forward pass where no gradient is needed."""
 
 
 class Failed(Exception):
@@ -28,6 +33,26 @@ class Failed(Exception):
     def __init__(self, client: int) -> None:
         super().__init__(client)
         self.client = client
+
+
+@contextmanager
+def explained(rows: Rows, doing: str, starts: Ints) -> Iterator[None]:
+    """Turn what torch or a caller's code raises in the middle of a run into a sentence that names the client.
+
+    ``starts`` has the first row of each client that is at work.
+    """
+    try:
+        yield
+    except CoterieError:
+        raise
+    except RAISED as problem:
+        failed = isinstance(problem, Failed)
+        cause = problem.__cause__ if isinstance(problem, Failed) and problem.__cause__ else problem
+        at = problem.client if isinstance(problem, Failed) else 0
+        who = f" {rows.client(int(starts[at]))}" if failed or len(starts) == 1 else " several clients at once"
+        full = isinstance(cause, torch.OutOfMemoryError | MemoryError)
+        more = " The memory is full: take fewer rows a step (B), or a smaller model." if full else ""
+        raise CoterieError(f"{doing}{who} fails: the model or its loss raises {named(cause)}.{more}") from cause
 
 
 class ModuleWorkspace:
@@ -116,12 +141,12 @@ class SequentialClients:
         self._local = threading.local()
 
     @property
-    def bench(self) -> ModuleWorkspace:
+    def workspace(self) -> ModuleWorkspace:
         """The one of the present thread."""
-        if not hasattr(self._local, "bench"):
-            self._local.bench = ModuleWorkspace(self.of, *self.drawing)
-        bench: ModuleWorkspace = self._local.bench
-        return bench
+        if not hasattr(self._local, "workspace"):
+            self._local.workspace = ModuleWorkspace(self.of, *self.drawing)
+        workspace: ModuleWorkspace = self._local.workspace
+        return workspace
 
     def _layers(self, numbers: Any) -> list[Tensor] | None:
         """The layers (1, ...) of a row (d,), where there is any."""
@@ -138,7 +163,7 @@ class SequentialClients:
         which says whose it was.
         """
 
-        def named(seed: Seed, i: int) -> None:
+        def mine(seed: Seed, i: int) -> None:
             try:
                 run(i, seed)
             except CoterieError:
@@ -146,12 +171,12 @@ class SequentialClients:
             except RAISED as problem:
                 raise Failed(i) from problem
 
-        if not self.of.random and self.of.common.quiet(lambda: self._spread(work, partial(named, _unset))):
+        if not self.of.random and self.of.common.quiet(lambda: self._spread(work, partial(mine, _unset))):
             return
         self.of.random = True
-        with self.bench.generators.kept() as seed:
+        with self.workspace.generators.kept() as seed:
             for i in range(len(work)):
-                named(seed, i)
+                mine(seed, i)
 
     def _spread(self, work: Ints, run: Callable[[int], None]) -> None:
         """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
@@ -170,10 +195,10 @@ class SequentialClients:
         out = torch.zeros_like(theta)
 
         def one(i: int, seed: Seed) -> None:
-            bench = self.bench
-            bench.load(theta[i])
+            workspace = self.workspace
+            workspace.load(theta[i])
             seed(int(keys[i]), int(first[i]))
-            grads = bench.gradient(_single(batch, i, int(first[i])), self.ridge)
+            grads = workspace.gradient(_single(batch, i, int(first[i])), self.ridge)
             views = self.of.views(out[i])
             for place, g in zip(self.of.parameters, grads, strict=True):
                 views[place.name].copy_(g[0])
@@ -188,20 +213,20 @@ class SequentialClients:
         start = theta.clone()
 
         def one(i: int, seed: Seed) -> None:
-            bench, at = self.bench, int(first[i])
-            bench.load(start[i])
+            workspace, at = self.workspace, int(first[i])
+            workspace.load(start[i])
             to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
-            on, layers = self._layers(going.on), [layer.data[None] for layer in bench.layers]
+            on, layers = self._layers(going.on), [layer.data[None] for layer in workspace.layers]
             eta = self.of.tensor(going.eta[i : i + 1])
             stepper = Stepper(layers, eta, going.pull, to if going.pull else None, shift, on, clip, momentum)
             for s in range(int(going.steps[i])):
                 now = at + (s if going.fresh else 0)
                 seed(int(keys[i]), now)
-                stepper.step(bench.gradient(_single(batch, i, now), self.ridge))
+                stepper.step(workspace.gradient(_single(batch, i, now), self.ridge))
             if going.on is None:
-                bench.unload(theta[i])
+                workspace.unload(theta[i])
             else:  # statistics of layers that rest do, too
-                bench.unload(theta[i])
+                workspace.unload(theta[i])
                 p, move = self.of.p, self.of.tensor(going.on)
                 theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
 
@@ -209,11 +234,27 @@ class SequentialClients:
 
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
-        bench = self.bench
-        bench.load(theta)
-        bench.module.eval()
+        workspace = self.workspace
+        workspace.load(theta)
+        workspace.module.eval()
         with torch.no_grad():
-            return bench.forward(x)
+            return workspace.forward(x)
+
+    def per_row(
+        self, theta: Tensor, rows: Rows, index: Ints, edges: Ints, what: What, seed: Seed | None = None
+    ) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+        """The same as of batched clients, rows ``index[edges[i] : edges[i + 1]]`` with the model i."""
+        for i in range(len(edges) - 1):
+            lo, stop = int(edges[i]), int(edges[i + 1])
+            size = max(stop - lo, 1) if self.of.mixes else LOOK
+            for part, at in enumerate(range(lo, stop, size)):
+                hi = min(at + size, stop)
+                if seed is not None:
+                    seed(0, part)
+                x, y = rows.gather(index[at:hi])
+                with explained(rows, "Evaluating the model of", index[at : at + 1]):
+                    said = what(self.outputs(theta[i], x).to(self.of.dtype), y).cpu().numpy()
+                yield slice(at, hi), said
 
 
 def _single(batch: Batch, i: int, step: int) -> tuple[Any, Tensor, Tensor]:

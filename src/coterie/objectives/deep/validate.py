@@ -5,8 +5,8 @@ Whatever goes wrong in it becomes one sentence, with shapes, torch's own first l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.kernels import Ints
-from coterie.objectives.deep.architecture import Architecture, named, short
+from coterie.objectives.deep.architecture import Architecture, short
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors
-from coterie.objectives.deep.sequential import Failed, ModuleWorkspace, SequentialClients
+from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 
 
-def tried(alone: SequentialClients, rows: Rows, counts: Ints) -> None:
+def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
     """Raise a CoterieError that says what does not fit.
 
     One row and two go through the model as it is evaluated, and, with gradients, as it trains: two of them, and one
@@ -29,14 +29,14 @@ def tried(alone: SequentialClients, rows: Rows, counts: Ints) -> None:
     """
     if not len(rows):
         return
-    of, bench = alone.of, alone.bench
-    with bench.generators.kept() as seed:
+    of, workspace = sequential.of, sequential.workspace
+    with workspace.generators.kept() as seed:
         seed(0, 0)
         if isinstance(rows, Sets):
             rows.probe()
         for size in (1, 2):
             x, y = rows.gather(np.array([0, len(rows) - 1][:size]))
-            outputs = _outputs(of, bench, x, training=False)
+            outputs = _outputs(of, workspace, x, training=False)
             if isinstance(rows, Tensors) and not rows.known:
                 continue
             _known(of, outputs, rows)
@@ -44,43 +44,23 @@ def tried(alone: SequentialClients, rows: Rows, counts: Ints) -> None:
             if of.score is not None:
                 _scored(of.score, outputs.detach(), y)
             if size == 2 or np.any(counts == 1):
-                _trains(of, bench, x, y)
+                _trains(of, workspace, x, y)
 
 
-@contextmanager
-def explained(rows: Rows, doing: str, starts: Ints) -> Iterator[None]:
-    """Turn what torch or a caller's code raises in the middle of a run into a sentence that names the client.
-
-    ``starts`` has the first row of each client that is at work.
-    """
-    try:
-        yield
-    except CoterieError:
-        raise
-    except RAISED as problem:
-        failed = isinstance(problem, Failed)
-        cause = problem.__cause__ if isinstance(problem, Failed) and problem.__cause__ else problem
-        at = problem.client if isinstance(problem, Failed) else 0
-        who = f" {rows.client(int(starts[at]))}" if failed or len(starts) == 1 else " several clients at once"
-        full = isinstance(cause, torch.OutOfMemoryError | MemoryError)
-        more = " The memory is full: take fewer rows a step (B), or a smaller model." if full else ""
-        raise CoterieError(f"{doing}{who} fails: the model or its loss raises {named(cause)}.{more}") from cause
-
-
-def _outputs(of: Architecture, bench: ModuleWorkspace, x: Tensor, training: bool) -> Tensor:
+def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: bool) -> Tensor:
     """What the model makes of rows, once it is sure that it is a tensor with a row for each."""
     while_ = " while it trains" if training else ""
     if training:
-        bench.training(len(x))
+        workspace.training(len(x))
     else:
-        bench.module.eval()
+        workspace.module.eval()
     try:
         with torch.set_grad_enabled(training):
-            outputs = bench.call(x)
+            outputs = workspace.call(x)
     except RAISED as problem:
         raise CoterieError(
             f"The model cannot take rows of shape {tuple(x.shape[1:])} ({x.dtype}){while_}: "
-            f"{short(problem)}.{_input_remedy(of, bench, x)}"
+            f"{short(problem)}.{_input_remedy(of, workspace, x)}"
         ) from problem
     if not isinstance(outputs, Tensor):
         raise CoterieError(
@@ -122,16 +102,16 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-def _trains(of: Architecture, bench: ModuleWorkspace, x: Tensor, y: Tensor) -> None:
+def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) -> None:
     """A pass forth and back in training mode."""
-    outputs = _outputs(of, bench, x, training=True)
+    outputs = _outputs(of, workspace, x, training=True)
     if not outputs.requires_grad:
         raise CoterieError(
             "The model's outputs have no gradient while it trains: leave detach, no_grad and argmax out of its forward."
         )
     losses = _losses(of, outputs, y)
     try:
-        grads = torch.autograd.grad(losses.sum(), bench.trained, allow_unused=True)
+        grads = torch.autograd.grad(losses.sum(), workspace.trained, allow_unused=True)
     except RAISED as problem:
         more = " Let operations of the forward give new tensors (x + 1, not x.add_(1) or x += 1)."
         raise CoterieError(
@@ -216,11 +196,11 @@ def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _input_remedy(of: Architecture, bench: ModuleWorkspace, x: Tensor) -> str:
+def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> str:
     """The likely remedy where a model does not take its inputs."""
     if len(x) == 1:
         with suppress(*RAISED), torch.no_grad(), of.autocast():
-            bench.module(torch.cat([x, x]))
+            workspace.module(torch.cat([x, x]))
             return " It takes two rows and not one alone, as a client may have: let no layer compute over rows."
     if not x.is_floating_point():
         return (

@@ -17,7 +17,7 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws, Sampled
-from tests.deep.twin import flat, load, rows_of, walked
+from tests.objectives.deep.twin import flat, load, rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])
 STOPS = np.cumsum(COUNTS)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from coterie.engines import InProcess, checkpoint
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
-from coterie.objectives.deep.generators import held
+from coterie.objectives.deep.module_state import held
 from coterie.objectives.gradient_steps import Draws
 
 M, N = 5, 8
@@ -192,7 +192,7 @@ def test_what_no_seed_reaches_is_said(make: Callable[[], nn.Module]) -> None:
 def test_small_models_that_draw_nothing_run_batched() -> None:
     objective = Deep.of(lambda: Net(lambda s, h: h), X, Y, LO, LO + N)
     trained(objective)
-    assert objective.batched and objective.together.works and not objective.architecture.random
+    assert objective.batched and objective.batched.works and not objective.architecture.random
     assert not Deep.of(lambda: Net(depth), X, Y, LO, LO + N).batched
 
 

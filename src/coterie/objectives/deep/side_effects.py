@@ -20,7 +20,7 @@ from coterie.errors import RAISED, CoterieError, listed
 from coterie.numerics.kernels import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.batched import SLOW, BatchedClients
-from coterie.objectives.deep.generators import Seed
+from coterie.objectives.deep.module_state import Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 
@@ -36,33 +36,33 @@ class Trial:
 
     Attributes
     ----------
-    alone : SequentialClients
+    sequential : SequentialClients
     rows : Rows
     index : (b,) int64
     """
 
-    alone: SequentialClients
+    sequential: SequentialClients
     rows: Rows
     index: Ints
 
     def notes(self) -> Iterator[str]:
         """Set what the architecture knows of itself, and say what will not be repeated, or kept, in sentences."""
-        of, bench = self.alone.of, self.alone.bench
-        other = ModuleWorkspace(of, *self.alone.drawing)  # what its making drew of no seed shows in the numbers
+        of, workspace = self.sequential.of, self.sequential.workspace
+        other = ModuleWorkspace(of, *self.sequential.drawing)  # what its making drew of no seed shows in the numbers
         start = of.tensor(of.flat(other.module))
         made = _equal(start, of.tensor(of.start(0)))
-        with bench.generators.kept() as seed:
-            first, of.random = self._step(bench, start, seed)
-            evaluated = self._left(bench, other, first[len(first) - of.d :], seed)
-            moved = bench.snapshot.changed()
+        with workspace.generators.kept() as seed:
+            first, of.random = self._step(workspace, start, seed)
+            evaluated = self._left(workspace, other, first[len(first) - of.d :], seed)
+            moved = workspace.snapshot.changed()
             of.moving = of.moving or not _equal(first[len(first) - (of.d - of.p) :], start[of.p :])
-            _refuse_unheld(of, dict(bench.module.named_buffers()), moved)
-            stale, _ = self._step(bench, start, seed, anew=False)
-            of.random = of.random or not _equal(first, self._step(bench, start, seed, key=2)[0], of)
+            _refuse_unheld(of, dict(workspace.module.named_buffers()), moved)
+            stale, _ = self._step(workspace, start, seed, anew=False)
+            of.random = of.random or not _equal(first, self._step(workspace, start, seed, key=2)[0], of)
             of.random_in_evaluation = self._evaluates(start, seed)
             of.mixes = of.mixes or (not of.random_in_evaluation and self._mixes(start, seed))
-        of.random = of.random or bool(bench.generators.held)
-        of.random_in_evaluation = of.random_in_evaluation or bool(bench.generators.held)
+        of.random = of.random or bool(workspace.generators.held)
+        of.random_in_evaluation = of.random_in_evaluation or bool(workspace.generators.held)
         with other.generators.kept() as seed:
             again, _ = self._step(other, start, seed)
         if not made or not _equal(first, again, of):
@@ -81,46 +81,46 @@ class Trial:
             )
 
     def _step(
-        self, bench: ModuleWorkspace, start: Tensor, seed: Seed, anew: bool = True, key: int = 1
+        self, workspace: ModuleWorkspace, start: Tensor, seed: Seed, anew: bool = True, key: int = 1
     ) -> tuple[Tensor, bool]:
         """A step's gradients and the model after it in one row, and whether anything common was drawn from.
 
         What puts generators back after it drew, as ``torch.random.fork_rng`` does, shows in the numbers of another key.
         """
-        of, found = self.alone.of, []
+        of, found = self.sequential.of, []
 
         def run() -> None:
             x, y = self.rows.gather(self.index)
             scale = torch.full((len(y),), 1.0 / len(y), dtype=of.dtype, device=of.device)
-            grads = bench.gradient((x, y, scale), 0.0)
+            grads = workspace.gradient((x, y, scale), 0.0)
             after = start.clone()
-            bench.unload(after)
+            workspace.unload(after)
             found.append(torch.cat([*(g.flatten() for g in grads), after]))
 
-        bench.load(start, anew)
+        workspace.load(start, anew)
         seed(key, 0)
         quiet = of.common.quiet(run)
         return found[0], not quiet
 
-    def _left(self, bench: ModuleWorkspace, other: ModuleWorkspace, after: Tensor, seed: Seed) -> bool:
+    def _left(self, workspace: ModuleWorkspace, other: ModuleWorkspace, after: Tensor, seed: Seed) -> bool:
         """Whether the module that took a step gives, evaluated, what its numbers (d,) alone give in another."""
         found = []
         with other.generators.kept() as anew:
             other.load(after)
-            for one, key in ((bench, seed), (other, anew)):
+            for one, key in ((workspace, seed), (other, anew)):
                 key(1, 0)
                 one.module.eval()
                 with torch.no_grad():
                     found.append(one.forward(self.rows.gather(self.index)[0]))
-        return _near(found[0], found[1], self.alone.of)
+        return _near(found[0], found[1], self.sequential.of)
 
     def _evaluates(self, start: Tensor, seed: Seed) -> bool:
         """Whether the model draws where it is evaluated, or the Dataset does."""
-        of, found = self.alone.of, []
+        of, found = self.sequential.of, []
 
         def run() -> None:
             x, y = self.rows.gather(self.index)
-            outputs = self.alone.outputs(start, x).to(of.dtype)
+            outputs = self.sequential.outputs(start, x).to(of.dtype)
             found.append(torch.cat([outputs.flatten(), of.loss(outputs, y)]))
 
         for key in (1, 2):
@@ -131,12 +131,12 @@ class Trial:
 
     def _mixes(self, start: Tensor, seed: Seed) -> bool:
         """Whether the outputs or the losses of some rows are others where more rows are beside them."""
-        of, some = self.alone.of, (len(self.index) + 1) // 2
+        of, some = self.sequential.of, (len(self.index) + 1) // 2
         if some == len(self.index):
             return False
         seed(1, 0)
         x, y = self.rows.gather(self.index)
-        whole, part = (self.alone.outputs(start, v).to(of.dtype) for v in (x, x[:some]))
+        whole, part = (self.sequential.outputs(start, v).to(of.dtype) for v in (x, x[:some]))
         if not _near(whole[:some], part, of) or (not (of.random or of.moving) and self._trains_mixed(start, x, some)):
             return True
         other = whole + torch.sin(torch.arange(whole.numel(), dtype=of.dtype, device=of.device)).view(whole.shape)
@@ -145,15 +145,15 @@ class Trial:
     @torch.no_grad()
     def _trains_mixed(self, start: Tensor, x: Any, some: int) -> bool:
         """The same of outputs in training mode."""
-        of, bench, found = self.alone.of, self.alone.bench, []
+        of, workspace, found = self.sequential.of, self.sequential.workspace, []
         for rows in (x, x[:some]):
-            bench.load(start)
-            bench.training(len(rows))
-            found.append(bench.forward(rows)[:some])
+            workspace.load(start)
+            workspace.training(len(rows))
+            found.append(workspace.forward(rows)[:some])
         return not _near(found[0], found[1], of)
 
 
-def trial(alone: SequentialClients, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...]:
+def find_side_effects(sequential: SequentialClients, rows: Rows, starts: Ints, stops: Ints) -> tuple[str, ...]:
     """Try a model on rows of the client that has most; notes on what will not be repeated, or kept."""
     counts = stops - starts
     if not counts.size or not counts.max():
@@ -161,28 +161,28 @@ def trial(alone: SequentialClients, rows: Rows, starts: Ints, stops: Ints) -> tu
     at = int(counts.argmax())
     index = starts[at] + np.arange(min(int(counts[at]), ROWS))
     try:
-        return tuple(Trial(alone, rows, index).notes())
+        return tuple(Trial(sequential, rows, index).notes())
     except CoterieError:
         raise
     except RAISED:  # a model that fails on so many rows says so in a run, with the client
         return ()
 
 
-def batches(together: BatchedClients, rows: Rows, index: Ints) -> bool:
+def batches(batched: BatchedClients, rows: Rows, index: Ints) -> bool:
     """Whether several clients' models can be one batch: not where what a model does depends on its numbers."""
-    of = together.of
+    of = batched.of
 
-    def run() -> None:
+    def run(_: BatchedClients) -> None:
         x, y = rows.gather(index[None])
         scale = torch.ones(x.shape[:2], dtype=of.dtype, device=of.device)
         theta = of.tensor(of.start(0))[None]
-        together.gradient(theta, (x, y, scale))
-        together.outputs(theta, x)
+        batched.gradient(theta, (x, y, scale))
+        batched.outputs(theta, x)
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        done = together.done(run)
-    together.slow = any(str(w.message).startswith(SLOW) for w in said)
+        done = batched.done(run)
+    batched.slow = any(str(w.message).startswith(SLOW) for w in said)
     return done
 
 
