@@ -213,7 +213,7 @@ def test_no_assert_on_user_input() -> None:
     assert found == []
 
 
-SETS_OTHERS = "objectives/deep/generators.py"
+SETS_OTHERS = "objectives/deep/module_state.py"
 """Sets the generators that users' modules draw from, by key, and gives them back."""
 
 
