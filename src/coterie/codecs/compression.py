@@ -1,8 +1,10 @@
 """Models and gradients that travel compressed: what clients and the server do at their ends.
 
 Models go down as their compressed change since the reference that the client holds (EF21's update); what goes up is
-compressed with the feedback that its codec needs. :class:`CompressedFederation` wraps a federation for methods whose
-clients share few models.
+compressed with the feedback that its codec needs. What a codec loses is not lost for good: both ends know what was
+sent, and only exchanges that count change it. A method whose clients have models of their own asks a
+:class:`Compression` what to send them and what they sent; :class:`CompressedFederation` wraps a federation for methods
+whose clients share few models.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs.base import Codec
-from coterie.codecs.feedback import FEEDBACKS, Sent, ef21, received
+from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, ef21, received
 from coterie.codecs.registry import by_name, codec_option
 from coterie.errors import CoterieError
 from coterie.federation import (
@@ -45,10 +47,17 @@ SAFE = 1e4
 
 @dataclass(frozen=True)
 class Compression:
-    """The codecs of a method."""
+    """The codecs of a method, and what is remembered of what they lose.
+
+    What ``up`` loses is added to what is sent next (ef: error feedback), or differences to the last estimate are sent
+    (ef21); models always go as differences. Coordinates travel up as they come, by a client's last messages, or by the
+    last move of its model.
+    """
 
     up: Annotated[str, codec_option("Of what clients send: see :func:`coterie.codecs.by_name`.")] = "none"
     down: Annotated[str, codec_option("Of what clients are sent.")] = "none"
+    feedback: Annotated[str, Option("What happens to what ``up`` loses.", choices=FEEDBACKS)] = "none"
+    order: Annotated[str, Option("In which coordinates travel up.", choices=ORDERS)] = "natural"
     seed: Annotated[int, Option("Of the server's codec.", low=0)] = 0
 
     def __post_init__(self) -> None:
@@ -63,23 +72,77 @@ class Compression:
         """Compress the change of models (m, d) since their references; ``memory`` are the new references."""
         return ef21(reference, models, by_name(self.down), keyed_random.starts(self.seed, "deliver", ids), step)
 
+    def memory(self, n: int, d: int) -> State:
+        """What the server remembers of what n clients were sent and sent themselves, at first."""
+        names = ["held"] * (self.down != "none") + ["estimate"] * (self.feedback == "ef21")
+        return {name: np.zeros((n, d)) for name in (*names, *("said", "at") * (self.order != "natural"))}
+
+    def message(self, state: State, models: Floats, to: Ints, ids: npt.ArrayLike, step: int) -> tuple[Any, Floats]:
+        """What travels to the clients ``to`` of their models (m, d), and what they hold once it arrived."""
+        if self.down == "none":
+            return models, models
+        sent = self.deliver(state["held"][to], models, ids, step)
+        return sent.payload, sent.memory
+
+    def decode(self, payload: Any, state: State, to: Ints, models: Floats) -> tuple[Floats, State]:
+        """What the clients ``to`` sent (m, d) by :func:`send`, whose models were ``models``, and the new state."""
+        if self.up == "none":
+            return payload, state
+        order = None
+        if self.order != "natural":
+            order = coordinate_order(self.order, state["said"][to], models - state["at"][to])
+        values = by_name(self.up).decode(payload, models.shape[1], order)
+        if self.feedback == "ef21":
+            values = state["estimate"][to] + values
+        if order is not None:
+            said = blend(state["said"][to], values, self.feedback)
+            state = state | {"said": with_rows(state["said"], to, said), "at": with_rows(state["at"], to, models)}
+        return values, state
+
+
+def with_rows(array: Any, at: Ints, value: Any) -> Any:
+    """A copy of ``array`` with ``value`` in the rows ``at``."""
+    out = array.copy()
+    out[at] = value
+    return out
+
 
 def send(
-    site: Site, value: Floats, codec: str, feedback: str, step: int, order: Ints | None = None, good: Any = True
+    site: Site,
+    value: Floats,
+    codec: str,
+    feedback: str,
+    step: int,
+    good: Any = True,
+    by: str = "natural",
+    models: Floats | None = None,
 ) -> Sent:
-    """Compress what clients send (m, d); what feedback remembers is kept in their state, but for those not ``good``."""
-    memory = value
+    """Compress what clients send (m, d), whose ``models`` are (m, d) where the order goes ``by`` them.
+
+    What feedback and order remember is kept in the clients' state, but for those not ``good``.
+    """
+    memory, order = value, None
+    if by != "natural" and models is not None:
+        zero = np.zeros(value.shape)
+        said, at = site.state.get("said", zero), site.state.get("at", zero)
+        order = coordinate_order(by, said, models - at)
     if feedback != "none":
         memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
     keys, good = keyed_random.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
     sent = FEEDBACKS[feedback](np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
     if feedback != "none":
         site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
+    if order is not None:
+        site.state["said"] = blend(said, sent.estimate, feedback)
+        if by == "last-update":
+            site.state["at"] = models
     return sent
 
 
-def receive(site: Site, payload: Ragged, codec: str, d: int) -> Floats:
+def receive(site: Site, payload: Any, codec: str, d: int) -> Floats:
     """The models (m, d) of clients, which hold them as the references of the next message."""
+    if codec == "none":
+        return np.asarray(payload)
     held = received(site.state.get("held", np.zeros((len(site), d))), payload, by_name(codec))
     site.state["held"] = held
     return held

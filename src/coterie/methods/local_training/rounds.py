@@ -72,7 +72,7 @@ class LocalTraining(Stepwise):
     @property
     def compression(self) -> Compression:
         """The codecs, checked."""
-        return Compression(self.up, self.down, self.seed)
+        return Compression(self.up, self.down, seed=self.seed)
 
     @property
     def seeds(self) -> list[int]:

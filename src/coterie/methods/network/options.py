@@ -140,7 +140,7 @@ class Run:
         if feedback == "auto":
             feedback = "none" if up == "none" or by_name(up).unbiased else DEFAULT_FEEDBACK
         taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
-        return Transport(int(self.batch), up, down, feedback, order, **taking)
+        return Transport(up, down, feedback, order, batch=int(self.batch), **taking)
 
     def step(self, t: int) -> float:
         """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""

@@ -1,8 +1,4 @@
-"""How models and gradients travel between the server and the clients: batches, codecs both ways, who takes part.
-
-What a codec loses is not lost for good: gradients go with error feedback or as differences to the last estimate, and
-models as differences to what a client holds. Both ends know what was sent, and only exchanges that count change it.
-"""
+"""How models and gradients travel between the server and the clients: batches, who takes part, who has no gradient."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.codecs import by_name, codec_option, compression
-from coterie.codecs.feedback import FEEDBACKS, ORDERS, blend, coordinate_order
+from coterie.codecs import compression
+from coterie.codecs.compression import Compression, with_rows
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
@@ -21,7 +17,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
-from coterie.options import Option, check
+from coterie.options import Option
 
 State = dict[str, Any]
 Reply = dict[str, Any]
@@ -55,26 +51,16 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Transport:
-    """What is sent, and how.
+class Transport(Compression):
+    """What is sent, and how: the codecs, the rows of a gradient, and who takes part.
 
-    What ``up`` loses is added to the next gradient (ef: error feedback), or differences to the last estimate are sent
-    (ef21); models always go as differences. Coordinates travel up as they come, by a client's last messages, or by the
-    last move of its model. A client that takes part counts ``1 / participation`` times, so that sums of gradients are
-    unbiased, and steps must be shorter by ``participation``; with EF21 the last estimates of the others count. Where
-    replies are lost, those that came speak for all that were asked.
+    A client that takes part counts ``1 / participation`` times, so that sums of gradients are unbiased, and steps must
+    be shorter by ``participation``; with EF21 the last estimates of the others count. Where replies are lost, those
+    that came speak for all that were asked.
     """
 
     batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0)] = 0
-    up: Annotated[str, codec_option("Codec of gradients; none sends float64.")] = "none"
-    down: Annotated[str, codec_option("Codec of models.")] = "none"
-    feedback: Annotated[str, Option("What happens to what ``up`` loses.", choices=FEEDBACKS)] = "none"
-    order: Annotated[str, Option("In which coordinates travel up.", choices=ORDERS)] = "natural"
     participation: Annotated[float, Option("How often a client takes part in a step.", above=0.0, high=1.0)] = 1.0
-    seed: Annotated[int, Option("Of who takes part, and of the server's codec.", low=0)] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
@@ -87,25 +73,21 @@ class Transport:
             raise CoterieError("No client has any rows, so there is nothing to learn.")
         n = len(weight)
         state: State = {"share": weight / weight.sum(), "quarantined": np.zeros(n, dtype=np.int64)}
-        if self.down != "none":
-            state["held"] = np.zeros((n, d))
-        if self.order != "natural":
-            state |= {"said": np.zeros((n, d)), "at": np.zeros((n, d))}
-        if self.feedback == "ef21":
-            state |= {"estimate": np.zeros((n, d)), "known": np.zeros(n, dtype=bool)}
-        return state
+        known = {"known": np.zeros(n, dtype=bool)} if self.feedback == "ef21" else {}
+        return state | self.memory(n, d) | known
 
     def exchange(self, fed: Federation, state: State, theta: Floats) -> Received:
         """Deliver the models theta (n, d) to whoever takes part, and collect their gradients."""
         t, (n, d) = state["t"], theta.shape
         takes = keyed_random.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
         to = np.flatnonzero(takes & (state["quarantined"] == 0))
-        message, held = self._delivered(fed, state, theta, to)
+        message, held = self.message(state, theta[to], to, fed.clients.ids[to], t)
         how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down}
         how |= {"feedback": self.feedback, "order": self.order}
+        sent = "g" if self.up == "none" else "payload"
 
         def check(rows: Ints, values: Mapping[str, Any]) -> None:
-            self._decoded(values, state, to[rows], held[rows])
+            self.decode(values.get(sent), state, to[rows], held[rows])
 
         replies = fed.ask(send, to=to, check=check, theta=PerRow(message), **how)
         if not replies:
@@ -115,17 +97,17 @@ class Transport:
         at, sound = replies.rows, replies["sound"]
         spoke = to[at]
         if self.down != "none":
-            state = state | {"held": put(state["held"], spoke, held[at])}
+            state = state | {"held": with_rows(state["held"], spoke, held[at])}
         if (~sound & ~replies["broken"]).any():
             return Received(np.zeros((n, d)), np.zeros(n), True, state)
-        g, state = self._decoded(replies, state, spoke, held[at])
-        state = state | {"quarantined": put(state["quarantined"], spoke[~sound], t + 1)}
+        g, state = self.decode(replies[sent], state, spoke, held[at])
+        state = state | {"quarantined": with_rows(state["quarantined"], spoke[~sound], t + 1)}
         if self.feedback == "ef21":
-            g = state["estimate"] = put(state["estimate"], spoke, g)
+            g = state["estimate"] = with_rows(state["estimate"], spoke, g)
             known = (state["known"] | np.isin(np.arange(n), spoke)) & (state["quarantined"] == 0)
             state["known"] = known
         else:
-            g, known = put(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
+            g, known = with_rows(np.zeros((n, d)), spoke, g), np.isin(np.arange(n), spoke[sound])
         return Received(g, self._share(state, to, known), False, state)
 
     def _share(self, state: State, to: Ints, known: Bools) -> Floats:
@@ -135,36 +117,6 @@ class Transport:
         asked = share.sum() if self.feedback == "ef21" else share[to].sum() / self.participation
         whole = heard.sum() * share.sum()
         return heard * (asked / whole) if whole > 0.0 else heard
-
-    def _decoded(self, replies: Mapping[str, Any], state: State, spoke: Ints, theta: Floats) -> tuple[Floats, State]:
-        """Gradients of the clients ``spoke`` (h, d), whose models were theta."""
-        if self.up == "none":
-            return replies["g"], state
-        order = None
-        if self.order != "natural":
-            order = coordinate_order(self.order, state["said"][spoke], theta - state["at"][spoke])
-        g = by_name(self.up).decode(replies["payload"], theta.shape[1], order)
-        if self.feedback == "ef21":
-            g = state["estimate"][spoke] + g
-        if order is not None:
-            said = blend(state["said"][spoke], g, self.feedback)
-            state = state | {"said": put(state["said"], spoke, said), "at": put(state["at"], spoke, theta)}
-        return g, state
-
-    def _delivered(self, fed: Federation, state: State, theta: Floats, to: Ints) -> tuple[Any, Floats]:
-        """What travels to the clients ``to``, and what they hold once it arrived."""
-        if self.down == "none":
-            return theta[to], theta[to]
-        codecs = compression.Compression(self.up, self.down, self.seed)
-        sent = codecs.deliver(state["held"][to], theta[to], fed.clients.ids[to], state["t"])
-        return sent.payload, sent.memory
-
-
-def put(array: Any, at: Ints, value: Any) -> Any:
-    """A copy of ``array`` with ``value`` in the rows ``at``."""
-    out = array.copy()
-    out[at] = value
-    return out
 
 
 @work
@@ -179,8 +131,7 @@ def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str,
 
     Where there is none, ``broken`` says whose fault that is: the rows', which give none at zero either, or the model's.
     """
-    theta = received(site, theta, d, down)
-    by = ordered(site, theta, order)
+    theta = compression.receive(site, theta, down, d)
     draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
     site.count(len(site))
     g = at(site.objective, theta, draws)
@@ -188,37 +139,13 @@ def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str,
     broken = ~sound
     if broken.any():
         broken &= ~np.all(np.abs(at(site.objective, np.zeros(theta.shape), draws)) < LARGEST, axis=1)
-    return {"sound": sound, "broken": broken} | packed(site, np.where(sound[:, None], g, 0.0), t, up, feedback, by)
+    reply, g = {"sound": sound, "broken": broken}, np.where(sound[:, None], g, 0.0)
+    if up == "none":
+        return reply | {"g": g}
+    return reply | {"payload": compression.send(site, g, up, feedback, t, by=order, models=theta).payload}
 
 
 def at(objective: Any, theta: Floats, draws: Draws) -> Floats:
     """Mean gradients (m, d) over the rows drawn, whatever numbers they have."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(gradient(objective, theta, draws), dtype=np.float64)
-
-
-def received(site: Site, theta: Any, d: int, down: str) -> Floats:
-    """The model (m, d): what arrived, or what the client held and the difference that arrived."""
-    return np.asarray(theta) if down == "none" else compression.receive(site, theta, down, d)
-
-
-def ordered(site: Site, theta: Floats, order: str) -> Ints | None:
-    """The order in which coordinates travel, from what the server knows too."""
-    if order == "natural":
-        return None
-    zero = np.zeros(theta.shape)
-    said, at = site.state.get("said", zero), site.state.get("at", zero)
-    if order == "last-update":
-        site.state["at"] = theta
-    return coordinate_order(order, said, theta - at)
-
-
-def packed(site: Site, g: Floats, t: int, up: str, feedback: str, order: Ints | None) -> Reply:
-    """The gradient as it travels; what a codec loses is remembered as ``feedback`` says."""
-    if up == "none":
-        return {"g": g}
-    sent = compression.send(site, g, up, feedback, t, order)
-    if order is not None:
-        own = site.state.get("said", np.zeros(g.shape))
-        site.state["said"] = blend(own, sent.estimate, feedback)
-    return {"payload": sent.payload}
