@@ -109,17 +109,17 @@ def test_a_site_starts_only_when_it_knows_who_is_who(heart):
     Member("basel", allow=("models:make",)).write(home)
     assert "has no identity for secure sums yet" in coterie("federation", "start-site", home).message
     with pytest.raises(CoterieError, match="has no identity"):
-        secure_sum_setup.party(home, config, "basel", "r")
+        secure_sum_setup.secure_site(home, config, "basel", "r")
     public = exchanged(heart)
     assert "has no list of the identities" in coterie("federation", "start-site", home).message
     coterie("federation", "identity", home, *public)
-    assert secure_sum_setup.party(home, config, "basel", "r").name == "basel"
+    assert secure_sum_setup.secure_site(home, config, "basel", "r").name == "basel"
     more = Config(config.name, "flower", sites=(*SITES, "sion"), secure=config.secure)
     with pytest.raises(CoterieError, match="has no list of the identities of all sites"):
-        secure_sum_setup.party(home, more, "basel", "r")  # a site was added
+        secure_sum_setup.secure_site(home, more, "basel", "r")  # a site was added
     toml.write(home / "secure" / "peers.toml", {"peers": {"basel": "zz"}})
     with pytest.raises(CoterieError, match="does not say who is who"):
-        secure_sum_setup.party(home, config, "basel", "r")
+        secure_sum_setup.secure_site(home, config, "basel", "r")
 
 
 def test_a_whole_federation_on_one_machine_is_made_at_once(heart, tmp_path):

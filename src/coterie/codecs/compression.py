@@ -134,7 +134,7 @@ def send(
         site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
     if order is not None:
         site.state["said"] = blend(said, sent.estimate, feedback)
-        if by == "last-update":
+        if by == "last-update" and models is not None:
             site.state["at"] = models
     return sent
 

@@ -19,7 +19,7 @@ from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Identity, Party, Secure
+    from coterie.engines.secure_sum import Identity, Secure, SecureSite
 
 FILES, IDENTITY, PEERS = "secure", "identity", "peers.toml"
 _TITLE = "coterie public identity"
@@ -165,11 +165,11 @@ def _pinned(path: Path) -> dict[str, bytes]:
         ) from problem
 
 
-def party(folder: Path, config: Config, name: str, run: str) -> Party | None:
+def secure_site(folder: Path, config: Config, name: str, run: str) -> SecureSite | None:
     """A site's side of secure sums in a run; None where sums are in the clear."""
     if (secure := settings(config)) is None:
         return None
-    from coterie.engines.secure_sum import Party
+    from coterie.engines.secure_sum import SecureSite
 
     identity, peers = ready(folder, config, name)
-    return Party(name, run, secure, identity, peers)
+    return SecureSite(name, run, secure, identity, peers)

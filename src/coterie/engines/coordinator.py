@@ -26,8 +26,7 @@ from coterie.errors import CoterieError, fitting
 from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work, work_name
 
 if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Secure
-    from coterie.engines.secure_sum.relay import SecureExchange
+    from coterie.engines.secure_sum import KeyOffers, Secure, SecureExchange
 
 
 class Coordinator(ABC):
@@ -71,11 +70,11 @@ class Coordinator(ABC):
         self._retry = Retry(self.names, policy or Policy(), self.exchange)
         self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
         self._watch = watch
-        self._relay = None
+        self._keys: KeyOffers | None = None
         if secure is not None:
-            from coterie.engines.secure_sum import Relay
+            from coterie.engines.secure_sum import KeyOffers
 
-            self._relay = Relay(secure, self._retry)
+            self._keys = KeyOffers(secure)
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
@@ -268,9 +267,12 @@ class Coordinator(ABC):
 
     def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> SecureExchange | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
-        if self._relay is None:
+        if self._keys is None:
             return None
-        return self._relay.total({p.site: grouping.of(p) for p in address.parts}, lists, self._beside)
+        from coterie.engines.secure_sum import SecureExchange
+
+        groups = {self.names[part.site]: grouping.of(part) for part in address.parts}
+        return SecureExchange(self._retry, self._keys, groups, lists, self._beside)
 
     def _event(
         self,

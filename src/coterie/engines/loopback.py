@@ -21,7 +21,7 @@ from coterie.federation import Ints
 from coterie.numerics import keyed_random
 
 if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Party, Secure
+    from coterie.engines.secure_sum import Secure, SecureSite
 
 Rule = float | Callable[[int, int], bool]
 _MOMENTS = ("received", "ran", "saved")
@@ -111,11 +111,11 @@ class Loopback(Coordinator):
         policy = policy or Policy(retries=retries)
         participants, places = roster(m, clusters, ids), parts(m, sites)
         super().__init__(participants, places, policy=policy, journal=journal, watch=watch, secure=secure)
-        self._party: Callable[[str], Party] | None = None
+        self._secure_site: Callable[[str], SecureSite] | None = None
         if secure is not None:
-            from coterie.engines.secure_sum import parties
+            from coterie.engines.secure_sum import secure_sites
 
-            self._party = parties(self.names, secure)
+            self._secure_site = secure_sites(self.names, secure)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
         self._folder = None if folder is None else files.local(folder)
@@ -179,7 +179,7 @@ class Loopback(Coordinator):
             self._weights[rows],
             self.clients.ids[rows],
             folder=None if self._folder is None else self._folder / f"site-{site}",
-            party=None if self._party is None else self._party(self.names[site]),
+            secure=None if self._secure_site is None else self._secure_site(self.names[site]),
             at=self._moment,
             **self._options,
         )

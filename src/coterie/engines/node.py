@@ -19,7 +19,7 @@ from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
 
 if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Party
+    from coterie.engines.secure_sum import SecureSite
 
 Exchange = list[int]  # [life of the coordinator, number within it]
 
@@ -60,7 +60,7 @@ class Node:
         What else the coordinator is told when it asks what is here.
     min_group : int, default 0
         A reply about a client, or a group of a sum, that covers fewer rows is refused.
-    party : Party, optional
+    secure : SecureSite, optional
         Masks every sum; sums that are asked for in the clear are refused.
     around : callable, optional
         Makes of a work the one that is run, such as one whose errors say nothing of rows.
@@ -84,11 +84,11 @@ class Node:
         levels: Sequence[Array] = (),
         info: Mapping[str, Any] | None = None,
         min_group: int = 0,
-        party: Party | None = None,
+        secure: SecureSite | None = None,
         around: Callable[[Work], Work] | None = None,
         at: Callable[[str], None] = _quiet,
     ) -> None:
-        self._name, self._at, self._party, self._around = name, at, party, around
+        self._name, self._at, self._secure, self._around = name, at, secure, around
         m = len(ids)
         counts = getattr(objective, "covers", getattr(objective, "counts", None))
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
@@ -187,14 +187,14 @@ class Node:
         work = work if self._around is None else self._around(work)
         rows = clients(request["rows"], self._run.site.clusters)
         cut = unequal(message)
-        secure = self._checked(request) if total else None
+        round_ = self._checked(request) if total else None
         plan = self._run.planned(rows, cut, renumber=True)
         if self._min_group:
             self._need_rows(plan, rows, request["by"] if total else np.arange(plan.n))
         if total:
             values = self._sums(plan, work, message, request["by"], cut)
-            if self._party is not None and secure is not None:
-                values = self._party.masked(secure, values, request["by"] is not None)
+            if self._secure is not None and round_ is not None:
+                values = self._secure.masked(round_, values, request["by"] is not None)
         else:
             gather = Gather(plan.n, cut)
             for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
@@ -204,20 +204,20 @@ class Node:
 
     def _checked(self, request: Mapping[str, Any]) -> Any:
         """The secure sum that a total is part of; None if this site does without. The two ends must agree on that."""
-        if self._party is None and "secure" not in request:
+        if self._secure is None and "secure" not in request:
             return None
-        if self._party is None or "secure" not in request:
-            does, asked = ("masks all", "in the clear") if self._party is not None else ("does not mask its", "masked")
+        if self._secure is None or "secure" not in request:
+            does, asked = ("masks all", "in the clear") if self._secure is not None else ("does not mask its", "masked")
             raise Refusal(f"{self._name} {does} sums and is asked for one {asked}: set `secure` alike everywhere.")
-        return self._party.check(request["secure"])
+        return self._secure.check(request["secure"])
 
     def _secret(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Join secure sums, or help to open one."""
-        if self._party is None:
+        if self._secure is None:
             raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
         if kind == "join":
-            return self._party.join(request["lives"])
-        return self._party.confirm(request) if kind == "confirm" else self._party.unmask(request)
+            return self._secure.join(request["lives"])
+        return self._secure.confirm(request) if kind == "confirm" else self._secure.unmask(request)
 
     def about(self) -> dict[str, Any]:
         """Who is here: what a coordinator that does not know the clients asks first."""
@@ -258,8 +258,8 @@ class Node:
             "pending": self._pending,
             "last": list(self._last),
         }
-        if self._party is not None:
-            head["secure"] = self._party.state
+        if self._secure is not None:
+            head["secure"] = self._secure.state
         self._folder.save(head, sets)
 
     def _load(self) -> None:
@@ -273,8 +273,8 @@ class Node:
         if head["owner"] != self._owner:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
         self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])
-        if self._party is not None and "secure" in head:
-            self._party.state = head["secure"]
+        if self._secure is not None and "secure" in head:
+            self._secure.state = head["secure"]
         self._store.replace(sets.pop("state"))
         self._store.staged.update(sets.pop("staged"))
         self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}

@@ -18,7 +18,7 @@ from coterie.deployment.site.config import Disclosure, Member
 from coterie.deployment.site.receiver import FAILS, SiteReceiver
 from coterie.deployment.site.table import LEFT_OUT, PROBLEM
 from coterie.engines import wire
-from coterie.engines.privacy.client_work import clipped
+from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg

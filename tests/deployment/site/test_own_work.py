@@ -132,7 +132,7 @@ def answers(tmp_path_factory):
     (folder / "ring.py").write_text(WORK)
     asked = []
     for allow, name, _ in CASES.values():
-        inner = {"work": "coterie.engines.privacy.client_work:clipped", "message": {"inner": name}}
+        inner = {"work": "coterie.engines.privacy.gaussian_mechanism:clipped", "message": {"inner": name}}
         asked += [(allow, {"work": name, "message": {}}), (allow, inner)]
     subprocess.run([sys.executable, "-c", LEARN, json.dumps([str(folder), asked])], check=True, cwd="/")
     told = [(folder / str(number)).read_text() for number in range(len(asked))]
@@ -162,7 +162,7 @@ def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
 
 
 def test_works_inside_of_sums_with_noise_are_named_however_deep():
-    clipped, message = "coterie.engines.privacy.client_work:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
+    clipped, message = "coterie.engines.privacy.gaussian_mechanism:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
     assert objective.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
     assert objective.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
     twice = {"inner": clipped, "message": message}

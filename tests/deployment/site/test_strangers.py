@@ -10,7 +10,7 @@ import pytest
 from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
-from coterie.engines.privacy.client_work import clipped
+from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.engines.requests import failed
 from coterie.federation import PerCluster, PerRow, Ragged
 from tests.deployment.sites import LENIENT, build, home, say, task

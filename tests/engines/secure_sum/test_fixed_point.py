@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.engines.secure_sum.packing import add, decode, encode, limit, negative, subtract
+from coterie.engines.secure_sum.fixed_point import add, decode, encode, limit, negative, subtract
 from coterie.errors import CoterieError
 
 MODULUS = 2**128

@@ -11,10 +11,10 @@ pytest.importorskip("cryptography")
 
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.secure_sum import Collector, Identity, Party, Secure, crypto
-from coterie.engines.secure_sum.packing import add, decode, encode, subtract
-from coterie.engines.secure_sum.round import Round
-from coterie.engines.secure_sum.settings import signed
+from coterie.engines.secure_sum import Identity, KeyOffers, Secure, SecureSite, crypto
+from coterie.engines.secure_sum.crypto import signed
+from coterie.engines.secure_sum.fixed_point import add, decode, encode, subtract
+from coterie.engines.secure_sum.protocol import Round
 from coterie.errors import CoterieError
 
 
@@ -38,11 +38,11 @@ class Table:
         self.peers = {name: i.public for name, i in self.identities.items()}
         self.run = run
         self.parties = {name: self.party(name) for name in self.names}
-        self.collector = Collector(self.secure)
+        self.collector = KeyOffers(self.secure)
 
     def party(self, name, **options):
         options = {"run": self.run, "secure": self.secure, "peers": self.peers, "entropy": drawn(name)} | options
-        return Party(name, identity=self.identities[name], **options)
+        return SecureSite(name, identity=self.identities[name], **options)
 
     def open(self, groups=None, unequal=False):
         for _ in range(2):
@@ -464,7 +464,7 @@ def test_settings(options, sentence):
     with pytest.raises(CoterieError, match=sentence):
         Secure(**options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.secure_sum.settings.find_spec", lambda name: None)
+        patch.setattr("coterie.engines.secure_sum.protocol.find_spec", lambda name: None)
         with pytest.raises(CoterieError, match=r"pip install 'coterie\[secure\]'"):
             Secure()
     assert [Secure().opening(n) for n in (1, 2, 3, 4, 10)] == [1, 2, 2, 3, 6]
@@ -494,7 +494,7 @@ def test_an_identity_is_a_file_that_only_its_owner_reads(tmp_path):
 def test_a_first_site_that_lists_others_does_not_put_out_the_rest():
     offers = {name: party.join({}) for name, party in Table(4).parties.items()}
     offers["s0"]["shares"] = {"s0": b"", "stranger": b""}
-    collector = Collector(Secure())
+    collector = KeyOffers(Secure())
     collector.agree(offers.values())
     for name in ("s1", "s2", "s3"):
         collector.joined(name, offers[name], {}, anew=True)
@@ -575,7 +575,7 @@ def test_what_was_made_before_a_site_forgot_does_not_count():
     with pytest.raises(CoterieError, match="s2 does not open a sum that 0 sites confirm"):
         table.parties["s2"].unmask(question | {"round": forged})
     sums = {name: of(i) for i, name in enumerate(table.names)}
-    table.collector = Collector(table.secure)
+    table.collector = KeyOffers(table.secure)
     np.testing.assert_array_equal(table.sum(sums)[1]["x"][0][0], exact(list(sums.values()), "x"))
 
 

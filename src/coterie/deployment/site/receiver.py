@@ -28,7 +28,7 @@ from coterie.deployment.site import objective, payload, releases
 from coterie.deployment.site.config import Member
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
-from coterie.engines.privacy.client_work import PUBLIC
+from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import Site, Work
@@ -318,7 +318,7 @@ class SiteReceiver:
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
             levels=list(held.levels.values()), info=info,
             min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
-            party=secure_sum_setup.party(self.folder, self.config, self.member.name, run),
+            secure=secure_sum_setup.secure_site(self.folder, self.config, self.member.name, run),
             around=partial(self._hiding_errors, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip
 

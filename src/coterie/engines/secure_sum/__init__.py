@@ -56,13 +56,14 @@ who has how many clients in which group, how many gradients a site computed, who
 identities of t sites from their disks and has recorded all messages can open the sums of the past. Differential privacy
 is a separate protection.
 
-``Secure`` are the settings, ``Identity`` a site's long-term keys, ``Party`` a site's side, ``Collector`` the
-coordinator's, and ``Relay`` carries them over the engines.
+``Secure`` are the settings, ``Identity`` a site's long-term keys, ``SecureSite`` a site's side, ``KeyOffers`` and
+``MaskedSum`` the coordinator's, and ``SecureExchange`` carries them over the engines.
 """
 
-from coterie.engines.secure_sum.collector import Collector, Tally
-from coterie.engines.secure_sum.party import Party
-from coterie.engines.secure_sum.relay import Relay, parties
-from coterie.engines.secure_sum.settings import Identity, Secure
+from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum
+from coterie.engines.secure_sum.crypto import Identity
+from coterie.engines.secure_sum.exchange import SecureExchange
+from coterie.engines.secure_sum.protocol import Secure
+from coterie.engines.secure_sum.site import SecureSite, secure_sites
 
-__all__ = ["Collector", "Identity", "Party", "Relay", "Secure", "Tally", "parties"]
+__all__ = ["Identity", "KeyOffers", "MaskedSum", "Secure", "SecureExchange", "SecureSite", "secure_sites"]

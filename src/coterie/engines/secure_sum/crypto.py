@@ -1,4 +1,4 @@
-"""Cryptography of secure sums: keys, masks and encryption, all of them from ``cryptography``, and secret sharing.
+"""Cryptography of secure sums: keys, masks, encryption and identities, by ``cryptography``, and secret sharing.
 
 Keys are X25519, HKDF-SHA256, ChaCha20 and ChaCha20-Poly1305. Secrets are shared after Shamir (1979): any t of n shares
 give the secret, fewer tell nothing. The secret is the value at 0 of a random polynomial of degree t - 1 over the
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.engines.secure_sum.packing import Words
+from coterie import files
+from coterie.engines.secure_sum.fixed_point import Words
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -92,6 +94,70 @@ def unseal(key: bytes, sealed: bytes, bound: bytes) -> bytes:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE], sealed[NONCE:], bound)
     except (InvalidTag, ValueError) as problem:
         raise CoterieError("An encrypted share cannot be opened.") from problem
+
+
+_TITLE = "coterie identity 1"
+
+
+class Identity:
+    """A site's long-term keys: an Ed25519 key that signs, and an X25519 key that shares are encrypted to.
+
+    ``secret`` are 64 bytes: both private keys.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        if len(secret) != 64:
+            raise CoterieError(f"An identity has 64 bytes, not {len(secret)}.")
+        self._secret = secret
+        self._signing = Ed25519PrivateKey.from_private_bytes(secret[:32])
+        self.public = self._signing.public_key().public_bytes_raw() + public(secret[32:])
+
+    @classmethod
+    def new(cls, entropy: Callable[[int], bytes] = os.urandom) -> Identity:
+        """A fresh identity."""
+        return cls(entropy(64))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Identity:
+        """The identity in a file that :meth:`save` wrote; a CoterieError names a file that holds none."""
+        path = files.local(path)
+        try:
+            title, secret = path.read_text(encoding="ascii").splitlines()
+            if title != _TITLE:
+                raise ValueError
+            return cls(bytes.fromhex(secret))
+        except OSError as problem:
+            raise CoterieError(f"The identity {path} cannot be read: {problem.strerror or problem}.") from problem
+        except ValueError as problem:
+            raise CoterieError(f"{path} is not an identity: copy the site's own folder again.") from problem
+
+    def save(self, path: str | Path) -> None:
+        """Write the private keys to a new file that only its owner may read."""
+        descriptor = os.open(files.local(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{_TITLE}\n{self._secret.hex()}\n")
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes that :func:`signed` accepts."""
+        return self._signing.sign(data)
+
+    def channel(self, peer: bytes, purpose: bytes) -> bytes:
+        """The key that this site and the owner of the public identity ``peer`` share for ``purpose``."""
+        return agree(self._secret[32:], peer[32:], purpose)
+
+
+def signed(signature: bytes, data: bytes, public: bytes) -> bool:
+    """Whether the owner of a public identity signed ``data``."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public[:32]).verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 PRIME = 2**256 + 297  # the first above 2^256, so that every 32 bytes are a number below it

@@ -14,8 +14,8 @@ import numpy as np
 
 from coterie.engines.message_layout import addressed, grouped
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.privacy.account import Account, Event, accounting, noise_for
-from coterie.engines.privacy.client_work import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
+from coterie.engines.privacy.accountant import Accountant, Event, accounting, noise_for
+from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
 from coterie.federation import (
     Array,
@@ -81,7 +81,7 @@ class Private(WrappedFederation):
     ----------
     clients, ledger
         Those of ``fed``.
-    account : Account
+    account : Accountant
     noise : float
 
     Notes
@@ -123,7 +123,7 @@ class Private(WrappedFederation):
         searched = noise is None
         self.noise = noise_for(epsilon or 0.0, delta, rounds or 1, sampling) if noise is None else float(noise)
         self.event = Event(self.noise, self.sampling)
-        self.account, self.number = Account(len(fed.clients), self.delta), 0
+        self.account, self.number = Accountant(len(fed.clients), self.delta), 0
         self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
         self._public = PUBLIC | {work_name(work) for work in public} | (ABOUT_ROWS if unit == "row" else set())
 

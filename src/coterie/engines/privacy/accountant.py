@@ -77,7 +77,7 @@ def noise_for(target: float, delta: float, rounds: int, sampling: float = 1.0) -
     return high
 
 
-class Account:
+class Accountant:
     """What every client has taken part in.
 
     Who took part when is no secret here (a coordinator knows whom it asked, and draws them by a seed), so a client is

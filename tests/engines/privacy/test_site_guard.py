@@ -7,7 +7,7 @@ pytest.importorskip("dp_accounting")
 
 from coterie.engines import Faults, Loopback, wire
 from coterie.engines.privacy import Event, Guard, Private, epsilon
-from coterie.engines.privacy.client_work import clipped
+from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import PerRow
@@ -141,7 +141,7 @@ def test_what_cannot_be_booked_is_not_given(tmp_path, monkeypatch):
     def fail(*_):
         raise full
 
-    monkeypatch.setattr("coterie.engines.privacy.guard.checkpoint.write", fail)
+    monkeypatch.setattr("coterie.engines.privacy.site_guard.checkpoint.write", fail)
     for _ in range(2):
         with pytest.raises(CoterieError, match="No space left"):
             Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)

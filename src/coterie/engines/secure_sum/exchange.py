@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from coterie.engines.retry import Retry
-from coterie.engines.secure_sum.collector import Collector, Tally
-from coterie.engines.secure_sum.party import Party
-from coterie.engines.secure_sum.settings import Identity, Secure
+from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum
 from coterie.errors import CoterieError
 from coterie.federation import Ints
-
-
-def parties(names: Sequence[str], secure: Secure, run: str = "run") -> Callable[[str], Party]:
-    """Fresh identities for sites in one process: a function that makes the party of a name, as often as it is asked."""
-    identities = {name: Identity.new() for name in names}
-    peers = {name: identity.public for name, identity in identities.items()}
-    return lambda name: Party(name, run, secure, identities[name], peers)
-
-
-class Relay:
-    """Makes every sum of a coordinator secure.
-
-    Parameters
-    ----------
-    secure : Secure
-    retry : Retry
-    """
-
-    def __init__(self, secure: Secure, retry: Retry) -> None:
-        self._retry, self._collector = retry, Collector(secure)
-
-    def total(self, groups: Mapping[int, Ints], unequal: bool, beside: Mapping[str, Any]) -> SecureExchange:
-        """A sum that is about to be asked for.
-
-        Parameters
-        ----------
-        groups : dict of int to int64
-            The groups that each site has clients in; [0] where there are none.
-        unequal : bool
-            Whether sums are lists of groups of unequal shapes.
-        beside : dict
-            What every request says beside.
-        """
-        named = {self._retry.names[s]: g for s, g in groups.items()}
-        return SecureExchange(self._retry, self._collector, named, unequal, beside)
 
 
 class SecureExchange:
@@ -62,14 +25,14 @@ class SecureExchange:
     def __init__(
         self,
         retry: Retry,
-        collector: Collector,
+        keys: KeyOffers,
         groups: Mapping[str, Ints],
         unequal: bool,
         beside: Mapping[str, Any],
     ) -> None:
-        self._retry, self._collector = retry, collector
+        self._retry, self._keys = retry, keys
         self._groups, self._unequal, self._beside = groups, unequal, beside
-        self._tally: Tally | None = None
+        self._sum: MaskedSum | None = None
         self._away: dict[str, str] = {}
         self.sums: tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]] = (np.empty(0, np.int64), {})
 
@@ -83,29 +46,29 @@ class SecureExchange:
         BelowQuorum
             If those that can take part are too few.
         """
-        names, collector, gone = self._retry.names, self._collector, set[str]()
+        names, keys, gone = self._retry.names, self._keys, set[str]()
         for anew in (True, False):  # first who is new says so, then all make keys for those who are there
-            outside = set(collector.outside(list(self._groups))) - gone
+            outside = set(keys.outside(list(self._groups))) - gone
             if outside and anew:
-                outside |= set(names) - collector.asked  # who has no part in this sum may help to open it
+                outside |= set(names) - keys.asked  # who has no part in this sum may help to open it
             gone |= self._join([s for s, name in enumerate(names) if name in outside], anew)
-        gone |= set(collector.outside(list(self._groups)))
+        gone |= set(keys.outside(list(self._groups)))
         there = {name: g for name, g in self._groups.items() if name not in gone}
         if not there:
             return {}
-        collector.check(self._groups)
-        self._tally = collector.open(there, self._unequal)
-        secure = {"secure": self._tally.request}
+        keys.check(self._groups)
+        self._sum = keys.open(there, self._unequal)
+        secure = {"secure": self._sum.request}
         return {s: request | secure for s, request in requests.items() if names[s] in there}
 
     def _join(self, sites: list[int], anew: bool) -> set[str]:
         """Let sites join; those that did not."""
-        names, told = self._retry.names, dict(self._collector.lives)
-        self._collector.asked |= {names[s] for s in sites}
+        names, told = self._retry.names, dict(self._keys.lives)
+        self._keys.asked |= {names[s] for s in sites}
         joining = self._retry.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
         self._missed()
-        self._collector.agree(joining.values())
-        _each(self._retry, joining, lambda name, reply: self._collector.joined(name, reply, told, anew))
+        self._keys.agree(joining.values())
+        _each(self._retry, joining, lambda name, reply: self._keys.joined(name, reply, told, anew))
         self._missed()
         return {names[s] for s in sites if s not in joining}
 
@@ -115,11 +78,11 @@ class SecureExchange:
 
     def take(self, found: dict[int, Any]) -> None:
         """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
-        if self._tally is None:
+        if self._sum is None:
             return
-        tally, names = self._tally, self._retry.names
-        _each(self._retry, found, lambda name, reply: tally.take(name, reply["values"]))
-        self._retry.judge({names.index(name): text for name, text in tally.disagreeing().items()}, found)
+        masked, names = self._sum, self._retry.names
+        _each(self._retry, found, lambda name, reply: masked.take(name, reply["values"]))
+        self._retry.judge({names.index(name): text for name, text in masked.disagreeing().items()}, found)
         self._away |= self._retry.troubles
         for reply in found.values():
             reply["values"] = {}
@@ -132,22 +95,22 @@ class SecureExchange:
         BelowQuorum
             If a group or the helpers are too few.
         """
-        if self._tally is None or not found:
+        if self._sum is None or not found:
             self._retry.troubles = self._away
             return
-        tally, names = self._tally, self._retry.names
+        masked, names = self._sum, self._retry.names
         for kind, about, use in (
-            ("confirm", tally.candidates, tally.confirm),
-            ("unmask", tally.questions, tally.reveal),
+            ("confirm", masked.candidates, masked.confirm),
+            ("unmask", masked.questions, masked.reveal),
         ):
             questions = about()
             rest = [s for s, name in enumerate(names) if name in questions and s not in found]
             for helpers in (list(found), rest):
-                if not tally.enough(kind):
+                if not masked.enough(kind):
                     asked = {s: {"kind": kind, **self._beside, **questions[names[s]]} for s in helpers}
                     _each(self._retry, self._retry.collect(asked, {}), use)
         self._retry.troubles = self._away
-        self.sums = tally.result()
+        self.sums = masked.result()
 
 
 def _each(retry: Retry, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:

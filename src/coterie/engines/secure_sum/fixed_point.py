@@ -201,7 +201,7 @@ def pack(sums: Mapping[str, Any], grouped: bool, fraction: int, sites: int) -> t
         With a leading axis (or a list) of groups where ``grouped``; all lists if one is.
     grouped : bool
     fraction, sites : int
-        As for :func:`~coterie.engines.secure_sum.packing.encode`, whose errors it raises.
+        As for :func:`~coterie.engines.secure_sum.fixed_point.encode`, whose errors it raises.
     """
     values = {name: value if grouped else np.asarray(value)[None] for name, value in sums.items()}
     unequal = any(isinstance(v, list) for v in values.values())

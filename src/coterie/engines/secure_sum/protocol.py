@@ -1,4 +1,4 @@
-"""One secure sum as all sides see it: who takes part with which keys, and which site holds which group."""
+"""What all sites and the coordinator agree on: the settings of secure sums, who takes part in one, with which keys."""
 
 from __future__ import annotations
 
@@ -6,16 +6,98 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.engines import wire
+from coterie.engines.secure_sum import crypto, fixed_point
+from coterie.engines.secure_sum.fixed_point import Words
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 
 Bools = npt.NDArray[np.bool_]
+LEAST = 3
+"""Sites of a sum at least, where nothing else is asked for: one over two tells each of them the other's part."""
+
+
+@dataclass(frozen=True)
+class Secure:
+    """How sums are hidden.
+
+    Attributes
+    ----------
+    fraction : int, default 64
+        Bits after the point: sums are exact to 2^-fraction for each site, and n sites carry numbers below
+        2^(127 - fraction) / n in size (64 bits and 10 sites: steps of 5.4e-20, numbers below 9.2e17).
+    threshold : int, default 0
+        How many sites must help to open a sum; more than half of all. 0 is the smallest majority.
+    min_sites : int, default 0
+        How many sites every group of a sum must cover, those that are away not counted. 0 is one more than the
+        threshold, where there are so many, and 3 at least: sites that are fewer than the threshold may tell the
+        coordinator what they sent, and what is left is a sum over two others or more. A smaller number keeps sums
+        going while more sites are away, and in groups of fewer sites; min_sites - 2 sites that help the coordinator
+        still read no other. :meth:`promise` says it in words.
+    """
+
+    fraction: int = 64
+    threshold: int = 0
+    min_sites: int = 0
+
+    def __post_init__(self) -> None:
+        if find_spec("cryptography") is None:
+            raise CoterieError("Secure sums need the package cryptography: pip install 'coterie[secure]'.")
+        if not 1 <= self.fraction <= 126:
+            raise CoterieError(f"fraction must be a number of bits from 1 to 126, not {self.fraction}.")
+        if self.threshold < 0 or self.min_sites < 0:
+            raise CoterieError("threshold and min_sites must not be negative.")
+
+    def opening(self, sites: int) -> int:
+        """The threshold among ``sites``; a CoterieError if it is no majority of them, or more than there are."""
+        t = self.threshold or sites // 2 + 1
+        if not sites < 2 * t <= 2 * sites:
+            raise CoterieError(
+                f"A secure sum over {sites} sites needs a threshold from {sites // 2 + 1} to {sites}, not {t}."
+            )
+        return t
+
+    def least(self, sites: int) -> int:
+        """How many of ``sites`` every group of a sum must cover."""
+        return self.min_sites or max(min(self.opening(sites) + 1, sites), LEAST)
+
+    def withstands(self, sites: int) -> tuple[int, int]:
+        """How many of ``sites`` may help a coordinator that still reads no other site; negative: it needs no help.
+
+        Returns
+        -------
+        (int, int)
+            Of a coordinator that follows the protocol, and of one that does not.
+        """
+        t, rest = self.opening(sites), self.least(sites) - 2
+        return min(t - 1, rest), min(2 * t - sites - 1, rest)
+
+    def promise(self, sites: int) -> str:
+        """What secure sums over ``sites`` need and withstand, in a sentence or two."""
+        least, (passive, active) = self.least(sites), self.withstands(sites)
+        if passive < 0:
+            return "A secure sum may cover one site (min_sites): then the coordinator reads what that site sent."
+        helped = (
+            "no site that tells it what it sent" if passive == 0 else f"the help of {passive} site{'s' * (passive > 1)}"
+        )
+        lying = "" if active == passive else f", and one that does not with {active or 'none'}"
+        return (
+            f"A secure sum covers {least} of {sites} sites at least. A coordinator that follows the protocol reads no "
+            f"single site with {helped}{lying}."
+        )
+
+
+def context(secure: Secure, run: str, peers: Mapping[str, bytes], lives: Mapping[str, bytes]) -> bytes:
+    """32 bytes that all that is signed or encrypted is bound to: settings, run, sites, and the lives of those there."""
+    agreed: list[Any] = [secure.fraction, secure.opening(len(peers)), secure.least(len(peers)), run]
+    agreed += [dict(sorted(peers.items())), dict(sorted(lives.items()))]
+    return hashlib.sha256(wire.encode(agreed)).digest()
 
 
 @dataclass(frozen=True)
@@ -129,6 +211,13 @@ class Round:
         """Of the groups of a site, which another has clients in too."""
         common: Bools = self.cover[self.rows(name), self.names.index(other)]
         return common
+
+    def mask(self, words: Words, widths: Ints, name: str, other: str, key: bytes, off: bool = False) -> None:
+        """Put the mask that ``name`` has with ``other`` on its words (groups have these widths), or take it off."""
+        common = self.common(name, other)
+        at = fixed_point.words_of(common, widths)
+        combine = fixed_point.add if (name < other) != off else fixed_point.subtract
+        words[at] = combine(words[at], crypto.stream(key, int(widths[common].sum())))
 
     def sent(self, owner: str, context: bytes) -> bytes:
         """What a site signs that has masked its sums for this round."""

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.engines import checkpoint, wire
-from coterie.engines.privacy.account import Event, accounting, epsilon
-from coterie.engines.privacy.client_work import ABOUT_ROWS, PUBLIC, clipped
+from coterie.engines.privacy.accountant import Event, accounting, epsilon
+from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, clipped
 from coterie.engines.requests import NUMBERED, Answer, answered, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name

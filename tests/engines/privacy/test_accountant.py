@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 pytest.importorskip("dp_accounting")
 
-from coterie.engines.privacy import Account, Event, epsilon, noise_for
+from coterie.engines.privacy import Accountant, Event, epsilon, noise_for
 from coterie.errors import CoterieError
 
 
@@ -74,7 +74,7 @@ def test_published_noise():
 
 
 def test_an_account_is_the_worst_clients():
-    account, one, other = Account(4, 1e-5), Event(2.0), Event(1.0)
+    account, one, other = Accountant(4, 1e-5), Event(2.0), Event(1.0)
     for clients in ([0, 1], [0], [2]):
         account.add(one, clients)
     account.add(other, [2])
@@ -82,10 +82,10 @@ def test_an_account_is_the_worst_clients():
     histories = [{one: 2}, {one: 1}, {one: 1, other: 1}, {other: 1}]
     assert account.epsilon() == max(epsilon(h, 1e-5) for h in histories) == epsilon(histories[2], 1e-5)
     assert account.epsilon(one, [2]) == epsilon({one: 2, other: 1}, 1e-5)
-    copy = Account(4, 1e-5)
+    copy = Accountant(4, 1e-5)
     copy.load(account.as_list())
     assert copy.epsilon() == account.epsilon()
-    assert Account(3, 1e-5).epsilon() == 0.0
+    assert Accountant(3, 1e-5).epsilon() == 0.0
 
 
 def test_what_is_missing_is_named(monkeypatch):

@@ -11,7 +11,7 @@ from coterie.engines import Faults, checkpoint, wire
 from coterie.engines.node import Node
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
-from coterie.engines.secure_sum import Secure, parties
+from coterie.engines.secure_sum import Secure, secure_sites
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import last, make_federation, quadratic
@@ -177,11 +177,11 @@ class Killed(BaseException):
 def test_a_coordinator_that_is_killed_goes_on(kind, tmp_path):
     """It dies before, during and after each of its messages; sums from its journal and new ones come out the same."""
     problem, secure = quadratic(M), Secure()
-    party = parties([f"site {s}" for s in range(3)], secure)
+    party = secure_sites([f"site {s}" for s in range(3)], secure)
     parts = [np.arange(M)[s::3] for s in range(3)]
     receivers = {}
     for name, node in nodes(problem, parts, tmp_path / "sites").items():
-        node._party = party(name)
+        node._secure = party(name)
         receivers[name] = node.receive
     deaths = [0]
 
@@ -211,7 +211,7 @@ def test_a_coordinator_that_is_killed_goes_on(kind, tmp_path):
 def test_a_site_that_lives_for_one_message_and_one_that_never_came(tmp_path):
     """Every message meets a new process with the site's folder; a listed site that is away holds shares, no more."""
     names = [f"site {s}" for s in range(4)]
-    problem, party = quadratic(M, k=1), parties(names, Secure(min_sites=3))
+    problem, party = quadratic(M, k=1), secure_sites(names, Secure(min_sites=3))
 
     def receiver(name, rows):
         clusters = np.zeros(len(rows), np.int64)
@@ -221,7 +221,7 @@ def test_a_site_that_lives_for_one_message_and_one_that_never_came(tmp_path):
         )
 
         def receive(data):
-            node = Node(name, objective, clusters, np.ones(len(rows)), problem.ids[rows], party=party(name), **options)
+            node = Node(name, objective, clusters, np.ones(len(rows)), problem.ids[rows], secure=party(name), **options)
             return node.receive(data)
 
         return receive
@@ -249,11 +249,11 @@ def test_numbers_that_cannot_be_carried_are_refused_at_the_site(x):
 
 def test_both_ends_must_be_secure():
     problem = quadratic(M)
-    party = parties([f"site {s}" for s in range(3)], Secure())
+    party = secure_sites([f"site {s}" for s in range(3)], Secure())
     parts = [np.arange(M)[s::3] for s in range(3)]
     receivers = {}
     for name, node in nodes(problem, parts).items():
-        node._party = party(name)
+        node._secure = party(name)
         receivers[name] = node.receive
     fed = Remote(Local(receivers))
     assert len(fed.ask(read)["u"]) == M
@@ -306,13 +306,13 @@ def test_a_site_that_has_forgotten_joins_and_all_make_new_keys(forgets):
     fed = federation(policy=Policy(strict=False, retries=0))
     some = np.concatenate([fed.sites[s] for s in range(4)])
     assert fed.total(huge, to=some, x=1.0)["loss"] == len(some)
-    before = dict(fed._relay._collector.lives)
+    before = dict(fed._keys.lives)
     assert len(before) == SITES
-    fed._nodes[forgets]._party = fed._party(f"site {forgets}")
+    fed._nodes[forgets]._secure = fed._secure_site(f"site {forgets}")
     fed.total(huge, x=1.0)
     for _ in range(2):
         assert fed.total(huge, x=1.0)["loss"] == M
-    after = fed._relay._collector.lives
+    after = fed._keys.lives
     assert [name for name in before if before[name] != after[name]] == [f"site {forgets}"]
     assert not fed.quarantined
 

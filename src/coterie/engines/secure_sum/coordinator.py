@@ -10,16 +10,15 @@ import numpy as np
 
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.replies import most
-from coterie.engines.secure_sum import crypto, packing
+from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import seed_check
-from coterie.engines.secure_sum.packing import Layout, Words, unpack, words_of
-from coterie.engines.secure_sum.round import Bools, Key, Round, read_lives, smallest_group
-from coterie.engines.secure_sum.settings import Secure
+from coterie.engines.secure_sum.fixed_point import Layout, Words, unpack, words_of
+from coterie.engines.secure_sum.protocol import Bools, Key, Round, Secure, read_lives, smallest_group
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 
 
-class Collector:
+class KeyOffers:
     """Keys that sites have offered for their next sums; nothing here is secret, and nothing needs to be kept.
 
     Parameters
@@ -92,7 +91,7 @@ class Collector:
                 f"{self.least}: its sum could tell what one holds. Use larger groups, or lower min_sites at all sites."
             )
 
-    def open(self, groups: Mapping[str, Ints], unequal: bool = False) -> Tally:
+    def open(self, groups: Mapping[str, Ints], unequal: bool = False) -> MaskedSum:
         """A sum over some sites; their keys are used up by it.
 
         Parameters
@@ -113,7 +112,7 @@ class Collector:
         self.enough(present, cover)
         for name in offers:
             del self._offers[name]
-        return Tally(self, round_, present, {name: shares for name, (_, shares, _) in offers.items()}, unequal)
+        return MaskedSum(self, round_, present, {name: shares for name, (_, shares, _) in offers.items()}, unequal)
 
     def enough(self, present: Ints, cover: Bools) -> None:
         """Raise BelowQuorum if the sites that are there leave a group (a row of ``cover``) at too few of them."""
@@ -131,7 +130,7 @@ def _cover(groups: Mapping[str, Ints]) -> tuple[Ints, Bools]:
     return present, np.stack([np.isin(present, groups[name]) for name in sorted(groups)], axis=1)
 
 
-class Tally:
+class MaskedSum:
     """One sum on its way: masked sums come in, then the word of who opens it over whom, then shares, then the result.
 
     Attributes
@@ -144,13 +143,13 @@ class Tally:
 
     def __init__(
         self,
-        collector: Collector,
+        keys: KeyOffers,
         round_: Round,
         present: Ints,
         shares: Mapping[str, Mapping[str, bytes]],
         unequal: bool,
     ) -> None:
-        self.present, self._round, self._collector, self._shares = present, round_, collector, shares
+        self.present, self._round, self._keys, self._shares = present, round_, keys, shares
         self._unequal = unequal
         self.request = round_.as_dict()
         self._came: dict[str, tuple[Words, Layout]] = {}
@@ -173,7 +172,7 @@ class Tally:
         if not isinstance(reply.get("sent"), bytes):
             raise CoterieError(f"{name} did not sign what it sent.")
         layout = layout.by_group() if self._unequal else layout
-        self._collector.joined(name, reply, self._round.lives)
+        self._keys.joined(name, reply, self._round.lives)
         self._came[name], self._sent[name] = (words, layout), reply["sent"]
 
     def disagreeing(self) -> dict[str, str]:
@@ -195,10 +194,10 @@ class Tally:
             If those that came leave a group at fewer sites than ``min_sites``.
         """
         answered = np.array([name in self._came for name in self._round.names])
-        self._collector.enough(self.present, self._round.cover[:, answered])
+        self._keys.enough(self.present, self._round.cover[:, answered])
         sent = [self._sent[name] if name in self._came else b"" for name in self._round.names]
         asked = {"round": self.request, "answered": answered, "sent": sent}
-        return {name: asked for name in self._collector.holders if name in self._round.lives}
+        return {name: asked for name in self._keys.holders if name in self._round.lives}
 
     def confirm(self, name: str, reply: Mapping[str, Any]) -> None:
         """Keep a site's word on whom the sum is over; a CoterieError if it has not the form of one."""
@@ -236,12 +235,12 @@ class Tally:
 
     def enough(self, kind: str) -> bool:
         """Whether enough sites have helped to open the sum, by a request of the kind "confirm" or "unmask"."""
-        return len(self._confirmed if kind == "confirm" else self._revealed) >= self._collector.t
+        return len(self._confirmed if kind == "confirm" else self._revealed) >= self._keys.t
 
     def _need_helpers(self, helpers: Mapping[str, Any]) -> None:
-        if self._came and len(helpers) < self._collector.t:
+        if self._came and len(helpers) < self._keys.t:
             raise BelowQuorum(
-                f"{len(helpers)} sites helped to open a secure sum, and it takes {self._collector.t}: "
+                f"{len(helpers)} sites helped to open a secure sum, and it takes {self._keys.t}: "
                 "go on when more of them are back."
             )
 
@@ -267,8 +266,8 @@ class Tally:
         total = np.zeros((int(widths.sum()), 2), np.uint64)
         for name, (words, _) in self._came.items():
             at = words_of(np.isin(rows, self._round.rows(name)), widths)
-            total[at] = packing.add(total[at], self._stripped(name, words))
-        return self.present[rows], unpack(total, layout, self._collector.secure.fraction)
+            total[at] = fixed_point.add(total[at], self._stripped(name, words))
+        return self.present[rows], unpack(total, layout, self._keys.secure.fraction)
 
     def _layout(self) -> Layout:
         """The layout of all groups that came, which every site agrees with."""
@@ -287,23 +286,19 @@ class Tally:
         """A site's words without its own mask and without those it shares with sites whose words are not here."""
         layout, purpose = self._came[name][1], self._round.purpose()
         widths = np.array(layout.widths(), np.int64)
-        words = packing.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
+        words = fixed_point.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
         for other in self._round.names:
-            common = self._round.common(name, other)
-            if other in self._came or not common.any():
-                continue
-            key = crypto.agree(self._secret(other), self._round.keys[name].public, purpose)
-            combine = packing.subtract if name < other else packing.add
-            at = words_of(common, widths)
-            words[at] = combine(words[at], crypto.stream(key, int(widths[common].sum())))
+            if other not in self._came and self._round.common(name, other).any():
+                key = crypto.agree(self._secret(other), self._round.keys[name].public, purpose)
+                self._round.mask(words, widths, name, other, key, off=True)
         return words
 
     def _secret(self, owner: str) -> bytes:
         """The mask seed of a site whose words came, or the private key of one whose words did not."""
         if owner in self._secrets:
             return self._secrets[owner]
-        column, places = self._round.names.index(owner), self._collector.holders
-        key, helpers, t = self._round.keys[owner], sorted(self._revealed), self._collector.t
+        column, places = self._round.names.index(owner), self._keys.holders
+        key, helpers, t = self._round.keys[owner], sorted(self._revealed), self._keys.t
         # One helper that lies is in some of the turns round the table, and not in all of them if there is one to spare.
         for turn in range(len(helpers) if len(helpers) > t else 1):
             some = [helpers[(turn + i) % len(helpers)] for i in range(t)]

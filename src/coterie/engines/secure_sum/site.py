@@ -5,20 +5,29 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from coterie.engines.requests import Refusal
-from coterie.engines.secure_sum import crypto, packing
-from coterie.engines.secure_sum.packing import pack, words_of
-from coterie.engines.secure_sum.round import LIFE, Bools, Key, Round, read_lives, smallest_group
-from coterie.engines.secure_sum.settings import Identity, Secure, context, signed
+from coterie.engines.secure_sum import crypto, fixed_point
+from coterie.engines.secure_sum.crypto import Identity, signed
+from coterie.engines.secure_sum.fixed_point import pack
+from coterie.engines.secure_sum.protocol import (
+    LIFE,
+    Bools,
+    Key,
+    Round,
+    Secure,
+    context,
+    read_lives,
+    smallest_group,
+)
 from coterie.errors import CoterieError
 
 
-class Party:
+class SecureSite:
     """One site's keys, and what it does with them.
 
     Every key is used for one sum, and opened in one sum over one set of sites: of a key of any site, this site reveals
@@ -128,15 +137,11 @@ class Party:
         if layout.names and layout.rows != len(mine):
             raise Refusal(f"{self.name} has sums of {layout.rows} groups and was asked for {len(mine)}.")
         widths, purpose = np.array(layout.widths(), np.int64), round_.purpose()
-        words = packing.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
+        words = fixed_point.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
         for peer, key in round_.keys.items():
-            common = round_.common(self.name, peer)
-            if peer == self.name or not layout.names or not common.any():
-                continue
-            secret = crypto.agree(self.state["secret"], key.public, purpose)
-            combine = packing.add if self.name < peer else packing.subtract
-            at = words_of(common, widths)
-            words[at] = combine(words[at], crypto.stream(secret, int(widths[common].sum())))
+            if peer != self.name and layout.names and round_.common(self.name, peer).any():
+                secret = crypto.agree(self.state["secret"], key.public, purpose)
+                round_.mask(words, widths, self.name, peer, secret)
         sent = self._identity.sign(round_.sent(self.name, self._context(round_.lives)))
         reply = {"round": round_.digest, "layout": layout.as_dict(), "words": words, "sent": sent}
         return reply | self.join(round_.lives)
@@ -250,3 +255,10 @@ class Party:
             purpose = b"coterie secure sum share " + bound + f"{owner}\0{holder}".encode()
             self._channels[owner, holder] = self._identity.channel(peer, purpose)
         return self._channels[owner, holder]
+
+
+def secure_sites(names: Sequence[str], secure: Secure, run: str = "run") -> Callable[[str], SecureSite]:
+    """Fresh identities for sites in one process: a function that makes the party of a name, as often as it is asked."""
+    identities = {name: Identity.new() for name in names}
+    peers = {name: identity.public for name, identity in identities.items()}
+    return lambda name: SecureSite(name, run, secure, identities[name], peers)
