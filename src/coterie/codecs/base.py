@@ -26,15 +26,7 @@ LONGEST = 8
 
 @dataclass(frozen=True)
 class Encoded:
-    """What travels, and what the other end will read from it.
-
-    Attributes
-    ----------
-    payload : Ragged of uint8
-        One message for each row.
-    claimed : (m, d)
-        ``decode(payload)``, bit for bit.
-    """
+    """What travels, one message of bytes for each row, and what the other end reads from it, bit for bit (m, d)."""
 
     payload: Ragged
     claimed: Floats

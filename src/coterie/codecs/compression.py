@@ -315,19 +315,8 @@ class CompressedFederation(WrappedFederation):
 def _sum_changes(replies: Replies, label: Ints, groups: int | None, base: Floats, index: Ints, up: str) -> Sums:
     """Sums of replies within groups, with models ``x`` for compressed changes.
 
-    Parameters
-    ----------
-    replies : Replies
-    label : (rows,)
-        Group of each that answered.
-    groups : int, optional
-        None for one sum, without an axis of groups.
-    base : (k, d1)
-        Models that the changes are added to.
-    index : (rows,)
-        Which of them.
-    up : str
-        Codec of the changes.
+    ``label`` (rows,) is the group of each that answered, ``groups`` their number (None: one sum, without an axis); the
+    changes are added to the models ``base`` (k, d1), of which ``index`` (rows,) says which.
     """
     from scipy.sparse import csr_array
 

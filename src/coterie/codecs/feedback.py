@@ -19,17 +19,7 @@ from coterie.numerics.kernels import Floats, Ints
 
 
 class Sent(NamedTuple):
-    """What a sender has after one message.
-
-    Attributes
-    ----------
-    payload : Ragged of uint8
-        The bytes of each row.
-    estimate : (m, d)
-        What the reader has of the gradient, bit for bit.
-    memory : (m, d)
-        The sender's new memory.
-    """
+    """What a sender has after one message: the bytes of each row, what the reader makes of them, its new memory."""
 
     payload: Ragged
     estimate: Floats

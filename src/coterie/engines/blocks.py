@@ -25,15 +25,10 @@ BLOCK = 4096
 
 
 class Store:
-    """Personal state of a site's clients, one array for each name.
+    """Personal state of a site's m clients, one array for each name.
 
-    Parameters
-    ----------
-    m : int
-        Number of clients.
-    tentative : bool
-        Keep what is written aside until :meth:`commit`. Otherwise blocks write in place, and an array whose shape or
-        type changes is swapped in by :meth:`commit`.
+    A ``tentative`` store keeps what is written aside until :meth:`commit`. In another one blocks write in place, and an
+    array whose shape or type changes is swapped in by :meth:`commit`.
     """
 
     def __init__(self, m: int, tentative: bool = False) -> None:
@@ -158,18 +153,10 @@ def _same(a: Ints | None, b: Ints | None) -> bool:
 
 
 class Runner:
-    """Runs work on one site.
+    """Runs work on all clients of one site, sorted by cluster, whose state reads from ``store.arrays``.
 
-    Parameters
-    ----------
-    site : Site
-        All clients of the site, sorted by cluster; its state must read from ``store.arrays``.
-    store : Store
-        Where state is written.
-    threads : int, optional
-        Blocks run at a time; by default the number of cores.
-    block : int
-        Clients in a block. Results depend on it through the order of sums alone, and on ``threads`` not at all.
+    ``threads`` blocks run at a time (by default one for each core), of ``block`` clients. Results depend on the block
+    through the order of sums alone, and on threads not at all.
     """
 
     def __init__(self, site: Site, store: Store, threads: int | None = None, block: int = BLOCK) -> None:
@@ -180,16 +167,10 @@ class Runner:
         self._last: tuple[Ints, bool, Plan] | None = None
 
     def planned(self, rows: Ints | None, cut: bool, renumber: bool = False, whole: bool = False) -> Plan:
-        """The plan of a request; the one for everyone and the last other one are kept.
+        """The plan of a request, as :meth:`plan` makes it; the one for everyone and the last other one are kept.
 
-        Parameters
-        ----------
-        rows, cut
-            As in :meth:`plan`; ``rows`` is kept, so nobody may change it.
-        renumber : bool
-            Whether ``PerCluster`` values have rows for the clusters of this request only, not for all of the site.
-        whole : bool
-            Whether everyone must be one block.
+        Nobody may change ``rows``. ``renumber``: ``PerCluster`` values have rows for the clusters of this request only,
+        not for all of the site. ``whole``: everyone must be one block.
         """
         clusters = self.site.clusters
         if rows is None:
@@ -204,16 +185,8 @@ class Runner:
     def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False, block: int | None = None) -> Plan:
         """Cut a request into blocks.
 
-        Parameters
-        ----------
-        rows : (n,) int64, optional
-            Client of each request, in any order, repeats allowed; None is all.
-        clusters : (n,) int64
-            Row of each request in ``PerCluster`` values.
-        cut : bool
-            Also cut between clusters, so that every block has one.
-        block : int, optional
-            Clients in a block, by default the runner's number.
+        ``rows`` (n,) are the clients of the requests, in any order with repeats, None for all; ``clusters`` (n,) the
+        row of each in ``PerCluster`` values. ``cut``: also between clusters, so that every block has one.
         """
         n = len(clusters)
         if n == 0:

@@ -55,10 +55,7 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
 def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
     """Bring ``fed`` back to a checkpoint and return the method's state.
 
-    Raises
-    ------
-    CoterieError
-        If there is no such file, it is not a checkpoint, or it belongs to another federation.
+    A CoterieError if there is no such file, it is not a checkpoint, or it belongs to another federation.
     """
     saved = _read(files.local(path))
     with fitting(f"The checkpoint {path}", "Begin again without it."):
@@ -110,15 +107,10 @@ def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
 
 
 class Folder:
-    """A folder that holds one site's state, its pending reply and its marks.
+    """A folder that holds one site's state, its pending reply and its marks; it is made if absent.
 
     Each array is a file of its own, written once; ``head`` names those in use and is replaced atomically, so a save
     costs the arrays that are new, and a mark costs none.
-
-    Parameters
-    ----------
-    path : path
-        The site's own folder, made if absent.
     """
 
     def __init__(self, path: str | Path) -> None:

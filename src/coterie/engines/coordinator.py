@@ -86,19 +86,8 @@ class Coordinator(ABC):
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """Carry messages to sites and replies back, at once, counting the bytes of both in the ledger.
 
-        Parameters
-        ----------
-        messages : dict of int to bytes
-            What each site is sent.
-        attempt : int
-            0 for the first time, then 1, 2, ...
-        timeout : float
-            Seconds after which no reply is waited for; may be infinite.
-
-        Returns
-        -------
-        dict of int to bytes
-            Sites that did not reply are left out, or None.
+        ``attempt`` is 0 for the first time, then 1, 2, ... No reply is waited for after ``timeout`` seconds, which may
+        be infinite. Sites that did not reply are left out, or None.
         """
 
     def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:

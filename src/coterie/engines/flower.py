@@ -146,12 +146,8 @@ class FlowerTransport:
 def client_app(end: Callable[[Context], tuple[str, Receiver]]) -> ClientApp:
     """The generic ClientApp: bytes in, bytes out.
 
-    Parameters
-    ----------
-    end : callable
-        ``end(context) -> (name of the site, its receiver)``. A process of the app lives for one message.
-
-    A message that is addressed to another site is answered by an error.
+    ``end(context)`` gives the name of the site and its receiver; a process of the app lives for one message. A message
+    that is addressed to another site is answered by an error.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.clientapp import ClientApp

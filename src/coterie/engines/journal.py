@@ -26,16 +26,9 @@ WAIT = 60.0
 class Journal:
     """Entries in a file, in the order of what happened, each durable before the method sees it.
 
-    Parameters
-    ----------
-    folder : path
-        Holds ``base`` (a state of the method, if it kept one, and where the engine stood) and ``entries`` since then.
-
-    Raises
-    ------
-    CoterieError
-        For files that are damaged other than by an entry that was being written when the process died, and where
-        another process goes on with the same run.
+    The folder holds ``base`` (a state of the method, if it kept one, and where the engine stood) and ``entries`` since
+    then. A CoterieError for files that are damaged other than by an entry that was being written when the process died,
+    and where another process goes on with the same run.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -67,13 +60,7 @@ class Journal:
         return len(self._ahead)
 
     def next(self, kind: str, key: bytes) -> dict[str, Any] | None:
-        """The next entry, which must be of this kind and key; None when the run is live.
-
-        Raises
-        ------
-        CoterieError
-            If the run does something else than it did before.
-        """
+        """The next entry; None when the run is live. A CoterieError if the run does something else than before."""
         if not self._ahead:
             return None
         entry: dict[str, Any] = self._ahead.popleft()

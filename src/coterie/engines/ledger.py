@@ -63,10 +63,7 @@ class Ledger:
 def measure(value: Any, n: int, k: int) -> tuple[float, float]:
     """Check one message value; (bytes sent to every client, bytes sent once because every client has its own).
 
-    Raises
-    ------
-    CoterieError
-        For a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
+    A CoterieError for a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
     """
     if value is None or isinstance(value, _PLAIN):
         return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0

@@ -35,13 +35,7 @@ def shares(m: int, weights: Any = None) -> Array:
 
 
 def addressed(to: To, clients: Roster) -> Ints | None:
-    """Client index of each request, read-only; None for all clients.
-
-    Raises
-    ------
-    CoterieError
-        For a mask of the wrong length, or an index that is not a client.
-    """
+    """Client index of each request, read-only; None for all. A CoterieError for a wrong mask or index."""
     return None if to is None else readonly(_clients(to, clients))
 
 

@@ -77,10 +77,7 @@ class Policy:
     def shortage(self, asked: Ints, answered: Ints) -> str | None:
         """What is missing for a quorum, as the end of a sentence; None if nothing is.
 
-        Parameters
-        ----------
-        asked, answered : (k,) int64
-            How many clients of each cluster were asked, and how many answered.
+        Of each cluster (k,), so many clients were ``asked``, and so many ``answered``.
         """
         every, came = int(asked.sum()), int(answered.sum())
         least = every if self.min_clients == "all" else min(self.min_clients, every)
@@ -102,21 +99,9 @@ def _is(value: Any, kind: type) -> bool:
 class Exchanged:
     """One exchange, for logs.
 
-    Attributes
-    ----------
-    number : int
-        From 1.
-    kind, work : str
-        "ask" or "total", and the name of the work.
-    asked, answered : tuple of str
-        Names of sites.
-    missing : dict of str to str
-        Sites without a counted reply, and why.
-    clients : (int, int)
-        Requests that were answered, and all.
-    down, up : int
-        Bytes.
-    seconds : float
+    ``kind`` is "ask" or "total"; ``work`` its name; ``asked`` and ``answered`` are names of sites, ``missing`` those
+    without a counted reply, and why; ``clients`` are the requests that were answered, and all; ``down`` and ``up`` are
+    bytes.
     """
 
     number: int

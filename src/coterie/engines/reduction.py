@@ -29,14 +29,9 @@ def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
 
 
 class Gather:
-    """Rows of replies, written where their requests stand.
+    """Rows of replies, n in all, written where their requests stand.
 
-    Parameters
-    ----------
-    n : int
-        Number of rows in all.
-    unequal : bool
-        Whether trailing shapes may differ; such a name becomes a list of rows.
+    ``unequal``: trailing shapes may differ; a name whose shapes do becomes a list of rows.
     """
 
     def __init__(self, n: int, unequal: bool = False) -> None:
@@ -94,12 +89,8 @@ class Gather:
 class Adder:
     """Sums of blocks or sites, added in the order of the calls.
 
-    Parameters
-    ----------
-    groups : int, optional
-        Length of the leading axis; None: sums have no group axis.
-    lists : bool
-        Whether groups have unequal shapes, so that sums are lists with one array for each group.
+    ``groups`` is the length of the leading axis; None: sums have no group axis. ``lists``: groups have unequal shapes,
+    so that sums are lists with one array for each group.
     """
 
     def __init__(self, groups: int | None, lists: bool = False) -> None:

@@ -51,17 +51,8 @@ class Transport(Protocol):
 class Participants:
     """All clients, as the sites told of them, in the order of a table: by coarsest to finest cluster, then by label.
 
-    Attributes
-    ----------
-    roster : Roster
-    sites : list of (m_s,) int64
-        Clients of each site.
-    labels, weights, counts : (m,)
-        What each client is called, its weight, and how many rows it has.
-    levels : tuple of Level
-        Clusters, fine to coarse, with their labels and parents.
-    info : dict of str to dict
-        What each site told beside, by its name.
+    ``sites`` are the clients of each site; ``labels``, ``weights`` and ``counts`` (m,) what each client is called, its
+    weight and its rows; ``levels`` the clusters, fine to coarse; ``info`` what each site told beside, by its name.
     """
 
     roster: Roster

@@ -31,15 +31,9 @@ _TROUBLES: tuple[tuple[str, Kind, str], ...] = (
 class ReplyFault:
     """An answer that cannot be used.
 
-    Attributes
-    ----------
-    kind : {"lost", "late", "unreadable", "broken", "failed", "refused"}
-        No answer, or one that the site itself had no use for; the site has had a request with a later number; bytes
-        that are no message; a message that is no answer; the site's work failed; the site disagrees on what has
-        happened, or will not say.
-    text : str
-    number : int
-        Of the last request that the site has had, where this one was late.
+    Its kind: no answer, or one that the site itself had no use for ("lost"); the site has had a request with a later
+    ``number`` ("late"); bytes that are no message ("unreadable"); a message that is no answer ("broken"); the site's
+    work failed ("failed"); the site disagrees on what has happened, or will not say ("refused").
     """
 
     kind: Kind
@@ -104,15 +98,8 @@ Signature = tuple[tuple[str, Any], ...]
 def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequal: bool) -> dict[int, str]:
     """Sites whose replies have other rows than were asked for, or other names, types or shapes than most sites.
 
-    Where none are more than the others, all are named: one broken site of two must not put out the sound one.
-
-    Parameters
-    ----------
-    found : dict of int to reply
-    rows : dict of int to int
-        How many rows each site was asked for; None: one sum, without an axis of rows.
-    unequal : bool
-        Whether shapes may differ.
+    Where none are more than the others, all are named: one broken site of two must not put out the sound one. ``rows``
+    is how many rows each site was asked for (None: one sum, without an axis of rows); ``unequal``: shapes may differ.
     """
     wrong: dict[int, str] = {}
     signatures: dict[int, Signature] = {}

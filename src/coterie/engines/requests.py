@@ -65,12 +65,7 @@ _BOTH = ("exchange", "counted")
 def clients(rows: Array | None, clusters: Ints) -> Ints | None:
     """The client of each request, by its number at the site; None is all.
 
-    Parameters
-    ----------
-    rows : array, optional
-        What the request says: clients, or a mask over the site's clusters.
-    clusters : (m,) int64
-        Cluster of each client, sorted.
+    ``rows`` is what the request says: clients, or a mask over the site's clusters; ``clusters`` (m,) is sorted.
     """
     if rows is None or rows.dtype != bool:
         return None if rows is None else rows.astype(np.int64)
@@ -80,21 +75,10 @@ def clients(rows: Array | None, clusters: Ints) -> Ints | None:
 
 
 def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:
-    """How many rows each group of a request covers; a client that is asked more than once counts once.
+    """How many rows each group that occurs in a request covers; a client that is asked more than once counts once.
 
-    Parameters
-    ----------
-    counts : (m,) int
-        Rows of every client.
-    rows : (n,) int, optional
-        Client of each request; None is all.
-    labels : (n,) int
-        Group of each request.
-
-    Returns
-    -------
-    (groups,) int64
-        Of the groups that occur.
+    ``counts`` (m,) are the rows of every client, ``rows`` (n,) the client of each request (None is all), ``labels``
+    (n,) its group.
     """
     clients = np.arange(len(labels)) if rows is None else np.asarray(rows, dtype=np.int64)
     if rows is not None and len(np.unique(clients)) < len(clients):

@@ -22,24 +22,9 @@ class Retry:
 
     Numbers rise from request to request, so that a site tells a late one, or a copy of one, from what it was asked
     since. A site that has had a later number than it is sent, from a process of the coordinator that was killed, says
-    which, and is sent the request again with one above.
-
-    Parameters
-    ----------
-    names : sequence of str
-        What the sites are called.
-    policy : Policy
-    send : callable
-        ``send(messages, attempt, timeout)``, as :meth:`coterie.engines.coordinator.Coordinator.exchange`.
-
-    Attributes
-    ----------
-    number : int
-        Of the last requests.
-    quarantined : dict of str to str
-        Sites that are not asked any more, and why.
-    troubles : dict of str to str
-        Sites whose reply to the last requests cannot be used, and why.
+    which, and is sent the request again with one above. ``number`` is that of the last requests; ``quarantined`` are
+    the sites that are not asked any more, and ``troubles`` those whose reply to the last requests cannot be used, with
+    the reasons.
     """
 
     def __init__(self, names: Sequence[str], policy: Policy, send: Send) -> None:
@@ -52,15 +37,7 @@ class Retry:
         self._misses: dict[int, int] = {}  # how often it did not since it last did
 
     def collect(self, requests: Mapping[int, Mapping[str, Any]], parts: Mapping[int, Part]) -> dict[int, Any]:
-        """The replies that can be read, by site.
-
-        Parameters
-        ----------
-        requests : dict of int to dict
-            What each site is asked.
-        parts : dict of int to Part
-            Who is asked at each site; empty where no quorum is needed.
-        """
+        """The replies to ``requests`` that can be read, by site; ``parts`` are the sites' shares (none: no quorum)."""
         self.number += 1
         left = {s: self._numbered(request) for s, request in requests.items() if self._asks(s, parts)}
         self.troubles = {self.names[s]: self.quarantined.get(self.names[s], _AWAY) for s in requests if s not in left}

@@ -16,19 +16,10 @@ from coterie.federation import By, Clusters, Ints, PerCluster, PerRow, Roster, R
 
 @dataclass(frozen=True)
 class Part:
-    """One site's share of a request.
+    """One site's share of a request: n requests, to ``sizes`` (p,) clients of the clusters ``present`` (p,), rising.
 
-    Attributes
-    ----------
-    site : int
-    n : int
-        Its requests.
-    rows : array, optional
-        What the site is told: None for all of its clients, a mask over its clusters, or a client for each request.
-    present : (p,) int64
-        The clusters that are asked, rising.
-    sizes : (p,) int64
-        Requests to each of them.
+    ``rows`` is what the site is told: None for all of its clients, a mask over its clusters, or a client for each
+    request.
     """
 
     site: int
@@ -51,16 +42,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Address:
-    """All who are asked.
+    """All who are asked: the client of each request, and the parts of the sites that hold them, in the sites' order.
 
-    Attributes
-    ----------
-    to : array, optional
-        What tells this address from others: None for everyone, a mask over clusters, or ``rows``.
-    rows : (n,) int64
-        The client of each request.
-    parts : list of Part
-        In the order of the sites; sites that hold none of them are left out.
+    ``to`` tells this address from others: None for everyone, a mask over clusters, or ``rows``.
     """
 
     to: Any
@@ -77,14 +61,7 @@ def tally(parts: Iterable[Part], k: int) -> Ints:
 
 
 class Addresses:
-    """Which site holds which client.
-
-    Parameters
-    ----------
-    clients : Roster
-    sites : sequence of (m_s,) int64
-        Clients of each site, rising.
-    """
+    """Which site holds which client: ``sites`` are the clients of each, rising."""
 
     def __init__(self, clients: Roster, sites: Sequence[Ints]) -> None:
         self._clients, self._sites = clients, sites
@@ -134,19 +111,8 @@ class Addresses:
 class Grouping:
     """Which sums a request asks for: one of everything, one for each cluster, or one for each label.
 
-    Parameters
-    ----------
-    by, groups
-        As in :meth:`coterie.federation.Federation.total`.
-    address : Address
-    clients : Roster
-
-    Attributes
-    ----------
-    size : int, optional
-        Number of groups; None: one sum, without an axis of groups.
-    labels : (n,) int64, optional
-        Group of each request, where they are not clusters.
+    ``size`` is the number of groups (None: one sum, without an axis of groups), ``labels`` (n,) the group of each
+    request where they are not clusters.
     """
 
     def __init__(self, by: By, groups: int | None, address: Address, clients: Roster) -> None:

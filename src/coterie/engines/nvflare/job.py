@@ -31,16 +31,9 @@ _WAIT = 30.0  # seconds
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job made of a run.
+    """What a job made of a run: "running", "finished" or "failed", with type and text of the error that ended it.
 
-    Attributes
-    ----------
-    job : str
-        NVFlare's number of the job.
-    state : {"running", "finished", "failed", "lost", "late"}
-        The last two are no job's own words.
-    error, message : str
-        Type and text of the error that ended it.
+    The states "lost" and "late" are no job's own words. ``job`` is NVFlare's number.
     """
 
     job: str
@@ -82,12 +75,8 @@ log = logging.getLogger(__name__)
 class Server(FLComponent):
     """The server's side of a job: hands the transport to the program of a run.
 
-    Parameters
-    ----------
-    run_id : str
-        The run, a folder in ``runs/`` of the coordinator's folder. How it ended is written there.
-    sites : list of str
-        Names of all sites of the federation, in the job or not.
+    The run is a folder in ``runs/`` of the coordinator's folder, where is written how it ended; ``sites`` are all of
+    the federation, in the job or not.
     """
 
     def __init__(self, run_id: str, sites: Sequence[str]) -> None:
@@ -128,13 +117,7 @@ class Server(FLComponent):
 
 
 class Site:
-    """A site's side of a job: one receiver that lives as long as the job's process here.
-
-    Parameters
-    ----------
-    run_id : str
-        The run.
-    """
+    """A site's side of a job: one receiver that lives as long as the job's process here."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id

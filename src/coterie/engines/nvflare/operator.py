@@ -26,13 +26,7 @@ class AwayError(CoterieError):
 
 
 class Operator:
-    """A session with the server of a federation, made when needed and again after the server was away.
-
-    Parameters
-    ----------
-    workspace : path
-        The operator's, of NVFlare.
-    """
+    """A session with a federation's server, by NVFlare's ``workspace``; a new one after it was away."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
@@ -86,16 +80,10 @@ class Operator:
         return self._ask(question)
 
     def submit(self, name: str, server: object, site: object, names: Iterable[str]) -> str:
-        """Start a job at some sites and return its number.
+        """Start a job at the sites ``names`` and return its number.
 
-        Parameters
-        ----------
-        name : str
-        names : iterable of str
-            The sites.
-        server, site : object
-            The two sides of :mod:`coterie.engines.nvflare.job`. Their classes are named in the job, their code is not
-            sent: members run what they have installed.
+        ``server`` and ``site`` are the two sides of :mod:`coterie.engines.nvflare.job`. Their classes are named in the
+        job, their code is not sent: members run what they have installed.
         """
         from nvflare.collab import CollabRecipe
 

@@ -29,12 +29,9 @@ _EXACT = 100  # kinds of histories that are told apart; with more, every event c
 class Event:
     """One exchange, as it was for a client that took part.
 
-    Attributes
-    ----------
-    noise : float
-        The noise multiplier: standard deviation of the noise in a sum, divided by the bound of a contribution.
-    sampling : float, default 1
-        Probability with which a contribution is in the sum at all, by a coin that nobody else sees (Poisson sampling).
+    ``noise`` is the noise multiplier: the standard deviation of the noise in a sum, divided by the bound of a
+    contribution. ``sampling`` is the probability with which a contribution is in the sum at all, by a coin that nobody
+    else sees (Poisson sampling).
     """
 
     noise: float
@@ -78,16 +75,10 @@ def noise_for(target: float, delta: float, rounds: int, sampling: float = 1.0) -
 
 
 class Accountant:
-    """What every client has taken part in.
+    """What each of m clients has taken part in.
 
     Who took part when is no secret here (a coordinator knows whom it asked, and draws them by a seed), so a client is
     charged for the exchanges it was asked in, and for no others; the epsilon of all is that of the worst client.
-
-    Parameters
-    ----------
-    m : int
-        Number of clients.
-    delta : float
     """
 
     def __init__(self, m: int, delta: float) -> None:

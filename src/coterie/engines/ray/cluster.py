@@ -144,15 +144,7 @@ class ActorSlot:
 
 
 class ActorSlots:
-    """The actors of all sites.
-
-    Parameters
-    ----------
-    n : int
-        Number of sites.
-    actor : mapping
-        Ray's options for an actor, such as ``{"num_cpus": 4, "memory": 8e9}``.
-    """
+    """The actors of all n sites, with Ray's options for one, such as ``{"num_cpus": 4, "memory": 8e9}``."""
 
     def __init__(self, n: int, actor: Mapping[str, Any]) -> None:
         self._actor = {"num_cpus": 0, "scheduling_strategy": "SPREAD"} | dict(actor)

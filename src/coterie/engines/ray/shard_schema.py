@@ -34,21 +34,10 @@ Digest = Mapping[str, tuple[str, "pd.Series[Any]"]]
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all shards together are.
+    """What all shards together are: the problem, the names of the columns, and notes on how the table was read.
 
-    Attributes
-    ----------
-    problem : GroupedProblem
-    terms : tuple of str
-        Names of the columns of the design.
-    levels : tuple of (str, (k,) array)
-        The cluster columns that tell something, fine to coarse, with their sorted labels.
-    notes : tuple of str
-        What a user should know about how the table was read.
-    rows : int
-        Rows that are used.
-    weight : float
-        Mean weight of a row.
+    ``levels`` are the cluster columns that tell something, fine to coarse, with their sorted labels; ``rows`` are the
+    rows that are used, ``weight`` is their mean weight.
     """
 
     problem: GroupedProblem
@@ -112,11 +101,8 @@ def scale_of(design: Design, *built: Built | None) -> Array | None:
 def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built | None) -> Agreed:
     """The problem that the shards pose together, as :func:`coterie.fit` would pose it for the whole table.
 
-    Raises
-    ------
-    CoterieError
-        For whatever only all rows together can tell: one client, a constant outcome, columns that repeat others,
-        clusters that do not nest.
+    A CoterieError says what only all rows together can tell: one client, a constant outcome, columns that repeat
+    others, clusters that do not nest.
     """
     asked, parts = plan.asked, [b for b in built if b is not None]
     facts = Facts.joined([b.facts for b in parts])
@@ -172,17 +158,10 @@ Loaded = tuple[list[Any], tuple[Any, ...], Agreed]
 
 
 def load(slots: ActorSlots, asked: Asked) -> Loaded:
-    """Let every actor read its shard.
+    """Let every actor read its shard: what makes each site anew of some data, references to these, what is agreed.
 
     Clients whose rows lie in two shards are found by the hashes of their labels, and their rows move from actor to
     actor; so do all clients where the files cannot be shared out evenly.
-
-    Returns
-    -------
-    makes : list of callables
-        What makes each site anew, given ``data``.
-    data : references
-    agreed : Agreed
     """
     n, first = len(slots), slots.actors[0]
     plan = first.run.remote(Plan.of, asked, n)

@@ -46,17 +46,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who reads what.
-
-    Attributes
-    ----------
-    asked : Asked
-    columns : tuple of str
-        Those that are read.
-    schema : pyarrow.Schema
-    shares : list of lists of pyarrow fragments
-        The row groups of each site, in the order of the folder.
-    """
+    """Who reads what: the columns that are read, and the row groups of each site, in the order of the folder."""
 
     asked: Asked
     parsed: Parsed
@@ -111,14 +101,8 @@ class Plan:
 class Built:
     """What a shard says of itself.
 
-    Attributes
-    ----------
-    facts : Facts
-    levels : list of (name, labels, parent)
-        Its clusters, fine to coarse.
-    sizes : (k,) int64
-        Clients of each of its finest clusters.
-    notes : tuple of str
+    ``levels`` are its clusters, fine to coarse, with labels and parents; ``sizes`` (k,) the clients of each of its
+    finest ones.
     """
 
     facts: Facts
@@ -128,13 +112,7 @@ class Built:
 
 
 class Shard:
-    """The rows that one actor has, from reading them to a site.
-
-    Parameters
-    ----------
-    plan : Plan
-    site : int
-    """
+    """The rows that one actor has, from reading them to a site."""
 
     def __init__(self, plan: Plan, site: int) -> None:
         self.plan, self.site = plan, site

@@ -21,19 +21,8 @@ from coterie.federation import Ints
 class KeyOffers:
     """Keys that sites have offered for their next sums; nothing here is secret, and nothing needs to be kept.
 
-    Parameters
-    ----------
-    secure : Secure
-        The settings of the sites.
-
-    Attributes
-    ----------
-    holders : list of str
-        All sites that hold shares, as the offers say.
-    lives : dict of str to bytes
-        What sites that were here have said of their memory; keys are good if they were made for all of these.
-    asked : set of str
-        Sites that were asked to join, ever.
+    ``holders`` are all sites that hold shares, as the offers say; ``lives`` what sites that were here have said of
+    their memory (keys are good if they were made for all of these); ``asked`` the sites that were asked to join, ever.
     """
 
     def __init__(self, secure: Secure) -> None:
@@ -92,19 +81,11 @@ class KeyOffers:
             )
 
     def open(self, groups: Mapping[str, Ints], unequal: bool = False) -> MaskedSum:
-        """A sum over some sites; their keys are used up by it.
+        """A sum over some sites, which uses up their keys.
 
-        Parameters
-        ----------
-        groups : dict of str to (n,) int64
-            The groups that each site has clients in; [0] where there are none.
-        unequal : bool
-            Whether groups may have unequal shapes, so that sums are lists of groups.
-
-        Raises
-        ------
-        BelowQuorum
-            If a group has clients at fewer than ``min_sites`` of them.
+        ``groups`` are those that each site has clients in, [0] where there are none; ``unequal``: they may have unequal
+        shapes, so that sums are lists of groups. BelowQuorum if a group has clients at fewer than ``min_sites`` of
+        them.
         """
         present, cover = _cover(groups)
         offers = {name: self._offers[name] for name in sorted(groups)}
@@ -133,12 +114,8 @@ def _cover(groups: Mapping[str, Ints]) -> tuple[Ints, Bools]:
 class MaskedSum:
     """One sum on its way: masked sums come in, then the word of who opens it over whom, then shares, then the result.
 
-    Attributes
-    ----------
-    present : (groups,) int64
-        Groups that have clients at some site.
-    request : dict
-        What every site is told together with the work.
+    ``present`` are the groups that have clients at some site; ``request`` is what every site is told together with the
+    work.
     """
 
     def __init__(
@@ -188,10 +165,7 @@ class MaskedSum:
     def candidates(self) -> dict[str, dict[str, Any]]:
         """What each site that holds shares is asked to confirm once all masked sums are there that will come.
 
-        Raises
-        ------
-        BelowQuorum
-            If those that came leave a group at fewer sites than ``min_sites``.
+        BelowQuorum if those that came leave a group at fewer sites than ``min_sites``.
         """
         answered = np.array([name in self._came for name in self._round.names])
         self._keys.enough(self.present, self._round.cover[:, answered])
@@ -208,10 +182,7 @@ class MaskedSum:
     def questions(self) -> dict[str, dict[str, Any]]:
         """What each site that holds shares is asked once enough have confirmed whom the sum is over.
 
-        Raises
-        ------
-        BelowQuorum
-            If too few have, or those that came leave a group at fewer sites than ``min_sites``.
+        BelowQuorum if too few have, or those that came leave a group at fewer sites than ``min_sites``.
         """
         self._need_helpers(self._confirmed)
         return {
@@ -247,12 +218,8 @@ class MaskedSum:
     def result(self) -> tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]]:
         """Groups, and by name their sums over the sites that answered, with the type of what was summed.
 
-        Raises
-        ------
-        BelowQuorum
-            If too few sites helped.
-        CoterieError
-            If sites disagree on names, types or shapes, or shares do not belong together.
+        BelowQuorum if too few sites helped; a CoterieError if sites disagree on names, types or shapes, or shares do
+        not belong together.
         """
         self._need_helpers(self._revealed)
         if not self._came:

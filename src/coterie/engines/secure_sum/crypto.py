@@ -40,12 +40,7 @@ def public(secret: bytes) -> bytes:
 def agree(secret: bytes, other: bytes, purpose: bytes) -> bytes:
     """32 bytes that only the owners of two X25519 keys know: HKDF-SHA256 (RFC 5869) of their common secret.
 
-    Parameters
-    ----------
-    secret, other : bytes
-        One's private key and the other's public one.
-    purpose : bytes
-        What the bytes are for: other purposes give unrelated bytes.
+    They are of one's private key and the other's public one; other purposes give unrelated bytes.
     """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -166,22 +161,7 @@ SECRET, SHARE = 32, 33
 
 
 def split_secret(secret: bytes, t: int, n: int, entropy: Callable[[int], bytes] = os.urandom) -> list[bytes]:
-    """Shares 1 to n of ``secret``.
-
-    Parameters
-    ----------
-    secret : bytes
-        32 of them.
-    t, n : int
-        How many shares open it, and how many there are: 1 <= t <= n.
-    entropy : callable
-        ``entropy(size)`` gives that many random bytes.
-
-    Returns
-    -------
-    list of bytes
-        33 bytes each; position x - 1 holds share x.
-    """
+    """Shares 1 to n of a secret of 32 bytes, of which t open it: 33 bytes each; position x - 1 holds share x."""
     if len(secret) != SECRET or not 1 <= t <= n:
         raise CoterieError(f"A secret of {len(secret)} bytes cannot be shared among {n} so that {t} open it.")
     # 16 bytes more than the prime has: the remainder is uniform to 2^-127.

@@ -16,10 +16,9 @@ from coterie.federation import Ints
 class SecureExchange:
     """One secure sum around its exchange: :meth:`requests` begins it, :meth:`take` and :meth:`open` end it.
 
-    Attributes
-    ----------
-    sums : (groups, dict)
-        After :meth:`open`: the groups that have sums, and by name the sums with the type of what was summed.
+    ``groups`` are those that each site has clients in, by its name, [0] where there are none; ``beside`` is what every
+    request says beside. After :meth:`open`, ``sums`` are the groups that have sums, and by name the sums with the type
+    of what was summed.
     """
 
     def __init__(
@@ -39,12 +38,8 @@ class SecureExchange:
     def requests(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """The requests to the sites that can take part, with what makes their sums secure; who has no keys joins first.
 
-        Raises
-        ------
-        CoterieError
-            If a group has clients at fewer sites than ``min_sites``.
-        BelowQuorum
-            If those that can take part are too few.
+        A CoterieError if a group has clients at fewer sites than ``min_sites``, BelowQuorum if those that can take part
+        are too few.
         """
         names, keys, gone = self._retry.names, self._keys, set[str]()
         for anew in (True, False):  # first who is new says so, then all make keys for those who are there
@@ -90,10 +85,7 @@ class SecureExchange:
     def open(self, found: Mapping[int, Any]) -> None:
         """Take the sums over the sites ``found`` from behind their masks, with the sites' help.
 
-        Raises
-        ------
-        BelowQuorum
-            If a group or the helpers are too few.
+        BelowQuorum if a group or the helpers are too few.
         """
         if self._sum is None or not found:
             self._retry.troubles = self._away

@@ -28,27 +28,9 @@ def limit(fraction: int, sites: int, dtype: np.dtype[np.generic]) -> float:
 
 
 def encode(values: Array, fraction: int, sites: int, name: str) -> Words:
-    """Numbers as words.
+    """Numbers as words (n, 2): floats rounded to the nearest multiple of 2^-fraction, complex numbers as two each.
 
-    Parameters
-    ----------
-    values : array of float, int or complex
-        Complex numbers become two each.
-    fraction : int
-        Bits after the point, 1 to 126: floats are rounded to the nearest multiple of 2^-fraction.
-    sites : int
-        How many such numbers are added at most.
-    name : str
-        What the numbers are called in the error.
-
-    Returns
-    -------
-    (n, 2) uint64
-
-    Raises
-    ------
-    CoterieError
-        For NaN, infinity, or a number not below :func:`limit`.
+    A CoterieError calls by its ``name`` what holds NaN, infinity, or a number not below :func:`limit`.
     """
     if values.dtype.kind == "c":
         values = np.ascontiguousarray(values, np.complex128).reshape(-1).view(np.float64)
@@ -128,16 +110,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, types and shapes of sums: group after group, within a group name after name.
+    """Names, types and shapes of sums of some groups (``rows``): group after group, within a group name after name.
 
-    Attributes
-    ----------
-    rows : int
-        Number of groups.
-    names, dtypes : tuple of str
-    shapes : tuple of tuples of shapes
-        For each name one shape, or one for each group where ``unequal``.
-    unequal : bool
+    ``shapes`` are one for each name, or one for each of its groups where ``unequal``.
     """
 
     rows: int
@@ -193,15 +168,9 @@ class Layout:
 
 
 def pack(sums: Mapping[str, Any], grouped: bool, fraction: int, sites: int) -> tuple[Words, Layout]:
-    """A site's sums as words.
+    """A site's sums as words, by :func:`encode`.
 
-    Parameters
-    ----------
-    sums : dict of arrays, or of lists of arrays
-        With a leading axis (or a list) of groups where ``grouped``; all lists if one is.
-    grouped : bool
-    fraction, sites : int
-        As for :func:`~coterie.engines.secure_sum.fixed_point.encode`, whose errors it raises.
+    They are arrays, or lists of arrays (all if one is), with a leading axis of groups where ``grouped``.
     """
     values = {name: value if grouped else np.asarray(value)[None] for name, value in sums.items()}
     unequal = any(isinstance(v, list) for v in values.values())

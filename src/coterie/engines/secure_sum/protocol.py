@@ -70,10 +70,7 @@ class Secure:
     def withstands(self, sites: int) -> tuple[int, int]:
         """How many of ``sites`` may help a coordinator that still reads no other site; negative: it needs no help.
 
-        Returns
-        -------
-        (int, int)
-            Of a coordinator that follows the protocol, and of one that does not.
+        Of a coordinator that follows the protocol, and of one that does not.
         """
         t, rest = self.opening(sites), self.least(sites) - 2
         return min(t - 1, rest), min(2 * t - sites - 1, rest)
@@ -104,16 +101,8 @@ def context(secure: Secure, run: str, peers: Mapping[str, bytes], lives: Mapping
 class Key:
     """The public part of a site's keys for one sum, used once.
 
-    Attributes
-    ----------
-    epoch : int
-        Rises from key to key of a site.
-    public : bytes
-        X25519 key that masks are agreed with.
-    check : bytes
-        Tells whether a mask seed was put together rightly.
-    signature : bytes
-        By the site's identity.
+    ``epoch`` rises from key to key of a site; masks are agreed with ``public``, an X25519 key; ``check`` tells whether
+    a mask seed was put together rightly; ``signature`` is by the site's identity.
     """
 
     epoch: int
@@ -160,16 +149,10 @@ def read_lives(saved: Any) -> dict[str, bytes]:
 
 
 class Round:
-    """Who takes part in one sum.
+    """Who takes part in one sum, with which keys.
 
-    Parameters
-    ----------
-    keys : dict of str to Key
-        Sites that take part.
-    cover : (groups, sites) bool
-        Which groups each of the sites, sorted by name, has clients in.
-    lives : dict of str to bytes
-        What the keys were made for: the life of every site that holds shares of them.
+    ``cover`` (groups, sites) says which groups each of the sites, sorted by name, has clients in; ``lives`` what the
+    keys were made for: the life of every site that holds shares of them.
     """
 
     def __init__(self, keys: Mapping[str, Key], cover: Bools, lives: Mapping[str, bytes]) -> None:

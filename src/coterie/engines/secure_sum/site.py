@@ -36,22 +36,10 @@ class SecureSite:
 
     A state is born with a random ``life``, and every key is made for the lives of the sites that share it. So where a
     state is deleted, and with it what was revealed, nothing that was made for it counts any more, in a run of the same
-    name either.
+    name either. Keys and shares of one run are good for nothing in another.
 
-    Parameters
-    ----------
-    name : str
-        This site.
-    run : str
-        Name of the run; keys and shares of one run are good for nothing in another.
-    secure : Secure
-        Settings; they must be the same at all sites.
-    identity : Identity
-        This site's long-term keys.
-    peers : dict of str to bytes
-        The public identity of every site, this one included.
-    entropy : callable
-        ``entropy(size)`` gives that many random bytes; another source is for tests alone.
+    ``peers`` are the public identities of all sites, this one included; another source of ``entropy`` is for tests
+    alone.
     """
 
     def __init__(
@@ -80,10 +68,8 @@ class SecureSite:
     def join(self, lives: Any) -> dict[str, Any]:
         """Fresh keys for the next sum, with shares of them for every site; earlier ones are forgotten.
 
-        Parameters
-        ----------
-        lives : dict of str to bytes
-            The lives of the sites that are to hold shares, as they say; false ones make shares that nobody can open.
+        ``lives`` are those of the sites that are to hold shares, as they say; false ones make shares that nobody can
+        open.
         """
         lives = read_lives(lives) | {self.name: self.state["life"]}
         bound = self._context(lives)
@@ -124,13 +110,7 @@ class SecureSite:
     def masked(self, round_: Round, sums: Mapping[str, Any], grouped: bool) -> dict[str, Any]:
         """The site's sums behind masks, and its keys for the sum after this one.
 
-        Parameters
-        ----------
-        round_ : Round
-            From :meth:`check`.
-        sums : dict of arrays, or of lists of arrays
-            With a leading axis of the groups this site has clients in where ``grouped``.
-        grouped : bool
+        Where ``grouped``, sums are arrays or lists with a leading axis of the groups this site has clients in.
         """
         words, layout = pack(sums, grouped, self._secure.fraction, len(self._peers))
         mine = round_.rows(self.name)
@@ -149,16 +129,9 @@ class SecureSite:
     def confirm(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A site's word, for good, that it helps to open a sum over these sites and over no others.
 
-        Parameters
-        ----------
-        request : dict
-            "round"; "answered", (sites,) bool: whose masked sums have arrived; "sent": what each of these signed.
-
-        Raises
-        ------
-        Refusal
-            If a group would be a sum over fewer sites than ``min_sites``, one of them took no part, something else
-            was confirmed of the same key, or the keys were not made for what this site remembers.
+        ``request``: "round"; "answered", (sites,) bool: whose masked sums have arrived; "sent": what each of these
+        signed. A Refusal if a group would be a sum over fewer sites than ``min_sites``, one of them took no part,
+        something else was confirmed of the same key, or the keys were not made for what this site remembers.
         """
         round_, answered, bound = self._question(request)
         self._need_signed(round_, bound)
@@ -171,16 +144,9 @@ class SecureSite:
     def unmask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The site's shares of what takes the masks off a sum.
 
-        Parameters
-        ----------
-        request : dict
-            "round" and "answered", as for :meth:`confirm`; "confirmed": what sites signed there, by name; "shares": for
-            each site of the round the encrypted share that it made for this one.
-
-        Raises
-        ------
-        Refusal
-            If fewer sites than the threshold confirmed this, or this site something else.
+        ``request``: "round" and "answered", as for :meth:`confirm`; "confirmed": what sites signed there, by name;
+        "shares": for each site of the round the encrypted share that it made for this one. A Refusal if fewer sites
+        than the threshold confirmed this, or this site something else.
         """
         round_, answered, bound = self._question(request)
         statement, confirmed = round_.opened(answered, bound), request["confirmed"]
