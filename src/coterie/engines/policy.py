@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Ints
+from coterie.options import Option, check
 
 STRIKES = 3
 """Replies in one exchange that cannot be read before their site is left out of the run."""
+
+
+def _seconds(text: str, low: float | None = None, above: float | None = None) -> Option:
+    what = f"a number of seconds {'from' if above is None else 'above'} 0"
+    return Option(text, low=low, above=above, infinite=True, what=what)
 
 
 class BelowQuorum(CoterieError):
@@ -28,46 +34,33 @@ class Refused(BelowQuorum):
 class Policy:
     """What a coordinator does about sites that are slow, away or broken.
 
-    Attributes
-    ----------
-    deadline : float, default infinite
-        Seconds for one exchange, repeats included; who has not answered by then is missing.
-    retries : int, default 10
-        How often a message without a reply is sent again within the deadline.
-    pause : float, default 0
-        Seconds between repeats.
-    min_clients : int or "all", default 0
-        How many of the clients that are asked must answer; fewer end the run with :class:`BelowQuorum`.
-    min_per_cluster : int, default 0
-        The same for the clients of every cluster that is asked.
-    strict : bool, default True
-        A site that refuses, whose work fails, or whose reply is broken ends the run with an error. Otherwise it is
-        missing from this exchange (refused, failed) or left out of the run (broken), and named.
-    rejoin : float, default 0
-        Seconds before a site that did not answer in time is asked again, twice as many each time that it does not (16
-        times at most). Where the others are a quorum it is asked after them, and waited for as long.
+    Where it is not ``strict``, a site that refuses, whose work fails, or whose reply is broken is missing from this
+    exchange (refused, failed) or left out of the run (broken), and named. A site that did not answer in time is asked
+    again after ``rejoin`` seconds, twice as many each time that it does not (16 times at most); where the others are a
+    quorum it is asked after them, and waited for as long.
     """
 
-    deadline: float = inf
-    retries: int = 10
-    pause: float = 0.0
-    min_clients: int | Literal["all"] = 0
-    min_per_cluster: int = 0
-    strict: bool = True
-    rejoin: float = 0.0
+    deadline: Annotated[float, _seconds("For one exchange, repeats included; who is later is missing.", above=0.0)] = (
+        inf
+    )
+    retries: Annotated[int, Option("How often a message without a reply is sent again within the deadline.", low=0)] = (
+        10
+    )
+    pause: Annotated[float, _seconds("Between repeats.", low=0.0)] = 0.0
+    min_clients: Annotated[
+        int | Literal["all"],
+        Option(
+            "How many of the clients that are asked must answer; fewer end the run.",
+            low=0,
+            what="a whole number or 'all'",
+        ),
+    ] = 0
+    min_per_cluster: Annotated[int, Option("The same for the clients of every cluster that is asked.", low=0)] = 0
+    strict: Annotated[bool, Option("Whether a site that refuses, fails or is broken ends the run.")] = True
+    rejoin: Annotated[float, _seconds("Before a site that did not answer in time is asked again.", low=0.0)] = 0.0
 
     def __post_init__(self) -> None:
-        if not (_is(self.deadline, float) and self.deadline > 0.0):
-            raise CoterieError(f"deadline must be a number of seconds above 0, not {self.deadline!r}.")
-        for name, kind in (("retries", int), ("pause", float), ("min_per_cluster", int), ("rejoin", float)):
-            value = getattr(self, name)
-            if not (_is(value, kind) and value >= 0):
-                what = "whole number" if kind is int else "number of seconds"
-                raise CoterieError(f"{name} must be a {what} from 0, not {value!r}.")
-        if not isinstance(self.strict, bool):
-            raise CoterieError(f"strict must be true or false, not {self.strict!r}.")
-        if self.min_clients != "all" and not (_is(self.min_clients, int) and self.min_clients >= 0):
-            raise CoterieError(f"min_clients must be a whole number or 'all', not {self.min_clients!r}.")
+        check(self)
 
     @property
     def quorum(self) -> bool:
@@ -88,11 +81,6 @@ class Policy:
             c = int(short[0])
             return f"{answered[c]:,} of {asked[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
         return None
-
-
-def _is(value: Any, kind: type) -> bool:
-    """Whether a value is a number of a kind; truth values are none."""
-    return isinstance(value, (int, kind)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from coterie.federation import (
     WrappedFederation,
     work_name,
 )
+from coterie.options import Option, checked
 
 
 class BudgetSpent(CoterieError):
@@ -44,75 +45,51 @@ class Private(WrappedFederation):
     Whatever comes out of its ``total`` is (epsilon, delta)-differentially private for data that differ in one client,
     or in one row, whose part is there or left out. Its ``ask`` gives what says nothing of rows, and refuses the rest.
 
-    Parameters
-    ----------
-    fed : Federation
-        Of any engine.
-    clip : float or dict of float
-        Bound of the L2 norm of what one client (or row) adds to a sum. A number bounds the change of a model, as
-        methods send it whose clients train at home; other replies need a bound for each of their names.
-    noise : float, optional
-        Noise multiplier: standard deviation of the noise in a sum, divided by ``clip``. 0 clips only.
-    epsilon : float, optional
-        Budget: an exchange that would cost more raises :class:`BudgetSpent` before anybody is asked. Without a
-        ``noise``, the least one is taken with which ``rounds`` exchanges stay within it.
-    rounds : int, optional
-        Exchanges in which a client is asked.
-    delta : float, default 1e-5
-        Chance that epsilon does not hold; well below one over the number of clients (rows).
-    unit : {"client", "row"}, default "client"
-        What is hidden: all rows of a client, or one row. For rows a method must bound what each adds ("dp-sgd").
-    quorum : float, default 1
-        Share of the clients asked whose noise is enough. Below 1, some may drop out, or tell others their noise; all
-        add a little more. An exchange that fewer answer ends the run.
-    sampling : float, default 1
-        Probability of a client (row) to be in a sum, by a coin of its own that nobody sees. Noise counts for more;
-        means are of those expected.
-    hide : {"all", "site"}, default "all"
-        Behind whose noise a client is hidden: that of all clients in a sum, or that of its own site's clients alone,
-        as a :class:`Guard` asks for that trusts nobody. Sums over n sites then have about ``sqrt(n)`` times the noise,
-        which the account does not count.
-    seed : int, optional
-        For research: noise that repeats. Such a run is *not private*, and says so.
-    public : tuple of works
-        Further works whose replies say nothing of rows, on the word of whoever names them.
-
-    Attributes
-    ----------
-    clients, ledger
-        Those of ``fed``.
-    account : Accountant
-    noise : float
+    ``account`` (an :class:`Accountant`) holds what every client has taken part in, and ``noise`` is the multiplier.
 
     Notes
     -----
+    ``clip`` bounds the L2 norm of what one client (or row) adds to a sum. A number bounds the change of a model, as
+    methods send it whose clients train at home; other replies need a bound for each of their names. An exchange that
+    would cost more than ``epsilon`` raises :class:`BudgetSpent` before anybody is asked. Without a ``noise``, the least
+    one is taken with which ``rounds`` exchanges stay within it.
+
     A client's noise has the variance ``(noise clip)^2 / (quorum n)`` where n are asked in its group, so the sum of
-    those that answer has enough. Who sees less than the sum sees less noise: use secure sums where the coordinator is
-    not trusted. Clients of other groups of the same exchange cost nothing more, as each is in one.
+    those that answer has enough. With a quorum below 1, some may drop out, or tell others their noise; all add a little
+    more, and an exchange that fewer answer ends the run. Behind ``hide="site"`` sums over n sites have about
+    ``sqrt(n)`` times the noise, which the account does not count. Who sees less than the sum sees less noise: use
+    secure sums where the coordinator is not trusted. Clients of other groups of the same exchange cost nothing more, as
+    each is in one. ``public`` works say nothing of rows on the word of whoever names them; a run with a ``seed`` is
+    *not private*, and says so.
     """
 
     private = True
     fed: Any  # an engine, which can be saved, or another one around it
 
+    @checked
     def __init__(
         self,
         fed: Federation,
         *,
         clip: float | Mapping[str, float],
-        noise: float | None = None,
-        epsilon: float | None = None,
-        rounds: int | None = None,
-        delta: float = 1e-5,
-        unit: Literal["client", "row"] = "client",
-        quorum: float = 1.0,
-        sampling: float = 1.0,
-        hide: Literal["all", "site"] = "all",
-        seed: int | None = None,
+        noise: Annotated[
+            float | None, Option("Standard deviation of the noise in a sum, divided by clip; 0 clips only.", low=0.0)
+        ] = None,
+        epsilon: Annotated[float | None, Option("Budget of the whole run.", above=0.0)] = None,
+        rounds: Annotated[int | None, Option("Exchanges in which a client is asked.", low=1)] = None,
+        delta: Annotated[float, Option("Chance that epsilon does not hold.", above=0.0, below=1.0)] = 1e-5,
+        unit: Annotated[Literal["client", "row"], Option("What is hidden: all rows of a client, or one.")] = "client",
+        quorum: Annotated[float, Option("Share of those asked whose noise is enough.", above=0.0, high=1.0)] = 1.0,
+        sampling: Annotated[
+            float, Option("Probability to be in a sum, by a coin that nobody sees.", above=0.0, high=1.0)
+        ] = 1.0,
+        hide: Annotated[
+            Literal["all", "site"], Option("Behind whose noise: of all in a sum, or of a client's own site alone.")
+        ] = "all",
+        seed: Annotated[int | None, Option("For research: noise that repeats.")] = None,
         public: tuple[Work, ...] = (),
     ) -> None:
-        _check(clip, noise, epsilon, rounds, delta, unit, quorum, sampling)
-        if hide not in ("all", "site"):
-            raise CoterieError(f"hide must be 'all' or 'site', not {hide!r}.")
+        _check(clip, noise, epsilon, rounds, unit)
         accounting()
         super().__init__(fed)
         self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
@@ -314,30 +291,15 @@ def _dtype(w: Any) -> np.dtype[Any]:
     return np.asarray(value[0]).dtype
 
 
-def _check(clip: Any, noise: Any, epsilon: Any, rounds: Any, delta: Any, unit: Any, quorum: Any, sampling: Any) -> None:
+def _check(clip: Any, noise: float | None, epsilon: float | None, rounds: int | None, unit: str) -> None:
+    """What one option says of another, and the bounds."""
     bounds = clip.values() if isinstance(clip, Mapping) else [clip]
-    if not all(_number(c) and 0.0 < c < math.inf for c in bounds) or not bounds:
+    numbers = (int, float, np.integer, np.floating)
+    if not bounds or not all(isinstance(c, numbers) and c is not True and 0.0 < c < math.inf for c in bounds):
         raise CoterieError(f"clip must be a bound above 0, or one for each name of a reply, not {clip!r}.")
-    if unit not in ("client", "row"):
-        raise CoterieError(f"unit must be 'client' or 'row', not {unit!r}.")
     if unit == "row" and isinstance(clip, Mapping):
         raise CoterieError("For unit='row', clip is one number: the bound of all that a row adds.")
     if noise is None and epsilon is None:
         raise CoterieError("Give noise, the noise multiplier, or epsilon and rounds, by which it is found.")
-    if noise is None and not (isinstance(rounds, int) and rounds > 0):
+    if noise is None and rounds is None:
         raise CoterieError("An epsilon needs rounds, the number of exchanges that it is to last for, or a noise.")
-    if noise is not None and not (_number(noise) and 0.0 <= noise < math.inf):
-        raise CoterieError(f"noise must be a number from 0, not {noise!r}.")
-    if epsilon is not None and not (_number(epsilon) and 0.0 < epsilon < math.inf):
-        raise CoterieError(f"epsilon must be a number above 0, not {epsilon!r}.")
-    for name, value, top in (
-        ("delta", delta, math.nextafter(1.0, 0.0)),
-        ("quorum", quorum, 1),
-        ("sampling", sampling, 1),
-    ):
-        if not (_number(value) and 0.0 < value <= top):
-            raise CoterieError(f"{name} must be a number above 0 and at most 1 (delta below 1), not {value!r}.")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

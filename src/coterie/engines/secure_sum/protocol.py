@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.fixed_point import Words
 from coterie.errors import CoterieError
 from coterie.federation import Ints
+from coterie.options import Option, check
 
 Bools = npt.NDArray[np.bool_]
 LEAST = 3
@@ -27,32 +28,26 @@ LEAST = 3
 class Secure:
     """How sums are hidden.
 
-    Attributes
-    ----------
-    fraction : int, default 64
-        Bits after the point: sums are exact to 2^-fraction for each site, and n sites carry numbers below
-        2^(127 - fraction) / n in size (64 bits and 10 sites: steps of 5.4e-20, numbers below 9.2e17).
-    threshold : int, default 0
-        How many sites must help to open a sum; more than half of all. 0 is the smallest majority.
-    min_sites : int, default 0
-        How many sites every group of a sum must cover, those that are away not counted. 0 is one more than the
-        threshold, where there are so many, and 3 at least: sites that are fewer than the threshold may tell the
-        coordinator what they sent, and what is left is a sum over two others or more. A smaller number keeps sums
-        going while more sites are away, and in groups of fewer sites; min_sites - 2 sites that help the coordinator
-        still read no other. :meth:`promise` says it in words.
+    Sums are exact to 2^-fraction for each site, and n sites carry numbers below 2^(127 - fraction) / n in size (64 bits
+    and 10 sites: steps of 5.4e-20, numbers below 9.2e17). Where ``min_sites`` is 0 it is one more than the threshold,
+    where there are so many, and 3 at least: sites that are fewer than the threshold may tell the coordinator what they
+    sent, and what is left is a sum over two others or more. A smaller number keeps sums going while more sites are
+    away, and in groups of fewer sites; min_sites - 2 sites that help the coordinator still read no other.
+    :meth:`promise` says it in words.
     """
 
-    fraction: int = 64
-    threshold: int = 0
-    min_sites: int = 0
+    fraction: Annotated[int, Option("Bits after the point.", low=1, high=126)] = 64
+    threshold: Annotated[
+        int, Option("How many sites must help to open a sum, more than half; 0 is the smallest majority.", low=0)
+    ] = 0
+    min_sites: Annotated[
+        int, Option("How many sites every group of a sum must cover, those that are away not counted.", low=0)
+    ] = 0
 
     def __post_init__(self) -> None:
         if find_spec("cryptography") is None:
             raise CoterieError("Secure sums need the package cryptography: pip install 'coterie[secure]'.")
-        if not 1 <= self.fraction <= 126:
-            raise CoterieError(f"fraction must be a number of bits from 1 to 126, not {self.fraction}.")
-        if self.threshold < 0 or self.min_sites < 0:
-            raise CoterieError("threshold and min_sites must not be negative.")
+        check(self)
 
     def opening(self, sites: int) -> int:
         """The threshold among ``sites``; a CoterieError if it is no majority of them, or more than there are."""
