@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from coterie.engines.ledger import nbytes
 from coterie.engines.message_layout import Segments, compact, localise
-from coterie.engines.reduction import checked
+from coterie.engines.reduction import Adder, Gather, checked
 from coterie.errors import CoterieError
 from coterie.federation import WRITTEN, Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
 
@@ -217,6 +218,30 @@ class Runner:
         view.state = State(self.store.arrays, rows, len(view), unique)
         view._tally = [0]
         return Block(view, at, rows, compact(clusters[fresh]))
+
+    def rows(self, plan: Plan, work: Work, message: Mapping[str, Any], cut: bool) -> tuple[dict[str, Any], int]:
+        """What work replies, a row for each request, and bytes of the rows; ``cut`` as in :meth:`plan`."""
+        gather, size = Gather(plan.n, cut), 0
+        for block, reply in zip(plan.blocks, self.run(plan, work, message, owned), strict=True):
+            gather.add(block.at, reply)
+            for value in reply.values():
+                size += sum(map(nbytes, value)) if isinstance(value, list) else nbytes(value)
+        return gather.result(), size
+
+    def sums(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], by: Ints | str | None, groups: int | None, cut: bool
+    ) -> tuple[dict[str, Any], int]:
+        """Sums of what work replies, and bytes of the rows, which are added as they come and never exist all at once.
+
+        ``by``: the label of each request below ``groups``, "cluster", or None for one sum, without an axis of groups.
+        """
+        by_cluster, size = isinstance(by, str), 0
+        segments = plan.by_cluster() if isinstance(by, str) else plan.segmented(by)
+        adder = Adder(groups, cut and by_cluster)
+        for segment, (sums, sent) in zip(segments, self.run(plan, work, message, summed(segments)), strict=True):
+            adder.add(segment.present, sums)
+            size += sent
+        return adder.result(), size
 
     def run(
         self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
-from coterie.engines.ledger import Ledger, measure, nbytes
+from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned
+from coterie.engines.ledger import Ledger, measure
 from coterie.engines.message_layout import addressed, grouped, roster, shares, unequal
-from coterie.engines.reduction import Adder, Gather, counts
+from coterie.engines.reduction import counts
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name
 
@@ -79,19 +79,12 @@ class InProcess:
         rows = addressed(to, self.clients)
         plan = self._run.planned(rows, own_shapes)
         down = self._down(message, plan)
-        gather, up = Gather(plan.n, own_shapes), 0
-        for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
-            gather.add(block.at, reply)
-            for value in reply.values():
-                up += sum(map(nbytes, value)) if isinstance(value, list) else nbytes(value)
+        values, up = self._run.rows(plan, work, message, own_shapes)
         self._book(start, down, up)
-        return Replies(gather.result(), self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY)
+        return Replies(values, self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY)
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
-
-        Rows are added block by block as they come, so they never exist all at once.
-        """
+        """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`."""
         start = perf_counter()
         work_name(work)
         own_shapes = bool(message) and unequal(message)
@@ -99,15 +92,10 @@ class InProcess:
         plan = self._run.planned(rows, own_shapes)
         down = self._down(message, plan)
         labels, size = (None, None) if by is None else grouped(by, plan.clusters, groups, self.clients.k)
-        segments = plan.by_cluster() if isinstance(by, str) else plan.segmented(labels)
-        adder, up = Adder(size, own_shapes and isinstance(by, str)), 0
-        blocks = self._run.run(plan, work, message, summed(segments))
-        for segment, (sums, sent) in zip(segments, blocks, strict=True):
-            adder.add(segment.present, sums)
-            up += sent
+        values, up = self._run.sums(plan, work, message, by if isinstance(by, str) else labels, size, own_shapes)
         self._book(start, down, up)
         count = counts(labels, size, slice(0, plan.n))
-        return Sums(adder.result(), self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY, count)
+        return Sums(values, self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY, count)
 
     def together(self, work: Work, /, **message: Any) -> None:
         """Run work once on all clients, undivided: for methods whose clients may speak among themselves at one site.

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import wire
-from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned, summed
+from coterie.engines.blocks import BLOCK, Plan, Runner, Store
 from coterie.engines.checkpoint import Folder
 from coterie.engines.message_layout import unequal
-from coterie.engines.reduction import Adder, Gather
 from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
@@ -196,10 +195,7 @@ class Node:
             if self._secure is not None and round_ is not None:
                 values = self._secure.masked(round_, values, request["by"] is not None)
         else:
-            gather = Gather(plan.n, cut)
-            for block, reply in zip(plan.blocks, self._run.run(plan, work, message, owned), strict=True):
-                gather.add(block.at, reply)
-            values = gather.result()
+            values, _ = self._run.rows(plan, work, message, cut)
         return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
 
     def _checked(self, request: Mapping[str, Any]) -> Any:
@@ -236,16 +232,11 @@ class Node:
             )
 
     def _sums(self, plan: Plan, work: Any, message: dict[str, Any], by: Any, cut: bool) -> dict[str, Any]:
-        by_cluster = isinstance(by, str)
-        labels = plan.clusters if by_cluster else None if by is None else by.astype(np.int64)
+        labels = plan.clusters if isinstance(by, str) else None if by is None else by.astype(np.int64)
         if labels is not None and len(labels) != plan.n:
             raise CoterieError(f"A sum by {len(labels)} groups was asked of {plan.n} clients: each has one.")
-        segments = plan.by_cluster() if by_cluster else plan.segmented(labels)
-        adder = Adder(None if labels is None else int(labels.max()) + 1, cut and by_cluster)
-        blocks = self._run.run(plan, work, message, summed(segments))
-        for segment, (sums, _) in zip(segments, blocks, strict=True):
-            adder.add(segment.present, sums)
-        return adder.result()
+        groups = None if labels is None else int(labels.max()) + 1
+        return self._run.sums(plan, work, message, by if isinstance(by, str) else labels, groups, cut)[0]
 
     def _save(self) -> None:
         if self._folder is None:

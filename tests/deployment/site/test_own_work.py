@@ -162,7 +162,10 @@ def test_a_module_that_ends_its_process_ends_no_site(tmp_path, raised):
 
 
 def test_works_inside_of_sums_with_noise_are_named_however_deep():
-    clipped, message = "coterie.engines.privacy.gaussian_mechanism:clipped", {"inner": "mine:pull", "message": {"inner": "no"}}
+    clipped, message = (
+        "coterie.engines.privacy.gaussian_mechanism:clipped",
+        {"inner": "mine:pull", "message": {"inner": "no"}},
+    )
     assert objective.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
     assert objective.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
     twice = {"inner": clipped, "message": message}

@@ -229,5 +229,5 @@ def told(rows, by, noise):
 
 
 def test_hide_is_one_of_two():
-    with pytest.raises(CoterieError, match="hide must be 'all' or 'site'"):
+    with pytest.raises(CoterieError, match="hide must be all or site"):
         Private(Loopback(Values(np.ones((4, 3)))), clip=1.0, noise=1.0, hide="none")

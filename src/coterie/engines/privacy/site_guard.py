@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, clipp
 from coterie.engines.requests import NUMBERED, Answer, answered, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
+from coterie.options import Option, checked
 
 _CLIPPED = work_name(clipped)
 _MANY = 2**20
@@ -28,40 +29,25 @@ class Guard:
     the budget is spent. What was asked before, and is answered again from memory, is not charged again, nor is a late
     copy of what was.
 
-    Parameters
-    ----------
-    answer : callable
-        ``answer(request, key) -> bytes``, such as ``Node.answer``.
-    clip : float or dict of float
-        The largest bound that is accepted.
-    noise : float
-        Noise multiplier of the sums, the least that is accepted.
-    epsilon : float
-        What may be spent here, by all runs together.
-    clients : int, optional
-        By default the noise of this site's own clients must be enough, in every group that is asked: nobody else is
-        trusted. A number *trusts the coordinator* to add up that many clients, here and elsewhere, and to see their sum
-        only; no site can check that. 1 asks every client for all of the noise.
-    delta : float, default 1e-5
-    unit : {"client", "row"}, default "client"
-    book : path, optional
-        A file that remembers what was spent; without one it is forgotten when this process ends.
-    public : sequence of str
-        Names of further works whose replies say nothing of rows.
+    ``answer(request, key)`` gives bytes, as ``Node.answer``. By default the noise of this site's own clients must be
+    enough, in every group that is asked: nobody else is trusted. A number of ``clients`` *trusts the coordinator* to
+    add up that many, here and elsewhere, and to see their sum only; no site can check that. 1 asks every client for all
+    of the noise. The file ``book`` remembers what was spent; without one it is forgotten when this process ends.
     """
 
+    @checked
     def __init__(
         self,
         answer: Answer,
         *,
         clip: float | Mapping[str, float],
-        noise: float,
-        epsilon: float,
-        clients: int | None = None,
-        delta: float = 1e-5,
-        unit: Literal["client", "row"] = "client",
+        noise: Annotated[float, Option("Noise multiplier of the sums, the least that is accepted.", low=0.0)],
+        epsilon: Annotated[float, Option("What may be spent here, by all runs together.", above=0.0)],
+        clients: Annotated[int | None, Option("How many clients' noise is enough together.", low=1)] = None,
+        delta: Annotated[float, Option("Chance that epsilon does not hold.", above=0.0, below=1.0)] = 1e-5,
+        unit: Annotated[Literal["client", "row"], Option("What is hidden: all rows of a client, or one.")] = "client",
         book: str | Path | None = None,
-        public: Sequence[str] = (),
+        public: Annotated[tuple[str, ...], Option("Further works whose replies say nothing of rows.")] = (),
     ) -> None:
         accounting()
         self._answer, self.clip, self.noise, self.clients = answer, clip, float(noise), clients
