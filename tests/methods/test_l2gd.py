@@ -131,7 +131,7 @@ def test_local_steps_are_geometric():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lam": -1.0}, names("lam number 0")),
+        ({"lam": -1.0}, names("lam number from 0")),
         ({"lam": 1.0, "alpha": 1.5}, names("alpha number 0 1")),
         ({"lam": 1.0, "tau": 0.0}, names("tau number above 0")),
         ({"lam": 1.0, "up": "topk:0.5"}, "would lose the same part of them in every round"),

@@ -185,8 +185,8 @@ def test_a_step_too_large_ends_with_a_status_that_says_so():
     ("change", "says"),
     [
         ({"lam": np.inf}, "fit the pooled model"),
-        ({"lam": -1.0}, names("lam number 0")),
-        ({"lam": np.nan}, names("lam number 0")),
+        ({"lam": -1.0}, names("lam number from 0")),
+        ({"lam": np.nan}, names("lam number from 0")),
         ({"phases": (0, 1)}, names("phases 2 whole numbers")),
     ],
 )

@@ -138,8 +138,8 @@ def test_results_survive_their_folder(table, tmp_path):
         ({"covariates": ["x"]}, {}, names("vary within client x")),
         ({"covariates": ["nothing"]}, {}, "nothing"),
         ({"covariates": pd.DataFrame({"client": ["c00"], "size": [1.0]})}, {}, names("Covariates missing client c01")),
-        ({}, {"method": "pooled"}, names("Method 'pooled' network")),
-        ([1], {}, "network must be a mapping"),
+        ({}, {"method": "pooled"}, names("'pooled' no network")),
+        ([1], {}, names("network names values [1]")),
         ({}, {"splits": 0, "method": "similarity-network"}, "chosen by held-out rows"),
         ({"lam": 0.1}, {"shared": ("x", "(Intercept)"), "method": "similarity-network"}, "All columns are shared"),
         (

@@ -233,8 +233,8 @@ def test_models_and_probes_are_checked(table, network, says):
 @pytest.mark.parametrize(
     ("rounds", "says"),
     [
-        ({"codec": 5}, names("codec run similarity network")),
-        ({"codec": ""}, names("codec run similarity network")),
+        ({"codec": 5}, "codec of a run"),
+        ({"codec": ""}, "codec of a run"),
         ({"down": 4}, names("down run similarity network codec")),
         ({"phases": (2.7, 1)}, names("phases run similarity network 2 whole numbers")),
         ({"phases": "51"}, names("phases run similarity network 2 whole numbers")),

@@ -201,7 +201,7 @@ def test_a_result_without_a_formula_reads_columns_named_like_its_terms() -> None
     ("change", "options", "sentence"),
     [
         ({"x": np.inf}, {}, names("Column 'x' infinite values 240 rows")),
-        ({"x": np.nan}, {}, names("Column 'x' missing values 240 rows")),
+        ({"x": np.nan}, {}, names("Column 'x' has missing values 240 rows")),
         ({"x": "much"}, {}, names("Column 'x' values numbers 240 rows")),
         ({}, {"interval": 90}, names("interval probability 0 1 0.9 90")),
         ({}, {"interval": True}, "interval must be a probability"),

@@ -201,7 +201,7 @@ def test_a_first_save_that_crashes_leaves_no_model(tmp_path, monkeypatch) -> Non
         with pytest.raises(Crash):
             factory.world().result.save(tmp_path / "model")
     assert list((tmp_path / "model").iterdir()) == []
-    with pytest.raises(CoterieError, match=names("coterie model model.json")):
+    with pytest.raises(CoterieError, match=names("There coterie model it no model.json")):
         coterie.load(tmp_path / "model")
 
 

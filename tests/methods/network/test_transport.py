@@ -31,7 +31,7 @@ def run(points=POINTS, steps=20, start=(None, None), **changes):
     ("change", "says"),
     [
         ({"lam": "x"}, "lam must be a number"),
-        ({"lam": None}, names("lam number 0")),
+        ({"lam": None}, names("lam number from 0")),
         ({"p": "2"}, "p must be 1, 2 or inf"),
         ({"eta": np.nan}, names("eta finite number above 0 nan")),
         ({"eta": "x"}, "eta must be a number"),
