@@ -47,22 +47,12 @@ def common_probabilities(C1: npt.ArrayLike, C2: npt.ArrayLike, L: npt.ArrayLike)
 def own_probabilities(
     C1: npt.ArrayLike, C2: npt.ArrayLike, L: npt.ArrayLike, p0: float | None = None
 ) -> tuple[float, Floats]:
-    """Minimise (3.3) over p_0 and every cluster's own p_j; of its minimisers, the one with the smallest p_j.
+    """Minimise (3.3) over p_0, if it is not given, and every cluster's own p_j; the minimiser with the smallest p_j.
 
     A value l of (3.3) is reached if ``p_0 >= 2 C_1 / l``, ``(1 - p_0) p_j >= C_2j / l - p_0 / 2`` and
     ``(1 - p_0) (1 - p_j) >= L_j / l``. Adding the last two, the least p_0 is best, so the least l is
     ``max_j (L_j + C_1 + max(C_1, C_2j))``. There p_0 is unique, and every p_j may lie in an interval,
     of which the lower end is taken: at the upper one the noise (3.4) is larger.
-
-    Parameters
-    ----------
-    p0 : float, optional
-        Keep this p_0, and minimise over the p_j.
-
-    Returns
-    -------
-    p0 : float
-    p : (k,)
     """
     c1, C2, L = float(np.max(C1)), np.asarray(C2, dtype=np.float64), np.asarray(L, dtype=np.float64)
     if p0 is None:

@@ -44,16 +44,9 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
     Two exchanges for each of a few tens of iterations, linear in clients. It is exact for squares and holds everywhere;
     for other losses it is that at ``at``.
 
-    Parameters
-    ----------
-    at : str
-        Name of the clients' state (m, d) with the parameters, for losses that are no squares: the optimum's.
-
-    Returns
-    -------
-    float
-        0 where F is flat in some direction: a client with gamma_i = 0 and fewer rows than columns, a cluster or a
-        network whose clients all leave some direction open, outcomes that are separated.
+    It is 0 where F is flat in some direction: a client with gamma_i = 0 and fewer rows than columns, a cluster or a
+    network whose clients all leave some direction open, outcomes that are separated. ``at`` names the clients' state
+    (m, d) with the parameters, for losses that are no squares: the optimum's.
     """
     s = require_all_replies(fed.total(factor_hessians, by="cluster", gamma=PerRow(ties.gamma), at=at))
     tree = factor_cluster_hessians(ties, s["A"])

@@ -92,14 +92,8 @@ def cluster_coins(seed: int, steps: Ints, p: Floats) -> Bools:
 def draw(seed: int, first: int, count: int, vote: Vote, p: Floats) -> Iterator[tuple[int, Bools, Bools]]:
     """Coins of steps ``first`` to ``first + count - 1``, as many at a time as may be held.
 
-    Yields
-    ------
-    first : int
-        The first step of these.
-    xi0 : (n,) bool
-        Whether a step is a global round.
-    xi : (n, k) bool
-        Whether it is a cluster's round, where it is no global one.
+    Yields the first step of these, whether each is a global round (n,), and whether it is a cluster's round, where it
+    is no global one (n, k).
     """
     ahead = max(AHEAD // max(len(p), 1), 1)
     for lo in range(first, first + count, ahead):

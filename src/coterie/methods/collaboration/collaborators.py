@@ -18,24 +18,12 @@ from coterie.numerics.kernels import Floats, Ints
 
 @dataclass(frozen=True)
 class Collaborators:
-    """Main clients 0, ..., M - 1 and their collaborators, as P pairs.
+    """Main clients 0, ..., M - 1 and their collaborators, as P pairs."""
 
-    Attributes
-    ----------
-    main : (M,) int64
-        Which clients are main ones: positions in the federation, none twice.
-    pair_main : (P,) int64
-        Whose collaborator: positions in ``main``, rising.
-    pair_client : (P,) int64
-        Which client collaborates.
-    tau : (P,) float64
-        With what weight: not negative, adding up to 1 for every main client that has collaborators.
-    """
-
-    main: Ints
-    pair_main: Ints
-    pair_client: Ints
-    tau: Floats
+    main: Ints  # (M,) which clients are main ones: positions in the federation, none twice
+    pair_main: Ints  # (P,) whose collaborator: positions in ``main``, rising
+    pair_client: Ints  # (P,) which client collaborates
+    tau: Floats  # (P,) with what weight: not negative, adding up to 1 for every main client that has collaborators
 
     def __post_init__(self) -> None:
         for name in ("main", "pair_main", "pair_client"):

@@ -56,19 +56,10 @@ class Optimum:
 def optimum(
     fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, start: Floats | None = None
 ) -> Optimum:
-    """Minimise ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` for every main client.
+    """Minimise ``(1 - alpha) f_0 + alpha sum_k tau_k f_k`` for every main client, from ``start`` or the origin.
 
-    Parameters
-    ----------
-    fed : Federation
-        All clients asked must answer.
-    alpha : (M,)
-        How much a main client listens to others; those without collaborators count as 0.
-    metric : Metric
-        In which a step is measured. Models are held at its origin by ``prior`` rows, of as many as the weights make of
-        a main client's and its collaborators' together: ``1 / sum_k w_k^2 / n_k``.
-    start : (M, d), optional
-        By default ``metric.at``.
+    ``alpha`` (M,) of those without collaborators counts as 0. Models are held at the metric's origin by ``prior`` rows,
+    of as many as the weights make of a main client's and its collaborators' together: ``1 / sum_k w_k^2 / n_k``.
     """
     M = len(pairs.main)
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)

@@ -25,26 +25,15 @@ from coterie.options import Option, checked
 
 @dataclass(frozen=True)
 class Assignment:
-    """Every client's best group among those tried.
+    """Every client's best group among those tried."""
 
-    Attributes
-    ----------
-    group : (m,) int64
-        With the least mean loss; -1 for clients that did not answer, or have no rows to judge by.
-    loss : (m, k) float64
-        Mean loss of a client's rows under each group's model.
-    margin, se : (m,) float64
-        By how much the next best group is worse, and the standard error of that over the client's rows (NaN for one).
-    probability : (m,) float64
-        That the group is the best of the k, at least: ``1 - sum_j P(j is better)``, each P by Student's t of the paired
-        differences over rows under a flat prior. Exact for two groups. Where that says less than 1 / k, as for a client
-        with one row, 1 / k stands for "nobody knows", which is no bound.
-    """
-
-    group: Ints
-    loss: Floats
-    margin: Floats
-    se: Floats
+    group: Ints  # (m,) with the least mean loss; -1 for clients that did not answer, or have no rows to judge by
+    loss: Floats  # (m, k) mean loss of a client's rows under each group's model
+    margin: Floats  # (m,) by how much the next best group is worse
+    se: Floats  # (m,) the standard error of that over the client's rows (NaN for one)
+    # (m,) that the group is the best of the k, at least: ``1 - sum_j P(j is better)``, each P by Student's t of the
+    # paired differences over rows under a flat prior. Exact for two groups. Where that says less than 1 / k, as for a
+    # client with one row, 1 / k stands for "nobody knows", which is no bound.
     probability: Floats
 
 
@@ -145,21 +134,11 @@ def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
 
 @dataclass(frozen=True)
 class Adapted:
-    """Models of new clients.
+    """Models of new clients."""
 
-    Attributes
-    ----------
-    models : (m, d)
-        A client whose steps diverge, or which has no rows, keeps its group's model; NaN for those that do not answer.
-    group : (m,) int64
-        Chosen by loss on a client's rows; 0 where it has none, -1 where it does not answer.
-    assignment : Assignment
-        Losses under every group's model, margins, and the probability that the group is the best.
-    """
-
-    models: Floats
-    group: Ints
-    assignment: Assignment
+    models: Floats  # (m, d) the group's where steps diverge or there are no rows; NaN for those that do not answer
+    group: Ints  # (m,) chosen by loss on a client's rows; 0 where it has none, -1 where it does not answer
+    assignment: Assignment  # losses under every group's model, margins, and the probability that the group is the best
 
 
 @work

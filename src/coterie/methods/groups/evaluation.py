@@ -19,22 +19,14 @@ from coterie.relations.partitions import by_first
 
 @dataclass(frozen=True)
 class Groups:
-    """Clients in groups.
+    """Clients in groups."""
 
-    Attributes
-    ----------
-    labels : (m,) int64
-        Group of every client, in the order of ``fed.clients``, counted from 0 in the order of their first clients;
-        -1 for clients that did not answer.
-    score : dict
-        What was tried, and how good it was: number of groups -> silhouette, or held-out or training loss.
-    about : dict
-        More to tell.
-    """
-
+    # (m,) group of every client, in the order of ``fed.clients``, counted from 0 in the order of their first clients;
+    # -1 for clients that did not answer
     labels: Ints
+    # What was tried, and how good it was: number of groups -> silhouette, or held-out or training loss
     score: Mapping[int, float] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # more to tell
 
     @property
     def k(self) -> int:

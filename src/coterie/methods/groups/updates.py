@@ -68,20 +68,12 @@ def _walked(
 def alike(halves: Floats, seed: int = 0) -> float:
     """How often halves of rows would agree as much with the other half of the same client if clients did not differ.
 
-    Parameters
-    ----------
-    halves : (n, 2, q)
-        Directions of both halves of every client's rows. What all have in common is taken off: their mean, and all
-        along it, since clients with more rows follow it more closely.
-    seed : int, default 0
-        Of the pairings.
+    That is the p-value of a permutation test: the mean cosine of a client's two halves against that with another
+    client's second half. It is exact for clients whose rows are drawn alike, whatever these are, and says nothing of
+    *how* clients differ. All pairings of 6 clients or fewer, ``SHUFFLES`` and the right one otherwise.
 
-    Returns
-    -------
-    float
-        The p-value of a permutation test: the mean cosine of a client's two halves against that with another client's
-        second half. It is exact for clients whose rows are drawn alike, whatever these are, and says nothing of *how*
-        clients differ. All pairings of 6 clients or fewer, ``SHUFFLES`` and the right one otherwise.
+    ``halves`` (n, 2, q) are directions of both halves of every client's rows. What all have in common is taken off:
+    their mean, and all along it, since clients with more rows follow it more closely.
     """
     from itertools import permutations
 

@@ -122,22 +122,11 @@ def _as_one(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Optimum:
 
 
 def lambda_max(objective: NetworkObjective, x: Floats, Z: Floats) -> float:
-    """A lambda from which on the clients of every component are one.
+    """A lambda from which on the clients of every component are one; the minimiser at infinity is at (x, Z).
 
     Duals that carry the clients' gradients along the edges prove it; of all that do, those with the smallest sum of
-    squares over weights are taken, so that the smallest such lambda is somewhat lower.
-
-    Parameters
-    ----------
-    objective : NetworkObjective
-        All but its lambda counts.
-    x, Z : (d1,), (n, d2)
-        The minimiser at lambda = infinity.
-
-    Returns
-    -------
-    float
-        0 where there are no edges, or where clients that are alone are the same.
+    squares over weights are taken, so that the smallest such lambda is somewhat lower. It is 0 where there are no
+    edges, or where clients that are alone are the same; the objective's own lambda does not count.
     """
     return _proof(objective, objective.ask(x, Z))[0]
 

@@ -29,25 +29,13 @@ FAR = 1e100
 
 @dataclass(frozen=True)
 class Received:
-    """What the server knows of the clients' gradients after an exchange.
+    """What the server knows of the clients' gradients after an exchange."""
 
-    Attributes
-    ----------
-    g : (n, d)
-        Mean gradients, as decoded; 0 of clients without one.
-    share : (n,)
-        What each counts in the sum.
-    diverged : bool
-        Whether some client's model has diverged so far that it has no gradient.
-    unanswered : bool
-        Whether clients were asked, and nobody answered.
-    """
-
-    g: Floats
-    share: Floats
-    diverged: bool
+    g: Floats  # (n, d) mean gradients, as decoded; 0 of clients without one
+    share: Floats  # (n,) what each counts in the sum
+    diverged: bool  # whether some client's model has diverged so far that it has no gradient
     state: dict[str, Any]
-    unanswered: bool = False
+    unanswered: bool = False  # whether clients were asked, and nobody answered
 
 
 @dataclass(frozen=True)

@@ -157,19 +157,11 @@ Scores = list[tuple[Floats, Floats, Floats, Floats]]
 def slopes(
     fed: Federation, setup: Setup, L: list[Floats], s: Solution, sigma2: float, C: Floats
 ) -> tuple[Scores, Floats]:
-    """Scores by every level's D, and the gradient by the root (one exchange; two for GLMs).
+    """Scores by every level's D, and the gradient (p,) by the root (one exchange; two for GLMs).
 
-    Parameters
-    ----------
-    C : (p, p)
-        Covariance of w: the inverse curvature for REML, zeros where w is a parameter.
-
-    Returns
-    -------
-    list of (expected, observed, square of expected, count)
-        Packed sums (groups, Q) and numbers of members: of all clients (of each finest cluster's where L is), then of
-        each level's nodes.
-    (p,) float64
+    A score is packed sums (groups, Q), expected, observed and square of expected, and the number of members: of all
+    clients (of each finest cluster's where L is), then of each level's nodes. ``C`` (p, p) is the covariance of w: the
+    inverse curvature for REML, zeros where w is a parameter.
     """
     at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}

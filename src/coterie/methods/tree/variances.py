@@ -201,12 +201,7 @@ def learn_residual_variances(
 ) -> tuple[State, float]:
     """Learn both kinds of variances from a converged search with equal residuals, until the deviance moves by 1e-4.
 
-    Returns
-    -------
-    State
-        With the deviance of the tree for rows as they are weighed.
-    float
-        The sum of ``n_i log v_i``, which completes it.
+    The state has the deviance of the tree for rows as they are weighed; the sum of ``n_i log v_i`` completes it.
     """
     best, mean, setup = np.inf, 1.0, search.setup
     for _ in range(rounds):
