@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -23,6 +23,7 @@ from coterie.errors import CoterieError, listed
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
+F = TypeVar("F", bound=Callable[..., Any])
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files that coterie did not write.")]
@@ -42,11 +43,11 @@ class Command(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """Commands that are such."""
+    """The commands of a group."""
 
-    def command(self, name: str | None = None, **options: Any) -> Any:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
         """As typer's."""
-        return super().command(name, **{"cls": Command, **options})
+        return super().command(name, cls=Command, **options)
 
 
 def complain(message: str, code: int) -> int:

@@ -12,7 +12,7 @@ from coterie.deployment import logs, toml
 from coterie.deployment.config import Config
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.site.config import Member
-from coterie.deployment.site.preview import LocalTransport, _alone, preview
+from coterie.deployment.site.preview import LocalTransport, _without_stand_ins, preview
 from coterie.deployment.site.receiver import BOOK, SiteReceiver
 from tests.deployment.sites import FORMULA, LENIENT, build, home, say, tables, task
 
@@ -114,8 +114,8 @@ ENDS = {
 
 @pytest.mark.parametrize(("text", "says"), ENDS.items())
 def test_stand_ins_are_named_for_what_they_are(text, says):
-    assert _alone(text, "m", ["bern", "n"]) == says
-    assert _alone(text, "m", []) == text
+    assert _without_stand_ins(text, "m", ["bern", "n"]) == says
+    assert _without_stand_ins(text, "m", []) == text
 
 
 FACTORY = """
