@@ -106,7 +106,7 @@ class Option:
 
     def range(self, unit: str) -> str:
         """The range in words: a number above 0 and up to 1."""
-        low, above, high, below = ("" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in self.ends)
+        low, above, high, below = ("" if v is None else f"{v:,.0f}" if v % 1 == 0 else f"{v:g}" for v in self.ends)
         high = high or ("inf" if low and self.infinite else "")
         if low and high:
             return f"{unit} from {low} to {high}"
@@ -166,8 +166,9 @@ def declared(of: Any) -> dict[str, Declared]:
 
 @cache
 def _declared(of: Any) -> dict[str, Declared]:
-    if not isinstance(of, type):
-        hints, parameters = inspect.get_annotations(of, eval_str=True), inspect.signature(of).parameters
+    if not (isinstance(of, type) and is_dataclass(of)):
+        made: Any = vars(of)["__init__"] if isinstance(of, type) else of
+        hints, parameters = inspect.get_annotations(made, eval_str=True), inspect.signature(of).parameters
         found = {name: _split(hints.get(name)) for name in parameters}
         return {name: Declared(name, *split, parameters[name].default) for name, split in found.items() if split}
     out: dict[str, Declared] = {}
@@ -253,9 +254,8 @@ def shown(value: Any) -> str:
 def _read(of: Any, given: Any, what: str, names: list[str], noun: str) -> dict[str, Any]:
     """A user's mapping, checked against the options of a class or a function."""
     need_names(what, given, names, noun)
-    known = declared(of)
-    needed = [name for name in names if name in known and known[name].default is inspect.Parameter.empty]
-    if lost := [name for name in needed if name not in given]:
+    known, parameters = declared(of), inspect.signature(of).parameters
+    if lost := [name for name in names if parameters[name].default is inspect.Parameter.empty and name not in given]:
         raise CoterieError(f"{what} does not say {' or '.join(lost)}.")
     return {name: known[name].read(value, what) if name in known else value for name, value in given.items()}
 

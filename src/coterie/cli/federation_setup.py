@@ -74,13 +74,14 @@ def init(
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
     from coterie.cli.options import assignments
-    from coterie.deployment import folders, secure_sum_setup, toml
+    from coterie.deployment import folders, secure_sum_setup
     from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
+    from coterie.options import of
 
     waits = assignments("--policy", policy)
-    toml.made("--policy", Policy, waits)
+    of(Policy, waits, "--policy")
     rules = assignments("--disclosure", disclosure)
     hidden = secure_sum_setup.defaults(len(site)) if secure else {}
     named: Any = engine

@@ -17,6 +17,7 @@ from coterie.deployment import toml
 from coterie.deployment.config import Config
 from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError, listed
+from coterie.options import of
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import Identity, Secure, SecureSite
@@ -31,7 +32,7 @@ def settings(config: Config) -> Secure | None:
         return None
     from coterie.engines.secure_sum import Secure
 
-    return toml.made("[secure]", Secure, config.secure)
+    return of(Secure, config.secure, "[secure]")
 
 
 def defaults(sites: int) -> dict[str, int]:

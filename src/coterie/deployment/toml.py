@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,20 +68,6 @@ def text(tables: Mapping[str, Any]) -> str:
             "A federation's files are written by tomli-w: pip install 'coterie[flower]' or 'coterie[nvflare]'."
         ) from None
     return dumps(_plain(tables))
-
-
-def made(where: str, function: Callable[..., T], given: Mapping[str, Any], *fixed: Any, **more: Any) -> T:
-    """What a function makes of a table of its keyword arguments; a CoterieError says which key or value is wrong."""
-    known = [p for p in list(inspect.signature(function).parameters.values())[len(fixed) :] if p.name not in more]
-    options.need_names(where, given, [p.name for p in known])
-    if lost := [p.name for p in known if p.default is p.empty and p.name not in given]:
-        raise CoterieError(f"{where} does not say {' or '.join(lost)}.")
-    try:
-        return function(*fixed, **given, **more)
-    except CoterieError:
-        raise
-    except (TypeError, ValueError) as problem:
-        raise CoterieError(f"{where} holds a value of another kind: {problem}.") from problem
 
 
 def _plain(value: Any) -> Any:

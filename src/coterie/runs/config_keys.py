@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 
 from coterie.options import Option, declared, of
 
+MOST = 10_000
+"""Seeds at most."""
 Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
 
 
 def seeds(value: int | tuple[int, ...]) -> tuple[int, ...]:
     """Seeds: a list of them, or how many there are to be from 0."""
-    found = value if isinstance(value, tuple) else tuple(range(value))
-    if not found or len(set(found)) < len(found):
+    found = value if isinstance(value, tuple) else tuple(range(min(value, MOST + 1)))
+    if len(found) > MOST or not found or len(set(found)) < len(found):
         raise ValueError("none, or twice the same")
     return found
 
@@ -55,7 +57,7 @@ class Model:
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
-    momentum: Annotated[float, Option("Of local steps.", low=0.0, high=1.0)] = 0.0
+    momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
     ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
 
 
@@ -99,7 +101,9 @@ class Run:
     evaluate_every: Annotated[int, Option("Rounds between two looks at held-out rows.", low=1)] = 1
     seeds: Annotated[
         int | tuple[int, ...],
-        Option("A list, or how many from 0.", low=0, what="different seeds, or how many from 0", read=seeds),
+        Option(
+            "A list, or how many from 0.", low=0, what="different seeds, or how many from 0, up to 10,000", read=seeds
+        ),
     ] = (0,)
     strict: Annotated[bool, Option("Whether a client that is broken ends the run.")] = False
     patience: Annotated[int, Option("Looks without an improvement that end a run; 0 for none.", low=0)] = 0

@@ -271,7 +271,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         r"takes another shape .*, \(6, 6\) after \(1, 6\)",
     ),
     "no numbers": (lambda: deep(lambda: nn.Linear(6, 3, device="meta")), "has no numbers"),
-    "clip is text": (lambda: deep(clip="a"), "clip must be a number, not 'a'"),
+    "clip is text": (lambda: deep(clip="a"), "clip must be a number above 0, not 'a'"),
     "rows between rows": (lambda: deep(lo=(0.5, 5)), "starts and stops must be row ranges"),
     "other models": (lambda: deep().value(np.zeros(5)), r"not an array of shape \(5,\)"),
     "no targets": (lambda: walked(deep(y=None)), "no targets, so that nothing can be trained"),

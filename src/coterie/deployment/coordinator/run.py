@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import secure_sum_setup, toml
+from coterie.deployment import secure_sum_setup
 from coterie.deployment.config import RUN, SCHEMA, Config
 from coterie.deployment.coordinator.check import run_check
 from coterie.deployment.coordinator.run_config import CHECK, RunConfig, digest
@@ -27,7 +27,7 @@ from coterie.errors import CoterieError, fitting, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.options import Option, check
+from coterie.options import Option, call, check, of
 
 RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
@@ -218,7 +218,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
 
 def policy(given: Mapping[str, Any]) -> Policy:
     """The policy of a deployed run, from ``[policy]`` of ``federation.toml``."""
-    return toml.made("[policy]", Policy, PATIENT | dict(given))
+    return of(Policy, PATIENT | dict(given), "[policy]")
 
 
 def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
     if config.privacy:
         from coterie.engines.privacy import Private
 
-        fed = toml.made("[privacy]", Private, {"rounds": length.rounds} | config.privacy, fed)
+        fed = call(Private, {"rounds": length.rounds} | config.privacy, "[privacy]", fed)
     kept = fed.kept
     begun = dict(kept) if kept is not None else method.init(fed)
     state = begun

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment import secure_sum_setup, toml
+from coterie.deployment import secure_sum_setup
 from coterie.deployment.config import PROBLEM, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements
 from coterie.deployment.site import objective, payload, releases
@@ -32,6 +32,7 @@ from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
 from coterie.errors import CoterieError, NoRows
 from coterie.federation import Site, Work
+from coterie.options import call
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], objective.Prepared]
@@ -108,7 +109,7 @@ class SiteReceiver:
         from coterie.engines.privacy import Guard
 
         where = f"[privacy] of '{self.folder / SITE}'"
-        return toml.made(where, Guard, self.member.privacy, self._answer, book=self._keep / BOOK)
+        return call(Guard, self.member.privacy, where, self._answer, book=self._keep / BOOK)
 
     def _answer_or_refuse(self, request: Any, key: bytes) -> bytes:
         try:

@@ -4,47 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
+from coterie.options import Option, check
 
 
 @dataclass(frozen=True)
 class Training:
-    """How clients take steps, beside their size.
+    """How clients take steps, beside their size."""
 
-    Attributes
-    ----------
-    clip : float, optional
-        Longest gradient of a step; longer ones are shortened to it.
-    ridge : float, default 0
-        ``ridge |theta|^2 / 2`` is added to every row's loss (weight decay).
-    momentum : float, default 0
-        Heavy ball, from rest in every run of local steps.
-    """
-
-    clip: float | None = None
-    ridge: float = 0.0
-    momentum: float = 0.0
+    clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened to it.", above=0.0)] = (
+        None
+    )
+    ridge: Annotated[float, Option("Weight decay: ``ridge |theta|^2 / 2`` beside every row's loss.", low=0.0)] = 0.0
+    momentum: Annotated[float, Option("Heavy ball, from rest in every run of local steps.", low=0.0, below=1.0)] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("clip", "ridge", "momentum"):
-            if not isinstance(value := getattr(self, name), Real) and (name, value) != ("clip", None):
-                raise CoterieError(f"{name} must be a number, not {value!r:.80}.")
-        if self.clip is not None and not 0.0 < self.clip < np.inf:
-            raise CoterieError(f"clip must be a number above 0, or None for no clipping, not {self.clip!r}.")
-        if not 0.0 <= self.ridge < np.inf:
-            raise CoterieError(f"ridge must be a number from 0, not {self.ridge!r}.")
-        if not 0.0 <= self.momentum < 1.0:
-            raise CoterieError(f"momentum must be a number from 0 and below 1, not {self.momentum!r}.")
+        check(self)
 
 
 @dataclass(frozen=True)

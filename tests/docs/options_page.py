@@ -1,0 +1,88 @@
+"""The page on methods and options, from their declarations: ``python tests/docs/options_page.py > docs/options.md``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from coterie.results.training.keys import SECTIONS
+
+from coterie.deployment.config import Config
+from coterie.deployment.site.config import Disclosure, Member
+from coterie.engines.policy import Policy
+from coterie.methods.clustered_l2gd.options import Options as Rounds
+from coterie.methods.collaboration.options import Options as Collaboration
+from coterie.methods.local_training.rounds import LocalTraining
+from coterie.methods.network.options import Asked, Run
+from coterie.methods.network.similarity import Similarity
+from coterie.methods.registry import METHODS, TRAINED
+from coterie.options import declared
+from coterie.results.options import Columns, Options
+
+HEAD = """# Methods and options
+
+Made from the table of methods and from the declarations of options, which Python, the command and configurations share:
+what an option may be, what it is where it is left out, and what it says. A value that cannot be is refused in one
+sentence before any work.
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    parts = [HEAD, methods()]
+    parts += [section("Options of `coterie.fit` and `coterie fit`", Columns, Options)]
+    parts += [section("Over rounds, for known clusters: `rounds`", Rounds)]
+    parts += [section("A main client and its collaborators: `rounds`", Collaboration)]
+    parts += [section("A similarity network: `network`", Asked, Similarity), section("A run on it: `rounds`", Run)]
+    parts += [section("All methods that train over rounds", LocalTraining)]
+    parts += [own(cls) for cls in dict.fromkeys(method.method_class for method in TRAINED.values())]
+    parts += [section(f"Configuration of training: `[{name}]`", cls) for name, cls in SECTIONS.items()]
+    parts += [section("`federation.toml`", Config), section("`[policy]`", Policy)]
+    parts += [section("`site.toml`", Member), section("`[disclosure]`", Disclosure)]
+    return "\n".join(parts)
+
+
+def methods() -> str:
+    """All methods: what each is, what it knows of clients' relations, and where it is used."""
+    lines = ["## Methods", "", "| name | what it is | about | for |", "|---|---|---|---|"]
+    for m in METHODS.values():
+        where = " and ".join([*["tables"] * bool(m.fits), *["any objective"] * bool(m.trains)])
+        lines.append(f"| `{m.name}` | {m.summary} | {m.relation} | {where} |")
+    return "\n".join([*lines, ""])
+
+
+def section(title: str, *classes: type) -> str:
+    """One table."""
+    return "\n".join([f"## {title}", "", *table(row for cls in classes for row in declared(cls).values())])
+
+
+def own(cls: type) -> str:
+    """What a class has beside those that it is made from."""
+    base = cls.__mro__[1]
+    rows = [row for key, row in declared(cls).items() if key not in declared(base)]
+    names = ", ".join(f"`{name}`" for name, method in TRAINED.items() if method.method_class is cls)
+    beside = "" if base is LocalTraining else f"; and those of `{base.__name__}`"
+    return "\n".join([f"### {names}{beside}", "", *table(rows)]) if rows else ""
+
+
+def table(rows) -> Iterator[str]:
+    yield from ("| option | may be | default | what it says |", "|---|---|---|---|")
+    for row in rows:
+        default = "needed" if row.default is inspect.Parameter.empty else f"`{plain(row.default)}`"
+        yield "| " + " | ".join(cell(v) for v in (f"`{row.name}`", row.allowed, default, row.option.text)) + " |"
+    yield ""
+
+
+def plain(value) -> str:
+    """A default as a user would write it."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value) if isinstance(value, (int, float, tuple, dict, type(None))) else type(value).__name__
+
+
+def cell(text: str) -> str:
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
