@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coterie.results.training.keys import SECTIONS
 
 import coterie
 from coterie.errors import CoterieError
@@ -20,6 +19,7 @@ from coterie.options import declared
 from coterie.relations.layout import Layout
 from coterie.relations.network import Network
 from coterie.results.options import Columns
+from coterie.runs.config_keys import SECTIONS
 from tests.docs.options_page import page
 
 SOURCE = Path(coterie.__file__).parent

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from coterie.results.training.keys import SECTIONS
-
 from coterie.deployment.config import Config
 from coterie.deployment.site.config import Disclosure, Member
 from coterie.engines.policy import Policy
@@ -18,6 +16,7 @@ from coterie.methods.network.similarity import Similarity
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import declared
 from coterie.results.options import Columns, Options
+from coterie.runs.config_keys import SECTIONS
 
 HEAD = """# Methods and options
 
