@@ -12,6 +12,7 @@ import typer
 from coterie.cli.common import check_folder, place, say, status
 from coterie.cli.federation_options import SiteFolder
 from coterie.errors import CoterieError
+from coterie.options import of
 
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
@@ -78,7 +79,6 @@ def init(
     from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
-    from coterie.options import of
 
     waits = assignments("--policy", policy)
     of(Policy, waits, "--policy")
