@@ -22,10 +22,8 @@ Where sites come to an agreement only the names of columns and levels, types and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +94,6 @@ class Schema:
         """What a site tells the coordinator of its columns: types, units and names of levels, no number."""
         said = ("type", "unit", "levels")
         return {name: {k: v for k, v in keys.items() if k in said} for name, keys in self.plain().items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen letters, the same where columns have the same names, types, levels and units."""
-        text = json.dumps(self.statement(), sort_keys=True)
-        return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def design(self, formula: str, exclude: Iterable[str] = ()) -> Design:
         """The design of a formula, from the schema alone: the same at every site, whatever rows it has.

@@ -48,7 +48,7 @@ def test_sites_that_agree_are_ready(tmp_path):
 def test_nothing_of_a_row_travels(tmp_path):
     build(tmp_path)
     said = wire.decode(hosts(tmp_path)["basel"].receive(wire.encode({"kind": "check"})))
-    assert said.keys() == {"done", "name", "version", "wire", "clock", "schema", "problems", "columns"}
+    assert said.keys() == {"done", "name", "version", "clock", "problems", "columns"}
     assert said["columns"]["age"] == {"type": "number"}
     assert not (home(tmp_path, "basel") / "cache").exists()
 

@@ -1,4 +1,4 @@
-"""Checks before a run: of a program, without a site, and of all sites: clocks, versions, schemas. No row moves."""
+"""The check of all sites before a run: their clocks, versions and schemas. No row moves."""
 
 from __future__ import annotations
 

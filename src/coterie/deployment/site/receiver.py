@@ -228,8 +228,7 @@ class SiteReceiver:
         """
         from coterie import __version__
 
-        found: dict[str, Any] = {"name": self.member.name, "version": __version__, "wire": wire.VERSION}
-        found |= {"clock": time.time(), "schema": None, "columns": None}
+        found = {"name": self.member.name, "version": __version__, "clock": time.time(), "columns": None}
         if not self.member.data and self.member.allow:  # a site of objectives, without a table
             return found | {"problems": []}
         try:
@@ -238,7 +237,7 @@ class SiteReceiver:
             return found | {"problems": [str(problem).rstrip(".")]}
         if request.get("schema"):
             problems += disagreements(Schema.of(request["schema"]), own)
-        return found | {"schema": own.fingerprint, "problems": problems, "columns": own.statement()}
+        return found | {"problems": problems, "columns": own.statement()}
 
     def _check_table(self) -> tuple[Schema, list[str]]:
         """The site's schema with the levels of its table, and what is wrong with the table."""
