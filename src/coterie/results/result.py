@@ -18,6 +18,7 @@ from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics.kernels import Floats
 from coterie.relations.covariance import at_means
+from coterie.results import store
 from coterie.results.model import Model
 from coterie.results.predict import Nodes, Scale, notes_of, predict_rows, too_large
 from coterie.results.prediction_rows import Missing, read_rows
@@ -285,11 +286,9 @@ class FitResult:
             If the path is a file, holds a ``model.json`` of something else that is not to be replaced, or cannot be
             written.
         """
-        from coterie.results.store import save
-
         folder = files.local(path)
         before = _content(folder / "model.json")
-        save(self, folder, force)
+        store.save(self, folder, force)
         if before not in (None, _content(folder / "model.json")):
             _drop_report(folder / "report.html")
 
@@ -348,9 +347,7 @@ def load(path: str | os.PathLike[str]) -> FitResult:
     CoterieError
         If there is no model, if it is damaged, or if a newer coterie wrote it.
     """
-    from coterie.results.store import load as read
-
-    return read(files.local(path))
+    return FitResult(**store.load(files.local(path)))
 
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:

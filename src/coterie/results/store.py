@@ -27,8 +27,6 @@ from coterie.results.model import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.results.result import FitResult
-
 Array = npt.NDArray[Any]
 
 SCHEMA = 1
@@ -55,8 +53,8 @@ _WIDE = 100
 """How many times as long as its texts an array of equal lengths may be."""
 
 
-def save(result: FitResult, path: Path, force: bool = False) -> None:
-    """Write a result into the directory `path`; see :meth:`FitResult.save`."""
+def save(result: Any, path: Path, force: bool = False) -> None:
+    """Write a FitResult into the directory `path`; see its ``save``."""
     try:
         _refuse_others(path, force)
         shelf = Shelf()
@@ -75,8 +73,8 @@ def save(result: FitResult, path: Path, force: bool = False) -> None:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
 
 
-def load(path: Path) -> FitResult:
-    """Read a result from the directory `path`; see :func:`coterie.load`."""
+def load(path: Path) -> dict[str, Any]:
+    """The fields of a FitResult, from the directory `path`; see :func:`coterie.load`."""
     try:
         document = _read_json(path)
         file = str(document["arrays"]["file"])
@@ -85,7 +83,7 @@ def load(path: Path) -> FitResult:
         data = files.content(path / file)
         if hashlib.sha256(data).hexdigest() != document["arrays"]["sha256"]:
             raise ValueError(f"'{file}' is not what was saved")
-        return _result(document, Shelf.from_bytes(data))
+        return _fields(document, Shelf.from_bytes(data))
     except CoterieError:
         raise
     except OSError as e:
@@ -201,7 +199,7 @@ class Shelf:
         return out
 
 
-def _document(result: FitResult, shelf: Shelf) -> dict[str, Any]:
+def _document(result: Any, shelf: Shelf) -> dict[str, Any]:
     m = result.model
     model = {k: plain(getattr(m, k)) for k in _MODEL_VALUES}
     model["labels"] = shelf.put("labels", m.labels)
@@ -229,9 +227,7 @@ def _document(result: FitResult, shelf: Shelf) -> dict[str, Any]:
     }
 
 
-def _result(document: dict[str, Any], shelf: Shelf) -> FitResult:
-    from coterie.results.result import FitResult
-
+def _fields(document: dict[str, Any], shelf: Shelf) -> dict[str, Any]:
     design = document["design"]
     values: dict[str, Any] = {k: unplain(document["result"][k]) for k in _VALUES}
     _need_kinds(values)
@@ -240,7 +236,7 @@ def _result(document: dict[str, Any], shelf: Shelf) -> FitResult:
     model = _model(document["model"], shelf)
     if values["design"] is not None and values["design"].terms != model.terms:
         raise ValueError("its formula does not have its terms")
-    return FitResult(model=model, **values)
+    return {"model": model, **values}
 
 
 def _need_kinds(values: dict[str, Any]) -> None:
