@@ -14,7 +14,7 @@ from benchmarks.measure import Row
 from coterie.data.clients import Clients
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.collaborators import resolved

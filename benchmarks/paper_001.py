@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.strengths import search

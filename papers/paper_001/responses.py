@@ -12,8 +12,8 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.data.prepare_table import prepare
-from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
+from coterie.evidence.splits import split_rows
 from coterie.families import BINOMIAL
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path

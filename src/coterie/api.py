@@ -13,9 +13,9 @@ from coterie.data.clients import Clients
 from coterie.data.columns import as_name, as_names, at_rows, need, read_as_missing
 from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
-from coterie.data.split import need_groups
 from coterie.data.table import fingerprint, to_pandas
 from coterie.errors import CoterieError
+from coterie.evidence.splits import need_groups
 from coterie.options import declared
 from coterie.results.fitting import Fitting
 from coterie.results.networks import by_position

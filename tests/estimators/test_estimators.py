@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import coterie
 from coterie import CoterieError, HierarchicalClassifier, HierarchicalRegressor
-from coterie.evidence import table_comparison as evidence
+from coterie.evidence import held_out as evidence
 from tests.messages import names
 
 WIDE = "fits 10 to 30 columns to fewer rows; coterie refuses that, and takes weights as relative ones"

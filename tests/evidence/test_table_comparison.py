@@ -6,10 +6,11 @@ import pytest
 
 import coterie
 from coterie.data.clients import Clients
-from coterie.data.split import split_rows
 from coterie.errors import CoterieError
+from coterie.evidence.comparison import TableComparison, may_be_as_good
+from coterie.evidence.held_out import evaluate
 from coterie.evidence.intervals import bootstrap, median_ratio
-from coterie.evidence.table_comparison import Evidence, Splits, evaluate, may_be_as_good
+from coterie.evidence.splits import Splits, split_rows
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
@@ -133,7 +134,7 @@ def evidence(losses, clients=40, clustered=True):
     rng = np.random.default_rng(0)
     common, ones = rng.gamma(3.0, size=clients), np.ones(clients)
     found = {name: loss * common + rng.normal(0.0, 0.2, clients) for name, loss in losses.items()}
-    return Evidence(found, ones, ones, dict.fromkeys(losses, 0.0), "gaussian", clustered=clustered)
+    return TableComparison(found, ones, ones, dict.fromkeys(losses, 0.0), "gaussian", clustered=clustered)
 
 
 TIES = {"own-intercept": 1.0, "local": 3.0, "pooled": 2.0, "clusterwise": 1.02, "hierarchical": 1.01}
@@ -153,7 +154,7 @@ TIES = {"own-intercept": 1.0, "local": 3.0, "pooled": 2.0, "clusterwise": 1.02, 
 def test_a_method_without_clusters_stays_where_it_is_better_or_there_are_none(given, taken):
     assert given.recommended() in taken
     if len(given.weight) < 10:
-        assert given.recommended() == given.best()
+        assert given.recommended() == given.best
 
 
 def test_one_client_whose_own_model_is_degenerate_decides_nothing(table):

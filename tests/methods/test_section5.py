@@ -9,7 +9,7 @@ import pytest
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree

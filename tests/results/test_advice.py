@@ -8,9 +8,9 @@ from scipy.stats import t as student
 import coterie
 from coterie.data import prepare
 from coterie.data.datasets import fetch
-from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
+from coterie.evidence.splits import split_rows
 from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem

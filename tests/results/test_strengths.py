@@ -7,7 +7,8 @@ import pytest
 import coterie
 from coterie.data import prepare
 from coterie.errors import CoterieError
-from coterie.evidence.table_comparison import Splits, evaluate
+from coterie.evidence.held_out import evaluate
+from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.results.strengths import Surface, search, select

@@ -343,7 +343,7 @@ def test_callbacks_that_fail_lack_methods_or_are_none(problem):
 
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
-    from coterie.evidence.training_comparison import Comparison
+    from coterie.evidence.comparison import TrainingComparison
     from coterie.report.training_page import notes
     from coterie.runs.config import Config
     from coterie.runs.training import train
@@ -354,4 +354,4 @@ def test_what_no_theorem_covers_is_noted_with_the_run():
     run = train(TrainingProblem.of(config, 0), "l2gd", config.given("l2gd"))
     (said,) = run.notes
     assert run.status == "running" and "eta tau lam = 2, beyond the mean" in said
-    assert f"l2gd: {said}" in notes(Comparison(config, {"l2gd": [run]}, [None], {}))
+    assert f"l2gd: {said}" in notes(TrainingComparison(config, {"l2gd": [run]}, [None], {}))

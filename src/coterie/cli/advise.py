@@ -94,7 +94,7 @@ def _read(context: typer.Context) -> Advice:
     na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.data.table import read_table
-        from coterie.results.advice import advise as advise_frame
+        from coterie.results.advising import advise as advise_frame
 
         labels = [options["client"], *options["cluster"]]
         df = read_table(context.params["table"], labels, na_values)

@@ -13,7 +13,7 @@ from coterie.cli.common import Force, check_folder, need_room, our_document, our
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.evidence.training_comparison import Comparison
+    from coterie.evidence.comparison import TrainingComparison
     from coterie.runs.config import Config
     from coterie.runs.training import Trained
     from coterie.runs.training_problem import TrainingProblem
@@ -103,7 +103,7 @@ def checked(config: Config) -> None:
 def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
-    from coterie.evidence.training_comparison import pick
+    from coterie.evidence.over_seeds import pick
     from coterie.runs.callbacks import callbacks
     from coterie.runs.training import train as run
     from coterie.runs.training_problem import TrainingProblem
@@ -126,15 +126,15 @@ def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
     write_report(comparison(problem, run), out / "report.html")
 
 
-def comparison(problem: TrainingProblem, run: Trained) -> Comparison:
+def comparison(problem: TrainingProblem, run: Trained) -> TrainingComparison:
     """One run as a comparison of one method."""
-    from coterie.evidence.training_comparison import Comparison
+    from coterie.evidence.comparison import TrainingComparison
 
     groups = [problem.data.group if problem.data.known else None]
-    return Comparison(problem.config, {run.method: [run]}, groups, {})
+    return TrainingComparison(problem.config, {run.method: [run]}, groups, {})
 
 
-def show(result: Comparison) -> None:
+def show(result: TrainingComparison) -> None:
     """The table as wide as the terminal, and what a reader should know besides."""
     from coterie.report import training_page as page
     from coterie.report.tables import render_text

@@ -13,7 +13,7 @@ from coterie.report.figures import Axes, Figure, spread
 from coterie.report.network_figures import COLOURS, DARK, LIGHT
 
 if TYPE_CHECKING:
-    from coterie.evidence.training_comparison import Comparison
+    from coterie.evidence.comparison import TrainingComparison
 
 DOTS = 200
 """So many clients of a method are drawn as dots, at most."""
@@ -38,7 +38,7 @@ def _class(k: int) -> str:
     return f"s{k % COLOURS}{' dashed' if k // COLOURS % 2 else ''}"
 
 
-def curves(result: Comparison) -> list[Figure]:
+def curves(result: TrainingComparison) -> list[Figure]:
     """Scores over rounds, the mean over seeds, a line for each method; and the same against bytes."""
     points = {name: _curve(result, name) for name in result.table.index}
     points = {name: p for name, p in points.items() if len(p)}
@@ -65,7 +65,7 @@ def curves(result: Comparison) -> list[Figure]:
     return out
 
 
-def _curve(result: Comparison, name: str) -> Any:
+def _curve(result: TrainingComparison, name: str) -> Any:
     """Round, mean score and mean bytes wherever the method was evaluated in every seed (points, 3)."""
     seen: dict[float, list[tuple[float, float]]] = {}
     apart = 0.0 if trained_method(name).pool_rows else 1.0
@@ -109,7 +109,7 @@ def _legend(shown: list[str], names: list[str]) -> str:
     return f'<svg viewBox="0 0 440 {y + 8:.0f}" role="img" aria-label="Legend">{"".join(parts)}</svg>'
 
 
-def dots(result: Comparison) -> Figure:
+def dots(result: TrainingComparison) -> Figure:
     """The score of every client under each method, all seeds together, and their mean."""
     names = [str(name) for name in result.table.index]
     values = {name: result.clients(name).ravel() for name in names}
@@ -147,7 +147,7 @@ def dots(result: Comparison) -> Figure:
     )
 
 
-def square(result: Comparison, name: str) -> Figure | None:
+def square(result: TrainingComparison, name: str) -> Figure | None:
     """Who is with whom, of the first seed: clients in the order of the known groups; nothing where they are many."""
     found, known = result.runs[name][0].group, result.groups[0]
     m = len(found)

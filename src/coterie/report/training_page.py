@@ -17,11 +17,11 @@ from coterie.report.tables import Table
 from coterie.runs.scores import BALANCED
 
 if TYPE_CHECKING:
-    from coterie.evidence.training_comparison import Comparison
+    from coterie.evidence.comparison import TrainingComparison
     from coterie.runs.training import Trained
 
 
-def comparison_table(result: Comparison) -> Table:
+def comparison_table(result: TrainingComparison) -> Table:
     """All methods, best first: scores with intervals, paired differences to the best, what was sent.
 
     Accuracies and their differences are in percent.
@@ -53,12 +53,12 @@ def comparison_table(result: Comparison) -> Table:
     )
 
 
-def percent(result: Comparison, what: str) -> bool:
+def percent(result: TrainingComparison, what: str) -> bool:
     """Whether something is a share of outcomes, which no score of the user's own is taken for."""
     return what in ("accuracy", BALANCED) and result.rule.score == "accuracy"
 
 
-def _shown(result: Comparison, what: str = "") -> Any:
+def _shown(result: TrainingComparison, what: str = "") -> Any:
     """How a score is written."""
     if percent(result, what or result.score):
         return lambda value: words.fixed(100.0 * value, 1)
@@ -73,7 +73,7 @@ def _with_interval(frame: Any, column: str, shown: Any) -> list[str]:
     ]
 
 
-def intervals(result: Comparison) -> str:
+def intervals(result: TrainingComparison) -> str:
     """What the intervals are of."""
     seeds = len(result.config.run["seeds"])
     if seeds > 1:
@@ -84,7 +84,7 @@ def intervals(result: Comparison) -> str:
     return f"{text}{_order(result)} Rows count alike, except over clients, where each client does."
 
 
-def _order(result: Comparison) -> str:
+def _order(result: TrainingComparison) -> str:
     """Why methods are not judged by the score, where they are not."""
     rule = result.rule
     if not rule.score or rule.by != "loss":
@@ -102,7 +102,7 @@ def _order(result: Comparison) -> str:
     )
 
 
-def settings_table(result: Comparison) -> Table:
+def settings_table(result: TrainingComparison) -> Table:
     """What each method is, and its hyper-parameters."""
     rows = []
     for name in result.table.index:
@@ -116,7 +116,7 @@ def settings_table(result: Comparison) -> Table:
     return Table("Hyper-parameters", titles, tuple(rows), texts=3, note=note if result.tried else "")
 
 
-def headline(result: Comparison) -> str:
+def headline(result: TrainingComparison) -> str:
     """The answer in one sentence."""
     best, value = result.best, result.interval(result.best)[0]
     if not np.isfinite(value):
@@ -137,7 +137,7 @@ def headline(result: Comparison) -> str:
     return f"{text}."
 
 
-def as_good(result: Comparison) -> list[str]:
+def as_good(result: TrainingComparison) -> list[str]:
     """Methods whose interval of the difference to the best one holds 0."""
     out = []
     for name in result.runs:
@@ -147,7 +147,7 @@ def as_good(result: Comparison) -> list[str]:
     return out
 
 
-def notes(result: Comparison) -> list[str]:
+def notes(result: TrainingComparison) -> list[str]:
     """What went wrong, and what was left out: one sentence each."""
     out = []
     for runs in result.runs.values():
@@ -182,7 +182,7 @@ def unscored(run: Trained) -> list[str]:
     return out
 
 
-def confusion_table(result: Comparison, name: str) -> Table:
+def confusion_table(result: TrainingComparison, name: str) -> Table:
     """Found groups of a method against the known ones, of the first seed; and how well they agree in every seed."""
     from coterie.relations.partitions import adjusted_rand_index
 
@@ -203,7 +203,7 @@ def confusion_table(result: Comparison, name: str) -> Table:
     return Table(f"Groups that {name} found, and known ones", columns, counted, note=note)
 
 
-def render(result: Comparison) -> str:
+def render(result: TrainingComparison) -> str:
     """A comparison, or one method, as an HTML page that needs no network and no other file."""
     grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
     squares = [f for name in grouping if (f := pictures.square(result, name)) is not None]
@@ -229,7 +229,7 @@ def render(result: Comparison) -> str:
     )
 
 
-def sections(result: Comparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
+def sections(result: TrainingComparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
     """The configuration as lines, without what is empty."""
     document = result.config.document(*result.runs)
     out: list[tuple[str, Sequence[tuple[str, Any]]]] = []
@@ -239,6 +239,6 @@ def sections(result: Comparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
     return out
 
 
-def write_report(result: Comparison, path: Path) -> None:
+def write_report(result: TrainingComparison, path: Path) -> None:
     """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
     write_page(render(result), path)

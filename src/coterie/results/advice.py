@@ -1,41 +1,27 @@
-"""Should this client collaborate, and with whom? What theory predicts, beside what held-out rows say."""
+"""With whom every client should collaborate: what was found, in tables and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.data.clients import Clients
-from coterie.data.columns import as_names
-from coterie.data.identifiability import collinear
 from coterie.data.labels import find_labels, resembling
-from coterie.data.prepare_table import prepare
-from coterie.data.table import to_pandas
-from coterie.engines.blocks import BLOCK
-from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, nearest
-from coterie.evidence.table_comparison import Evidence, Splits, evaluate
-from coterie.families import family_named
-from coterie.methods.collaboration.choose import Choice, choose
-from coterie.methods.collaboration.metric import around_pooled
-from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.collaboration.options import Options
-from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.numerics.kernels import Floats
-from coterie.options import declared
-from coterie.relations.clusters import ClusterTree
-from coterie.results.options import Options as FitOptions
-from coterie.runs.table_methods import ROWS_PER_BLOCK, STARTING, objective, run, run_alone
+from coterie.errors import CoterieError, listed, nearest
+from coterie.evidence.comparison import FEW
+from coterie.evidence.intervals import bootstrap
+from coterie.numerics import keyed_random
+from coterie.numerics.kernels import Bools
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 3
-"""Splits from which a client's gain gets an interval of its own."""
+WORTH = 1.1
+"""A predicted speed-up from which collaboration is advised: below, it saves less than one row of ten."""
+OWN_ROWS = 4
+"""Training rows for each column from which "alone" is the model that theory speaks of."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +56,6 @@ class Advice:
     @property
     def sentences(self) -> list[str]:
         """What was found, in words."""
-        from coterie.results.advice_words import sentences
-
         return sentences(self)
 
     def of(self, client: Any) -> pd.DataFrame:
@@ -86,225 +70,127 @@ class Advice:
         return mine.drop(columns="client").reset_index(drop=True)
 
 
-def advise(
-    df: Any,
-    formula: str,
-    client: str,
-    cluster: str | Sequence[str] | None = (),
-    *,
-    family: str = "gaussian",
-    collaborators: int = 10,
-    within: str = "all",
-    prior: Any = "auto",
-    splits: int = 5,
-    test_fraction: float = 0.25,
-    seed: int = 0,
-    offset: str | None = None,
-    weights: str | None = None,
-    missing: str = "error",
-) -> Advice:
-    """Say with whom every client should collaborate, what it is predicted to gain, and what held-out rows say of that.
-
-    A client collaborates by weighted gradient averaging: its model minimises
-    ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, f_k being mean losses. Weights are chosen by theory from gradients
-    (:func:`coterie.methods.collaboration.choose.choose`), in every split from its training rows only.
-
-    Parameters
-    ----------
-    df : DataFrame
-        pandas or polars; one row for each observation.
-    formula : str
-        ``outcome ~ columns``, as in R. All coefficients are a client's own.
-    client : str
-        The column that says whose row it is.
-    cluster : str or sequence of str, optional
-        Columns of known clusters, fine to coarse: clients are then expected to resemble those of their finest cluster.
-    family : str, default "gaussian"
-        A name of ``families.FAMILIES``.
-    collaborators : int, default 10
-        Collaborators of a client at most.
-    within : {"all", "cluster"}, default "all"
-        Where collaborators are looked for.
-    prior : "auto", "none" or number, default "auto"
-        How many rows of mean curvature pull every model to the pooled one, those of clients alone as those with
-        collaborators, so that gains are not the prior's. auto takes none for a Gaussian outcome and one row at most for
-        classes and counts, so that separated outcomes stay finite.
-    splits : int, default 5
-        Repeated splits inside each client for what is measured; 0 measures nothing.
-    test_fraction : float, default 0.25
-    seed : int, default 0
-        Of the splits.
-    offset, weights : str, optional
-        Columns added to the linear predictor, and of row weights.
-    missing : {"error", "drop"}, default "error"
-
-    Returns
-    -------
-    Advice
-
-    Raises
-    ------
-    CoterieError
-        One sentence for whatever is wrong with the table or the options.
-
-    Examples
-    --------
-    >>> advice = coterie.advise(df, "mAch ~ cses", client="school")  # doctest: +SKIP
-    >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
-    """
-    asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
-    held_out: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
-    held_out = {name: declared(FitOptions)[name].read(value) for name, value in held_out.items()}
-    levels = as_names("cluster", cluster)
-    clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
-    if (trouble := collinear(clients, sums=True)) is not None:
-        raise CoterieError(trouble)
-    if within == "cluster" and not clients.levels:
-        raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
-    problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
-    together = Together(problem, asked.collaborators, within == "cluster", asked)
-    STARTING.get()()
-    choice, _, held = together.choice(clients)
-    found = Measured.of(clients, together, Splits(*held_out.values()))
-    settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}
-    settings |= {"collaborators": asked.collaborators, "within": within, **held_out}
-    settings |= {"offset": offset, "weights": weights, "missing": missing}
-    settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": list(clients.notes)}
-    evidence = found.table()
-    return Advice(_frame(clients, choice, found), _pairs(clients, choice), evidence, problem.family.loss, settings)
+def sentences(advice: Advice) -> list[str]:
+    """All of it; without splits, what is predicted only."""
+    found = list(_who(advice))
+    if "gain" in advice.clients:
+        found += [*_measured(advice), *_agreement(advice), *_harm(advice)]
+    if (held := advice.settings.get("prior", 0.0)) > 0.0:
+        found.append(
+            f"A prior worth {held:.2g} rows pulls every model to the pooled one, alone as together, so that separated "
+            "outcomes stay finite: with prior none nothing does."
+        )
+    return found + list(advice.settings.get("notes", []))
 
 
-@dataclass(frozen=True)
-class Together:
-    """Fits clients with the collaborators that their own rows choose."""
-
-    problem: GroupedProblem
-    count: int
-    same_cluster: bool
-    options: Options
-
-    def choice(self, clients: Clients) -> tuple[Choice, Estimates, float]:
-        """Who collaborates, the models, and the rows of the prior that holds them at the pooled model."""
-        c, family = clients, self.problem.family
-        block = int(np.clip(len(c) * ROWS_PER_BLOCK // max(len(c.y), 1), 64, BLOCK))
-        fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block)
-        everyone, metric = around_pooled(fed, self.problem)
-        choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
-        held = self.options.with_prior(metric)
-        theta = optimum(fed, choice.pairs, choice.alpha, held).theta
-        return choice, replace(everyone, client=theta), held.prior
-
-    def alone(self, clients: Clients) -> Estimates:
-        """Models of clients' own rows under the same prior."""
-        if not self.problem.family.needs_prior and self.options.prior in ("auto", "none"):
-            return run("local", clients, self.problem, {})[0]
-        return run_alone("weighted-averaging", clients, self.problem, {"rounds": {"prior": self.options.prior}})
-
-
-@dataclass(frozen=True)
-class One(Splits):
-    """One split of several."""
-
-    test: npt.NDArray[np.bool_] | None = None
-
-    def masks(self, clients: Clients) -> Iterator[npt.NDArray[np.bool_]]:
-        """Its test rows."""
-        if self.test is not None:
-            yield self.test
+def _who(advice: Advice) -> Iterator[str]:
+    frame = advice.clients
+    speedup = frame["speedup"].to_numpy()
+    n, worth = len(frame), int(np.sum(speedup >= WORTH))
+    name = frame.index.name
+    if worth == 0:
+        yield (
+            f"No client ({name}) should count on collaborators: the largest predicted speed-up is {speedup.max():.2f}, "
+            "and others differ too much for what their rows would add."
+        )
+        return
+    low, middle, high = np.quantile(speedup, [0.1, 0.5, 0.9])
+    text = f"{worth:,} of {n:,} clients ({name}) should collaborate: "
+    text += f"predicted to learn as if each had at least {WORTH:g} times its rows"
+    if n >= FEW:
+        text += (
+            f". The median of all is {middle:.2f} times, the middle four fifths lie between {low:.2f} and {high:.2f}"
+        )
+    else:
+        shown = zip(frame.index, speedup, strict=True)
+        text += f" ({listed((f'{label} {value:.2f} times' for label, value in shown if value >= WORTH), FEW)})"
+    yield f"{text}."
+    if worth < n:
+        rest = frame.index[speedup < WORTH]
+        yield f"Next to nothing is promised to {listed(rest)}; what weight others have there is a hedge."
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What held-out rows say, split by split.
-
-    Attributes
-    ----------
-    parts : list of Evidence
-    predicted : (m,)
-        Mean predicted gain of the held-out loss, over splits.
-    ratio : float
-        Test rows to training rows.
-    """
-
-    parts: list[Evidence]
-    predicted: Floats
-    ratio: float
-
-    @classmethod
-    def of(cls, clients: Clients, together: Together, splits: Splits) -> Measured:
-        """Fit alone, pooled and together on the training rows of every split; a CoterieError without test rows."""
-        family, predicted, parts = together.problem.family, np.zeros(len(clients)), []
-
-        def fit(train: Clients) -> Estimates:
-            choice, fitted, _ = together.choice(train)
-            predicted[:] += family.loss_factor * choice.gain / splits.count
-            return fitted
-
-        fits = {"local": together.alone, "pooled": lambda train: run("pooled", train, together.problem, {})[0]}
-        for mask in splits.masks(clients):
-            part = One(1, splits.fraction, splits.seed, test=mask)
-            parts.append(evaluate(clients, family, fits | {"together": fit}, part))
-        if parts and not sum(p.weight.sum() for p in parts) > 0.0:
-            raise CoterieError("No client has a row to spare for a test: ask for predictions only (splits 0).")
-        return cls(parts, predicted, splits.fraction / (1.0 - splits.fraction))
-
-    def whole(self) -> Evidence | None:
-        """All splits together."""
-        if not self.parts:
-            return None
-        first = self.parts[0]
-        losses = {name: np.sum([p.losses[name] for p in self.parts], axis=0) for name in first.losses}
-        weight, rows = (np.sum([getattr(p, name) for p in self.parts], axis=0) for name in ("weight", "rows"))
-        seconds = {name: min(p.seconds[name] for p in self.parts) for name in first.seconds}
-        return Evidence(losses, weight, rows, seconds, first.family, first.seed)
-
-    def table(self) -> pd.DataFrame:
-        """The comparison of the three."""
-        import pandas as pd
-
-        whole = self.whole()
-        table: pd.DataFrame = pd.DataFrame() if whole is None else whole.table
-        return table
-
-    def interval(self) -> tuple[Floats, Floats]:
-        """95% intervals (m,) of clients' gains over splits, which share rows: Nadeau and Bengio's (2003) variance."""
-        from scipy.stats import t as student
-
-        m = len(self.predicted)
-        gains = np.array([p.mean("local") - p.mean("together") for p in self.parts]).reshape(-1, m)
-        seen = np.isfinite(gains)
-        count = seen.sum(axis=0)
-        mean = np.where(seen, gains, 0.0).sum(axis=0) / np.maximum(count, 1)
-        variance = np.where(seen, gains - mean, 0.0) ** 2
-        spread = variance.sum(axis=0) / np.maximum(count - 1, 1) * (1.0 / np.maximum(count, 1) + self.ratio)
-        half = np.where(count >= ENOUGH, student.ppf(0.975, np.maximum(count - 1, 1)) * np.sqrt(spread), np.nan)
-        return mean - half, mean + half
+def _measured(advice: Advice) -> Iterator[str]:
+    frame, table, seed = advice.clients, advice.evidence, advice.settings["seed"]
+    gain = frame["gain"].dropna().to_numpy()
+    mean = {str(n): float(v) for n, v in table["loss_rows"].items()}
+    losses = {name: f"{value:.4g}" for name, value in mean.items()}
+    yield (
+        f"On held-out rows the mean {advice.loss} is {losses['local']} for clients alone, {losses['together']} with "
+        f"their collaborators, and {losses['pooled']} for one pooled model."
+    )
+    if mean["pooled"] < min(mean["together"], mean["local"]):
+        yield "One pooled model does better over rows than the collaborators: take it, or one that ties all clients."
+    if mean["local"] < mean["together"]:
+        yield "Clients alone do better over rows than with collaborators: what is predicted is not borne out here."
+    low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
+    interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
+    yield (
+        f"A client gains {gain.mean():.3g} in the mean{interval} and {np.median(gain):.3g} in the median over being "
+        f"alone; {np.mean(gain > 0.0):.0%} gain."
+    )
 
 
-def _frame(clients: Clients, choice: Choice, found: Measured) -> pd.DataFrame:
-    """A row for each client."""
-    import pandas as pd
-
-    frame: dict[str, Any] = {}
-    if clients.levels:
-        frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
-    frame |= {"rows": clients.counts, "collaborators": np.diff(choice.pairs.starts), "alpha": choice.alpha}
-    frame["speedup"] = choice.speedup
-    whole = found.whole()
-    if whole is not None:
-        frame |= {"predicted_gain": found.predicted, "test_rows": whole.rows.astype(np.int64)}
-        frame |= {f"loss_{n}": whole.mean(m) for n, m in (("alone", "local"), ("together",) * 2, ("pooled",) * 2)}
-        frame["gain"] = frame["loss_alone"] - frame["loss_together"]
-        frame["gain_low"], frame["gain_high"] = found.interval()
-    return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
+def _sound(advice: Advice) -> Bools:
+    """Clients with a test row, and with training rows enough for a model of their own."""
+    frame, settings = advice.clients, advice.settings
+    trained = frame["rows"] * (1.0 - settings["test_fraction"])
+    return np.asarray((trained >= OWN_ROWS * settings["columns"]) & frame["gain"].notna(), dtype=bool)
 
 
-def _pairs(clients: Clients, choice: Choice) -> pd.DataFrame:
-    """A row for each pair, by client, heaviest first."""
-    import pandas as pd
+def _agreement(advice: Advice) -> Iterator[str]:
+    """Prediction against measurement, where the model alone is one; and what theory does not know of the others."""
+    frame, sound = advice.clients, _sound(advice)
+    tested = int(frame["gain"].notna().sum())
+    if sound.any():
+        yield from _compared(frame[sound], int(sound.sum()) < tested, advice.settings["seed"])
+    left = frame[~sound & frame["gain"].notna().to_numpy()]
+    if len(left):
+        yield (
+            f"For {_count(len(left))} with fewer than {OWN_ROWS} training rows to each of {advice.settings['columns']} "
+            "columns theory does not hold, as a model alone may be off by any amount: predicted was a gain of "
+            f"{left['predicted_gain'].median():.3g} in the median, measured {left['gain'].median():.3g}."
+        )
 
-    pairs = choice.pairs
-    order = np.lexsort((-pairs.tau, pairs.pair_main))
-    labels, of, tau = np.asarray(clients.labels), pairs.pair_main[order], pairs.tau[order]
-    columns = {"client": labels[pairs.main[of]], "collaborator": labels[pairs.pair_client[order]], "tau": tau}
-    return pd.DataFrame(columns | {"weight": choice.alpha[of] * tau})
+
+def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
+    predicted, gain = frame["predicted_gain"].to_numpy(), frame["gain"].to_numpy()
+    whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
+    text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
+    if len(frame) >= FEW:
+        low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
+        verdict = "they agree" if low <= predicted.mean() <= high else "they differ by more than chance"
+        if not low <= predicted.mean() <= high:
+            verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"
+        r = np.corrcoef(predicted, gain)[0, 1] if predicted.std() > 0.0 and gain.std() > 0.0 else np.nan
+        together = f" Client by client they correlate by {r:.2f}." if np.isfinite(r) else ""
+        yield f"{text} (95% interval {low:.3g} to {high:.3g}): {verdict}.{together}"
+    else:
+        yield f"{text}; {_count(len(frame))} {'are' if len(frame) > 1 else 'is'} too few to say whether that is chance."
+    inside = (frame["gain_low"] <= predicted) & (predicted <= frame["gain_high"])
+    known = frame["gain_low"].notna()
+    if known.any():
+        share = inside[known].mean()
+        yield f"The prediction lies in the 95% interval of a client's own measured gain for {share:.0%} of them."
+
+
+def _harm(advice: Advice) -> Iterator[str]:
+    frame = advice.clients
+    worse = frame[frame["gain"] < 0.0].sort_values("gain")
+    if not len(worse):
+        yield "No client did worse with its collaborators than alone."
+        return
+    sure = frame[frame["gain_high"] < 0.0].sort_values("gain")
+    known = int(frame["gain_high"].notna().sum())
+    text = f"{_count(len(worse))} did worse with collaborators than alone"
+    if len(sure):
+        text += f", {len(sure):,} beyond what splits vary ({listed(sure.index)}); of {known:,} intervals about "
+        yield f"{text}{0.025 * known:.0f} would be by chance."
+    elif known:
+        yield f"{text} ({listed(worse.index)}), but not beyond what splits vary."
+    else:
+        yield f"{text} ({listed(worse.index)}); three splits or more would say whether that is chance."
+
+
+def _count(n: int) -> str:
+    return f"{n:,} client{'s' * (n != 1)}"

@@ -12,7 +12,7 @@ from coterie.data.clients import Clients
 from coterie.data.labels import find_labels
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum

@@ -15,7 +15,8 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
-from coterie.evidence.table_comparison import Evidence, evaluate
+from coterie.evidence.comparison import TableComparison
+from coterie.evidence.held_out import evaluate
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
@@ -121,7 +122,9 @@ class Fitting:
             ClusterTree.of(clients), family_named(options.family), personal, intercept, single, basis
         ), auto
 
-    def choose(self, problem: GroupedProblem, names: list[str], learnable: bool) -> tuple[Evidence | None, str, str]:
+    def choose(
+        self, problem: GroupedProblem, names: list[str], learnable: bool
+    ) -> tuple[TableComparison | None, str, str]:
         """The evidence, the method to fit, and why."""
         options, clients = self.options, self.clients
         asked = options.method
@@ -159,7 +162,7 @@ class Fitting:
         asked = self.options.rounds.get("prior", "auto")
         return family_named(self.options.family).needs_prior if asked == "auto" else asked not in ("none", 0)
 
-    def untested(self, evidence: Evidence) -> int:
+    def untested(self, evidence: TableComparison) -> int:
         """Held-out rows that terms learned from the training rows cannot be computed for."""
         if self.clients.relearn is None or self.counted() is not None:
             return 0
@@ -193,7 +196,7 @@ class Fitting:
         name: str,
         reason: str,
         fitted: Estimates,
-        evidence: Evidence | None,
+        evidence: TableComparison | None,
         ledger: dict[str, float],
         sentences: list[str],
         data: str,

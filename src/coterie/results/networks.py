@@ -11,7 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.objective import Prior

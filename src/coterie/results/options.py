@@ -11,7 +11,7 @@ from coterie.methods.registry import FITTED
 from coterie.options import Option, check
 
 if TYPE_CHECKING:
-    from coterie.evidence.table_comparison import Splits
+    from coterie.evidence.splits import Splits
 
 _TABLE: dict[str, str] = {"group": "The table", "metavar": "COLUMN"}
 _MODEL: dict[str, str] = {"group": "The model", "metavar": "NAME"}
@@ -173,7 +173,7 @@ class Options:
     @property
     def hold(self) -> Splits:
         """How rows are held out."""
-        from coterie.evidence.table_comparison import Splits
+        from coterie.evidence.splits import Splits
 
         return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups)
 

@@ -13,7 +13,7 @@ from coterie.data.labels import encode, find_labels
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
-from coterie.evidence.table_comparison import Splits
+from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.numerics.kernels import Floats

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import sizes
@@ -157,18 +156,3 @@ def by_class(outcomes: Ints, found: Ints, owner: Ints, m: int) -> tuple[Floats, 
     good = whose >= 0
     hits, counts = (np.bincount(cell[some], minlength=m * K).reshape(m, K) for some in (good & right, good))
     return hits.astype(np.float64), counts.astype(np.float64)
-
-
-def statistic(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> tuple[float, Floats]:
-    """The mean over columns of ratios of sums, and each client's influence (m,) on it; NaN where there is nothing.
-
-    A client's influence is how much its rows move the value, to first order: their squares add up to its variance over
-    clients that are drawn independently.
-    """
-    seen = denominator.sum(axis=0) > 0.0
-    if not seen.any():
-        return float("nan"), np.full(len(denominator), np.nan)
-    n, d = numerator[:, seen], denominator[:, seen]
-    with np.errstate(invalid="ignore"):  # infinite losses of models that diverged
-        ratio = n.sum(axis=0) / d.sum(axis=0)
-        return float(ratio.mean()), np.asarray(((n - ratio * d) / d.sum(axis=0)).mean(axis=1))

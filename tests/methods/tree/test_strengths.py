@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.data import prepare
-from coterie.data.split import split_rows
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
+from coterie.evidence.splits import split_rows
 from coterie.methods import given_strengths
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import path

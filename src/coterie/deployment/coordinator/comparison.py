@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,8 @@ from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, losses, moments
 from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
-from coterie.evidence.table_comparison import Evidence, Splits
+from coterie.evidence.comparison import TableComparison
+from coterie.evidence.splits import Splits
 from coterie.federation import PerRow
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
@@ -26,8 +26,6 @@ from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from coterie.results.result import FitResult
 
 
@@ -37,8 +35,8 @@ Hold = Callable[[Mapping[str, Any]], Remote]
 
 
 @dataclass(frozen=True)
-class Summed(Evidence):
-    """Evidence of which only sums over all clients are known, so that intervals are normal ones.
+class Summed(TableComparison):
+    """A comparison of which only sums over all clients are known, so that intervals are normal ones.
 
     ``sums`` are over the tested clients: their number "tested"; "mean" and "square" (methods,) of their mean losses;
     "apart" (methods, methods), squared gains of each over each; "better", how many gain.
@@ -51,31 +49,29 @@ class Summed(Evidence):
         """Number of clients with a row to test on."""
         return int(self.sums["tested"])
 
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row for each method: see ``FitResult.comparison``."""
-        import pandas as pd
+    def over_clients(self, name: str) -> tuple[float, float]:
+        """A method's mean loss over clients, and its standard error."""
+        n, mean = self.tested, self._mean_of(name)
+        return mean, _error(float(self.sums["square"][self.methods.index(name)]), mean, n, n > 1)
 
-        n, names = self.tested, list(self.losses)
-        mean = np.asarray(self.sums["mean"]) / n
-        best, rows = names.index(self.best()), []
-        for i, name in enumerate(names):
-            row: dict[str, Any] = {"method": name, "loss_rows": self.losses[name].sum() / self.weight.sum()}
-            row |= {"loss_clients": mean[i], "se_clients": _error(float(self.sums["square"][i]), mean[i], n, n > 1)}
-            for j, other in enumerate(BASELINES):
-                low, high = self._interval(i, j, mean[j] - mean[i])
-                row |= {f"gain_over_{other}": mean[j] - mean[i], f"gain_over_{other}_low": low}
-                row |= {f"gain_over_{other}_high": high, f"better_than_{other}": float(self.sums["better"][i, j]) / n}
-            low, high = self._interval(i, best, mean[i] - mean[best])
-            row |= {"behind_best": mean[i] - mean[best], "behind_best_low": low, "behind_best_high": high}
-            rows.append(row | {"seconds": self.seconds[name]})
-        return pd.DataFrame(rows).set_index("method")
+    def gain(self, name: str, other: str) -> tuple[float, float, float, float]:
+        """Its mean gain over a baseline with the interval's ends, and the share of clients that gain."""
+        better = self.sums["better"][self.methods.index(name), BASELINES.index(other)]
+        return *self._paired(name, other, self._mean_of(other) - self._mean_of(name)), float(better) / self.tested
 
-    def _interval(self, i: int, j: int, gain: float) -> tuple[float, float]:
+    def behind(self, name: str) -> tuple[float, float, float]:
+        """How far it is behind the best method in the mean, with the interval's ends."""
+        return self._paired(name, self.best, self._mean_of(name) - self._mean_of(self.best))
+
+    def _mean_of(self, name: str) -> float:
+        return float(np.asarray(self.sums["mean"])[self.methods.index(name)] / self.tested)
+
+    def _paired(self, name: str, other: str, gain: float) -> tuple[float, float, float]:
         if self.tested < 2:
-            return float("nan"), float("nan")
-        half = 1.96 * _error(float(self.sums["apart"][i, j]), gain, self.tested, True)
-        return gain - half, gain + half
+            return gain, float("nan"), float("nan")
+        apart = self.sums["apart"][self.methods.index(name), self.methods.index(other)]
+        half = 1.96 * _error(float(apart), gain, self.tested, True)
+        return gain, gain - half, gain + half
 
 
 def _error(square: float, mean: float, n: int, unbiased: bool) -> float:
@@ -122,7 +118,7 @@ def compare_on_holdout(
             break
         finally:
             cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
-        kept, made = found if kept is None else _joined(kept, found), made + 1
+        kept, made = found if kept is None else kept + found, made + 1
     if kept is None:
         return replace(result, notes=[*result.notes, f"No rows were held out: {why}."])
     left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
@@ -153,7 +149,7 @@ def disclosable(fed: Remote) -> tuple[bool, bool]:
     return groups, clients
 
 
-def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Splits, alone: bool) -> Evidence:
+def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Splits, alone: bool) -> TableComparison:
     """One split: the baselines, the method, and what comes back of their losses."""
     fed.reveals = False  # type: ignore[attr-defined]  # clients keep their coefficients
     start = perf_counter()
@@ -177,7 +173,7 @@ def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Sp
     weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))
     clustered = any(size > 1 for size in problem.tree.sizes)
     given = (found, weight, rows, seconds, problem.family, splits.seed, clustered)
-    return Evidence(*given) if alone else Summed(*given, sums=dict(told))
+    return TableComparison(*given) if alone else Summed(*given, sums=dict(told))
 
 
 def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:
@@ -189,10 +185,3 @@ def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, 
     where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}
     require_all_replies(fed.total(local.least_squares, table=setup.table, origin=setup.origin))
     return root, where
-
-
-def _joined(a: Evidence, b: Evidence) -> Evidence:
-    """The evidence of two splits together."""
-    losses = {name: a.losses[name] + b.losses[name] for name in a.losses}
-    seconds = {name: min(a.seconds[name], b.seconds[name]) for name in a.seconds}
-    return replace(a, losses=losses, weight=a.weight + b.weight, rows=a.rows + b.rows, seconds=seconds)

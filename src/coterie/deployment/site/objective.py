@@ -116,8 +116,8 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
 
 def _held_out(found: Prepared, hold: Any, min_group: int) -> Prepared:
     """The same with the rows of a split set aside."""
-    from coterie.data.split import share
     from coterie.deployment.site.holdout import split_holdout
+    from coterie.evidence.splits import share
 
     objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
     parts = tuple(part.take(rows) for part in found.parts for rows in (~held, held))

@@ -1,7 +1,9 @@
-"""Held-out rows of every client, drawn by keys: the same for any order and partition of clients."""
+"""Held-out rows of every client (random, the latest, or whole groups): the same for any order and partition."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,33 @@ from coterie.numerics.keyed_random import uniform, uniform_rows
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How rows are held out.
+
+    Attributes
+    ----------
+    count : int
+        Repeated splits; one where rows have an order.
+    fraction : float
+        Share of each client's rows that is tested on.
+    seed : int
+    order, groups : (n,) arrays or None
+        By sorted row: test on the latest rows, or keep rows of the same group together.
+    """
+
+    count: int = 5
+    fraction: float = 0.25
+    seed: int = 0
+    order: npt.NDArray[Any] | None = None
+    groups: npt.NDArray[Any] | None = None
+
+    def masks(self, clients: Clients) -> Iterator[npt.NDArray[np.bool_]]:
+        """Test rows (n,) of every split."""
+        for repeat in range(1 if self.order is not None else self.count):
+            yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
 
 
 def split_rows(

@@ -1,0 +1,368 @@
+"""Comparisons of methods on the same held-out rows: of fits of a table over splits, of trained models over seeds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.clients import Clients
+from coterie.evidence.intervals import bootstrap, half_width, less, median_ratio, statistic
+from coterie.evidence.splits import Splits
+from coterie.families import Family
+from coterie.methods.registry import FITTED, trained_method
+from coterie.numerics import keyed_random
+from coterie.numerics.kernels import Floats
+from coterie.runs.config import Config
+from coterie.runs.scores import BALANCED, Rule
+from coterie.runs.training import Trained
+from coterie.runs.training_objective import not_negative
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW = 10
+"""So few clients that a bootstrap over them is not to be trusted."""
+
+
+class Comparison(ABC):
+    """Methods on the same held-out rows of every client: which one is best, and a row of numbers for each."""
+
+    @property
+    @abstractmethod
+    def methods(self) -> list[str]:
+        """Names."""
+
+    @property
+    @abstractmethod
+    def best(self) -> str:
+        """The method that does best over rows."""
+
+    @abstractmethod
+    def row(self, name: str) -> dict[str, Any]:
+        """What the table says of a method: its score, and paired differences with intervals."""
+
+    @cached_property
+    @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
+    def table(self) -> pd.DataFrame:
+        """One row for each method."""
+        import pandas as pd
+
+        return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
+
+
+@dataclass(frozen=True)
+class TableComparison(Comparison):
+    """Held-out losses of methods on the same rows.
+
+    Attributes
+    ----------
+    losses : dict of (m,) float64
+        Sum over splits of each client's held-out losses, by method.
+    weight, rows : (m,) float64
+        Weights and numbers of the rows tested on, over all splits.
+    seconds : dict of float
+        Time of a method's quickest fit (the first may have had to compile its kernels).
+    family : Family
+    seed : int
+        Of the splits and of the bootstrap.
+    clustered : bool
+        Whether there are clusters to tell apart.
+    alike : dict of (m,) float64
+        Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that
+        prior. Their gains over local are measured against it.
+    """
+
+    losses: dict[str, Floats]
+    weight: Floats
+    rows: Floats
+    seconds: dict[str, float]
+    family: Family
+    seed: int = 0
+    clustered: bool = False
+    alike: dict[str, Floats] = field(default_factory=dict)
+
+    @property
+    def tested(self) -> int:
+        """Number of clients with a row to test on."""
+        return int(np.sum(self.weight > 0))
+
+    @property
+    def best(self) -> str:
+        """The method with the lowest held-out loss over rows; of those that rounding alone tells apart the first."""
+        loss = {name: float(np.nan_to_num(each.sum(), nan=np.inf)) for name, each in self.losses.items()}
+        least = min(loss.values())
+        return next(name for name, value in loss.items() if value <= least + 1e-10 * abs(least))
+
+    def recommended(self) -> str:
+        """The method to take: :attr:`best`, or where that ignores the clusters, one with them that may be as good.
+
+        Clients never seen are then answered by their cluster. Of several the one with the lowest loss over rows. With
+        fewer clients than ``FEW`` nearly all methods may be as good, which says nothing.
+        """
+        best, others = self.best, list[str]()
+        if self.clustered and self.tested >= FEW and not has_clusters(best):
+            others = [name for name in may_be_as_good(self.table, best) if has_clusters(name)]
+        return min(others, key=lambda name: float(self.losses[name].sum()), default=best)
+
+    def mean(self, name: str) -> Floats:
+        """Each client's mean held-out loss (m,); NaN where it has no test row."""
+        return self._mean(self.losses[name])
+
+    def _mean(self, losses: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(self.weight > 0, losses / self.weight, np.nan))
+
+    def against(self, other: str, name: str) -> Floats:
+        """Each client's mean held-out loss (m,) of the baseline ``other`` that a method is compared with."""
+        return self._mean(self.alike.get(name, self.losses[other]) if other == "local" else self.losses[other])
+
+    @property
+    def methods(self) -> list[str]:
+        """Names, in the order of the table."""
+        return list(self.losses)
+
+    def __add__(self, other: TableComparison) -> Self:
+        """The evidence of two splits together."""
+        losses, alike = (
+            {name: value + b[name] for name, value in a.items()}
+            for a, b in ((self.losses, other.losses), (self.alike, other.alike))
+        )
+        seconds = {name: min(value, other.seconds[name]) for name, value in self.seconds.items()}
+        weight, rows = self.weight + other.weight, self.rows + other.rows
+        return replace(self, losses=losses, alike=alike, seconds=seconds, weight=weight, rows=rows)
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What the table says of a method: see ``FitResult.comparison``."""
+        row: dict[str, Any] = {"loss_rows": self.losses[name].sum() / self.weight.sum()}
+        row |= dict(zip(("loss_clients", "se_clients"), self.over_clients(name), strict=True))
+        for other in ("local", "pooled"):
+            columns = (f"gain_over_{other}", f"gain_over_{other}_low", f"gain_over_{other}_high")
+            row |= dict(zip((*columns, f"better_than_{other}"), self.gain(name, other), strict=True))
+        row |= dict(zip(("behind_best", "behind_best_low", "behind_best_high"), self.behind(name), strict=True))
+        return row | {"seconds": self.seconds[name]}
+
+    def over_clients(self, name: str) -> tuple[float, float]:
+        """A method's mean loss over clients, and its standard error."""
+        mean = self._tested(self.mean(name))
+        return mean.mean(), mean.std(ddof=min(1, len(mean) - 1)) / len(mean) ** 0.5
+
+    def gain(self, name: str, other: str) -> tuple[float, float, float, float]:
+        """Its mean gain over a baseline with the interval's ends, and the share of clients that gain."""
+        gain = self._tested(self.against(other, name)) - self._tested(self.mean(name))
+        return *self._interval(gain), float((gain > 0).mean())
+
+    def behind(self, name: str) -> tuple[float, float, float]:
+        """How far it is behind the best method in the mean, with the interval's ends."""
+        return self._interval(self._tested(self.mean(name)) - self._tested(self.mean(self.best)))
+
+    def _interval(self, values: Floats) -> tuple[float, float, float]:
+        return values.mean(), *bootstrap(values, keyed_random.generator(self.seed, "bootstrap", 0, 0))
+
+    def _tested(self, values: Floats) -> Floats:
+        return values[self.weight > 0]
+
+    def by_client(self, clients: Clients, recommended: str) -> pd.DataFrame:
+        """One row for each client: see ``FitResult.client_gains``."""
+        import pandas as pd
+
+        frame: dict[str, Any] = {}
+        if clients.levels:
+            frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
+        frame |= {"rows": clients.counts, "test_rows": self.rows.astype(np.int64)}
+        frame |= {f"loss_{other}": self.against(other, recommended) for other in ("local", "pooled")}
+        frame["loss_recommended"] = self.mean(recommended)
+        for other in ("local", "pooled"):
+            frame[f"gain_over_{other}"] = frame[f"loss_{other}"] - frame["loss_recommended"]
+        return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
+
+    def reason(self, recommended: str, splits: Splits) -> str:
+        """Why a method is recommended, and which ones may be as good."""
+        each, best = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}, self.best
+        shown = [name for name in each if name in ("local", "pooled", recommended) and name != best]
+        others = [f"{each[name]:.4g} for {name}" for name in shown]
+        held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
+        text = "It has"
+        if best != recommended:
+            text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
+        text += f" the lowest held-out {self.family.loss} over rows ({each[best]:.4g}"
+        against = f", against {_listed(others)}" if others else ""
+        text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
+        text += self._of_median(recommended)
+        if tied := may_be_as_good(self.table, best):
+            names = ("Method " if len(tied) == 1 else "Methods ") + _listed(tied)
+            good = "may be as good" if best == recommended else f"may be as good as {best}"
+            text += f" {names} {good}: the 95% interval of the difference over clients holds 0."
+        if self.tested < FEW:
+            text += f" With {self.tested} client{'s' * (self.tested != 1)}, intervals over clients say little."
+        return text
+
+    def _of_median(self, recommended: str) -> str:
+        """What the median client gains over a model of its own, where losses of single clients are known."""
+        other = "pooled" if recommended == "local" else "local"
+        if other not in self.losses or self.tested != np.sum(self.weight > 0):
+            return ""
+        ratio = median_ratio(self.mean(recommended), self.against(other, recommended))
+        if np.isnan(ratio):
+            return ""
+        model = "one model for all" if other == "pooled" else "a model of its own"
+        return f" The median client has {less(ratio, 1.0, self.family.loss)} than with {model}."
+
+
+def has_clusters(name: str) -> bool:
+    """Whether a method has a model of every cluster."""
+    method = FITTED[name]
+    return not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
+    """Methods of a comparison, without the recommended one, that cannot be told from that with the lowest loss."""
+    behind = table["behind_best_low"] <= 0.0
+    return [str(name) for name in table.index[behind] if name != recommended]
+
+
+@dataclass(frozen=True)
+class TrainingComparison(Comparison):
+    """Methods that were compared.
+
+    Attributes
+    ----------
+    config : Config
+    runs : dict of list of Trained
+        A run for each seed, by method.
+    groups : list of (m,) int64 or None
+        Groups that are known, for each seed.
+    tried : dict of int
+        Settings among which each method chose, where there were more than one.
+    """
+
+    config: Config
+    runs: dict[str, list[Trained]]
+    groups: list[npt.NDArray[np.int64] | None]
+    tried: dict[str, int]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the configuration with all methods that were compared."""
+        return self.config.fingerprint(*self.runs)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """What methods are judged by, in every seed alike."""
+        rules = [[run.scores.rule for run in runs] for runs in self.runs.values()]
+        first = max((rule for one in rules for rule in one), key=lambda rule: rule.common)
+        return replace(first, finite=any(all(rule.finite for rule in one) for one in rules))
+
+    @property
+    def score(self) -> str:
+        """What is judged by: "accuracy", a score's own name, or "loss"."""
+        return self.rule.by
+
+    @property
+    def others(self) -> list[str]:
+        """What stands beside it: the loss, the score where the loss judges, and accuracy balanced over rare classes."""
+        rare = [BALANCED] if self.rule.score == "accuracy" and self.score == "loss" else []
+        return [name for name in (self.rule.score, *rare, "loss") if name and name != self.score]
+
+    def values(self, name: str, what: str = "") -> Floats:
+        """A score of every seed (seeds,), by default the one over rows."""
+        key = what or self.score
+        if key == BALANCED:
+            return np.array([statistic(*run.scores.ratio(key))[0] for run in self.runs[name]])
+        return np.array([run.scores.summary().get(key, np.nan) for run in self.runs[name]])
+
+    @cached_property
+    def best(self) -> str:
+        """The method with the best mean score over rows; of equals the first."""
+        sign = self.rule.sign
+        return max(self.runs, key=lambda name: np.nan_to_num(sign * self.values(name).mean(), nan=-np.inf))
+
+    def clients(self, name: str) -> Floats:
+        """The score of every client (seeds, m)."""
+        return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
+
+    def interval(self, name: str, other: str | None = None, what: str = "") -> tuple[float, float, float]:
+        """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
+
+        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
+        of a packaged loss are not below 0, which no such loss is.
+        """
+        what = what or self.score
+        with np.errstate(invalid="ignore"):  # infinite losses of models that diverged
+            return self._interval(name, other, what)
+
+    def _interval(self, name: str, other: str | None, what: str) -> tuple[float, float, float]:
+        found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
+        value, moved = np.array([v for v, _ in found]), [u for _, u in found]
+        if other is not None:
+            less = [statistic(*run.scores.ratio(what)) for run in self.runs[other]]
+            value, moved = value - [v for v, _ in less], [u - v for u, (_, v) in zip(moved, less, strict=True)]
+        mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
+        low, high = mean - half, mean + half
+        share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
+        if other is None and (share or (what == "loss" and not_negative(self.config))):
+            low = max(low, 0.0)
+        if other is None and share:
+            high = min(high, 1.0)
+        return mean, low, high
+
+    def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
+        """Influences (seeds, m) with a column for each client, and the share of rows that two seeds hold out alike.
+
+        The share is 1 where clients are the same in every seed, so that a column is one client.
+        """
+        data = self.config.data
+        if data["partition"] not in ("given", "by_column") and data["seed"] is None:
+            return np.array(moved), float(data["test"])
+        labels = [run.labels or tuple(map(str, range(len(u)))) for run, u in zip(self.runs[name], moved, strict=True)]
+        column = {label: k for k, label in enumerate(dict.fromkeys(label for one in labels for label in one))}
+        out = np.zeros((len(moved), len(column)))
+        for row, one, u in zip(out, labels, moved, strict=True):
+            row[[column[label] for label in one]] = u
+        return out, 1.0
+
+    @property
+    def methods(self) -> list[str]:
+        """Names, in the order in which they were trained."""
+        return list(self.runs)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row for each method, best first.
+
+        Columns: the score over rows with its interval; over clients, of the worst client and of the 10th percentile
+        of clients (the 90th of losses); the paired difference to the best method with its interval; what stands
+        beside the score (the loss, ...) with its interval; bytes that a seed's run sent (NaN where all rows are in one
+        place), seconds that it took, and the settings that were chosen.
+        """
+        return super().table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable")
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What the table says of a method."""
+        runs, score = self.runs[name], self.score
+        tail = "10th" if self.rule.sign > 0 else "90th"
+        row: dict[str, Any] = dict(zip((score, f"{score}_low", f"{score}_high"), self.interval(name), strict=True))
+        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
+        columns = ("to_best", "to_best_low", "to_best_high")
+        row |= dict(zip(columns, self.interval(name, self.best), strict=True))
+        for beside in self.others:
+            columns = (beside, f"{beside}_low", f"{beside}_high")
+            row |= dict(zip(columns, self.interval(name, what=beside), strict=True))
+        rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
+        moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
+        row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
+        ended = sum(bool(r.trouble) for r in runs)
+        return row | {"diverged": ended, "chosen": "; ".join(dict.fromkeys(map(settings, runs)))}
+
+
+def settings(run: Trained) -> str:
+    """Hyper-parameters of a run as text."""
+    return ", ".join(f"{name}={value}" for name, value in run.setting.items())
