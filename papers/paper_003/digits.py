@@ -11,8 +11,8 @@ from coterie.data.clients import Clients
 from coterie.data.image_datasets import rotated_digits
 from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.numerics.kernels import Floats, Ints
+from coterie.relations.clusterings import adjusted_rand_index
 from coterie.relations.network import Network
-from coterie.relations.partitions import adjusted_rand_index
 from papers.outcome import Outcome, Settings
 from papers.paper_003.ours import STEP, Ours, local_models, over_steps, remembered
 from papers.paper_003.rivals import alone, by_rounds, grid, ifca, in_groups, one_model

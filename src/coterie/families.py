@@ -1,7 +1,8 @@
 """The families of outcomes: how an outcome scatters around its mean, and by which link the mean follows the columns.
 
 Everything that depends on the family is a field of its row in ``FAMILIES``; no other file compares families by name.
-To add one, write its row, and its branches of the three kernels at the top (which ``objectives.glm`` compiles).
+To add one, write its row and its branches of the two kernels at the top, and delete what Numba keeps of those that call
+them (``find src -name "*.nb[ci]" -delete``): it looks for changes in a kernel's own file only.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
+from coterie.relations.clusterings import merge_tree
 from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
-from coterie.relations.partitions import merge_tree
 from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure
 
 NS = "{http://www.w3.org/2000/svg}"

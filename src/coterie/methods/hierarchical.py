@@ -83,7 +83,7 @@ def fit(
     units = float(np.log(setup.unit).sum()) if reml else 0.0
     if reml and setup.basis is not None:
         units += float(np.linalg.slogdet(setup.basis.matrix)[1])
-    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family.is_quadratic else 0.0)
+    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family.has_dispersion else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if problem.single_rows:

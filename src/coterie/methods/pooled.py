@@ -18,7 +18,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     setup = prepare(fed, problem.tree, problem.family, nobody, problem.intercept, problem.basis)
     L = [np.zeros((1, 0, 0))] * (1 + len(problem.tree.parents))
     s = solve(fed, setup, L)
-    profiled = problem.family.is_quadratic
+    profiled = problem.family.has_dispersion
     value = setup.residual(s.value) if profiled else s.value
     sigma2 = value / max(setup.rows - setup.p, 1.0) if profiled else 1.0
     spread = setup.rows * np.log(2.0 * np.pi * value / setup.rows) + setup.rows if profiled else value

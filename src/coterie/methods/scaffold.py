@@ -65,9 +65,8 @@ def update(
     shift[:, shared] = c - own
     y = train(site, x, eta, steps, t * steps, B, shift=shift)
     if option == 1:
-        every = Draws(np.zeros(len(site), dtype=np.uint64), np.zeros(len(site), dtype=np.int64))
         site.count(gradients=len(site))
-        plus = gradient(site.objective, x, every)[:, shared]
+        plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]
     else:
         plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
     reply = make_reply(site, y, weight(site), finite(y, plus), transport)

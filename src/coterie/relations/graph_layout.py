@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.relations.clusterings import leading_eigenvectors
 from coterie.relations.network import Network
-from coterie.relations.partitions import leading_eigenvectors
 
 STEPS = 300
 EXACT = 300

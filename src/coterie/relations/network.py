@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError, listed
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations import neighbours, partitions
+from coterie.relations import clusterings, neighbours
 
 SQUARED = 1e100
 """Numbers up to this, and down to its inverse, can be squared and added up as they are."""
@@ -234,7 +234,7 @@ class Network:
         from scipy.sparse.csgraph import connected_components
 
         _, labels = connected_components(self.adjacency, directed=False)
-        return partitions.by_first(labels.astype(np.int64))
+        return clusterings.by_first(labels.astype(np.int64))
 
     def merged(self, Z: Floats, tolerance: float = 1e-4) -> Ints:
         """Clusters of clients whose z are equal: components of the edges over which z does not change.
@@ -252,7 +252,7 @@ class Network:
         """
         near = tolerance * float(np.sqrt(np.mean(Z * Z))) if Z.size else 0.0
         i, j = self.edges.T
-        return partitions.joined(self.n, self.edges[np.max(np.abs(Z[i] - Z[j]), axis=1, initial=0.0) <= near])
+        return clusterings.joined(self.n, self.edges[np.max(np.abs(Z[i] - Z[j]), axis=1, initial=0.0) <= near])
 
     def against(self, known: npt.ArrayLike, seed: int = 0) -> dict[str, float]:
         """How well the network agrees with known clusters.
@@ -272,7 +272,7 @@ class Network:
             adjusted Rand indices of the known clusters with the ``components`` and with a ``spectral`` clustering into
             as many clusters. NaN where there is nothing to compare.
         """
-        labels = partitions.codes(known, self.n)
+        labels = clusterings.codes(known, self.n)
         total = float(self.weight.sum())
         out = dict.fromkeys(("inside", "chance", "modularity", "assortativity"), np.nan)
         if len(self):
@@ -284,9 +284,9 @@ class Network:
             out["modularity"] = out["inside"] - out["chance"]
             if out["chance"] < 1.0:
                 out["assortativity"] = out["modularity"] / (1.0 - out["chance"])
-        out["components"] = partitions.adjusted_rand_index(self.components, labels)
-        found = partitions.spectral_clustering(self.adjacency, int(labels.max()) + 1, seed)
-        return out | {"spectral": partitions.adjusted_rand_index(found, labels)}
+        out["components"] = clusterings.adjusted_rand_index(self.components, labels)
+        found = clusterings.spectral_clustering(self.adjacency, int(labels.max()) + 1, seed)
+        return out | {"spectral": clusterings.adjusted_rand_index(found, labels)}
 
 
 def _whole(name: str, value: Any, least: int) -> int:

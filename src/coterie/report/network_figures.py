@@ -128,7 +128,7 @@ def merge_figure(
     Parameters
     ----------
     merges : sequence of (lambda, clients, size)
-        Where groups merge, rising, as in :class:`coterie.relations.partitions.MergeTree`: a client of each group, and
+        Where groups merge, rising, as in :class:`coterie.relations.clusterings.MergeTree`: a client of each group, and
         how many clients the new one has.
     n : int
         Clients.

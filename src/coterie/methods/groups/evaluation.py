@@ -14,7 +14,7 @@ from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.local_training.personal_layers import Transport, merge
 from coterie.numerics.kernels import Floats, Ints
 from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
-from coterie.relations.partitions import by_first
+from coterie.relations.clusterings import by_first
 
 
 @dataclass(frozen=True)

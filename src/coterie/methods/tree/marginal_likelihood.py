@@ -66,7 +66,7 @@ class Deviance:
 
     def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
         """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
-        profiled = self.setup.family.is_quadratic
+        profiled = self.setup.family.has_dispersion
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
         scores, by_root = slopes(fed, self.setup, L, s, sigma2, C)

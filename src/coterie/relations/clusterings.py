@@ -1,4 +1,4 @@
-"""Partitions of clients: how well two agree, spectral clustering, and the tree in which groups merge (clusterpath)."""
+"""Clusterings of clients: how well two agree, spectral clustering, and the tree in which groups merge (clusterpath)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""The prox of a similarity network where clients' metrics are all but singular."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.prox import network_prox
+
+
+def metrics(n, q, condition):
+    """Symmetric matrices (n, q, q) in random frames, largest eigenvalue 1."""
+    rng = np.random.default_rng(0)
+    frames = np.linalg.qr(rng.normal(size=(n, q, q)))[0]
+    H = (frames * np.logspace(0.0, -np.log10(condition), q)) @ frames.transpose(0, 2, 1)
+    return (H + H.transpose(0, 2, 1)) / 2.0
+
+
+@pytest.mark.parametrize("condition", [1e8, 1e10, 1e12])
+def test_inverses_are_as_exact_as_solves(condition):
+    H, b = metrics(40, 5, condition), np.random.default_rng(1).normal(size=(40, 5))
+    problem = Problem.of(b, [[0, 1]], 1.0, 2, H)
+    by_inverse = np.einsum("nij,nj->ni", problem.inverse, b)
+    by_solve = np.linalg.solve(H, b[..., None])[..., 0]
+    left = [np.abs(np.einsum("nij,nj->ni", H, x) - b).max() for x in (by_inverse, by_solve)]
+    assert left[0] <= 5.0 * left[1]
+    assert left[0] <= 1e-15 * np.abs(by_inverse).max()  # no more than rounding of the solution leaves
+
+
+@pytest.mark.parametrize("p", [1, 2, np.inf])
+def test_a_nearly_singular_metric_is_solved_to_its_gap(p):
+    rng = np.random.default_rng(2)
+    pairs = np.array([(i, j) for i in range(12) for j in range(i + 1, 12)])
+    edges = pairs[rng.choice(len(pairs), 30, replace=False)]
+    found = network_prox(rng.normal(size=(12, 4)), edges, 1e-3, p, 1e-8, metric=metrics(12, 4, 1e12))
+    assert found.gap <= 1e-8
