@@ -10,7 +10,7 @@ import pytest
 import coterie
 from coterie.data.image_datasets import fashion, read_idx
 from coterie.data.images import read_folder
-from coterie.data.table import check_writable, write_table
+from coterie.data.table_files import check_writable, write_table
 from coterie.deployment import folders
 from coterie.deployment.config import Config
 from coterie.deployment.coordinator import run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.api import compare, fit
     from coterie.data.auxiliary_tasks import stack_tasks
-    from coterie.data.table import read_table
+    from coterie.data.table_files import read_table
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice
@@ -30,7 +30,7 @@ _HOMES = {
     "compare": "coterie.api",
     "fit": "coterie.api",
     "load": "coterie.results.result",
-    "read_table": "coterie.data.table",
+    "read_table": "coterie.data.table_files",
     "stack_tasks": "coterie.data.auxiliary_tasks",
 }
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import as_name, as_names, at_rows, need, read_as_missing
+from coterie.data.columns import at_rows
 from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
-from coterie.data.table import fingerprint, to_pandas
+from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError
 from coterie.evidence.splits import need_groups
 from coterie.options import declared
@@ -131,7 +131,7 @@ def fit(
     """
     arguments = dict(locals()) | {"rounds": {} if rounds is None else rounds}
     start = perf_counter()
-    table = to_pandas(df)
+    table = Table.of(df)
     client, cluster = as_name("client", client), as_names("cluster", cluster)
     arguments["shared"] = as_names("shared", shared)
     for what, name in (("order_by", order_by), ("split_by", split_by)):
@@ -144,18 +144,18 @@ def fit(
         clients = replace(clients, notes=(*clients.notes, *([] if note is None else [note])))
     if split_by is not None and options.splits:
         need_groups(clients, groups, split_by)
-    left_out = LeftOut.of(clients, {name: table[name] for name in cluster})
+    left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
     ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha}, left_out)
-    network = None if options.network is None else by_position(clients, options.network, table)
+    network = None if options.network is None else by_position(clients, options.network, table.frame)
     options = replace(options, network=network, strengths=ties, order=order, groups=groups)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
-    if (given := table.attrs.get("coterie", {}).get("na_values")) is not None:
+    if (given := table.frame.attrs.get("coterie", {}).get("na_values")) is not None:
         settings["na_values"] = given
     fitting = Fitting(clients, design, formula, options, settings, offset)
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
-    return fitting.result(start, fingerprint(table, used))
+    return fitting.result(start, table.fingerprint(used))
 
 
 def compare(
@@ -167,16 +167,17 @@ def compare(
     return fit(df, formula, client, cluster, **options).comparison
 
 
-def _column(table: pd.DataFrame, name: str | None, clients: Clients) -> Any:
+def _column(table: Table, name: str | None, clients: Clients) -> Any:
     """A column to split rows by, sorted like the clients' rows."""
     if name is None:
         return None
-    need(table, [name], "split")
+    table.need([name], "split")
+    column = table[name]
     missing = np.zeros(len(table), dtype=bool)
-    missing[clients.order] = table[name].isna().to_numpy()[clients.order]
+    missing[clients.order] = column.missing[clients.order]
     if missing.any():
-        texts = "".join(f", where {text}" for text in read_as_missing(table, [name]))
+        texts = f", where {column.read_as_missing}" if column.read_as_missing else ""
         raise CoterieError(
             f"Column '{name}' has missing values in {at_rows(missing)}{texts}: these cannot be split by it."
         )
-    return table[name].iloc[clients.order]
+    return column.series.iloc[clients.order]

@@ -229,7 +229,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(folder, command
     Path("folder.csv").mkdir()
     access = "coterie.cli.common.os.access"
     monkeypatch.setattr(access, lambda path, mode: Path(path).name != "locked")  # also where root runs the tests
-    monkeypatch.setattr("coterie.data.table.read_table", lambda *_: pytest.fail("the table was read"))
+    monkeypatch.setattr("coterie.data.table_files.read_table", lambda *_: pytest.fail("the table was read"))
     ran = coterie(command, "table.csv", "--formula", "score ~ hours", "--client", "school", "--out", out)
     assert fragment in ran.message
     assert files(folder) == {"table.csv", "file", "locked", "folder.csv"}
@@ -302,7 +302,7 @@ def test_an_interrupt_ends_it(folder, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coterie.data.table.read_table", interrupted)
+    monkeypatch.setattr("coterie.data.table_files.read_table", interrupted)
     with pytest.raises(SystemExit) as stop:
         main(["fit", "table.csv", "--formula", "score ~ hours", "--client", "school"])
     assert stop.value.code == 130
@@ -315,7 +315,7 @@ def test_an_interrupt_of_compiled_code_ends_it_too(folder, monkeypatch):
         except KeyboardInterrupt as e:
             raise SystemError("a function returned a result with an exception set") from e
 
-    monkeypatch.setattr("coterie.data.table.read_table", interrupted)
+    monkeypatch.setattr("coterie.data.table_files.read_table", interrupted)
     ran = fit("table.csv")
     assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted: nothing was written.\n")
 
@@ -335,7 +335,7 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
         ("coterie.report.fit_page.write_report", FIT, "nothing was"),
         ("coterie.results.store.files.write", FIT, "nothing was"),
         ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
-        ("coterie.data.table.write_table", PREDICT, "nothing was"),
+        ("coterie.data.table_files.write_table", PREDICT, "nothing was"),
         ("coterie.files._sync", PREDICT, "nothing was"),
         ("coterie.cli.predict.sentences", PREDICT, "'a.csv' was"),
     ],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.data.columns import limit_columns
 from coterie.data.formula import LENGTH, parse
+from coterie.data.formula_columns import limit_columns
 from coterie.data.terms import formulaic_terms
 from coterie.errors import LONGEST, CoterieError, nearest, shortened
 

@@ -12,7 +12,7 @@ import pytest
 
 import coterie
 from coterie.data import find_labels, prepare
-from coterie.data.columns import find_levels, read_levels
+from coterie.data.columns import Column
 from coterie.data.labels import encode, label_ids, resembling, spelling_notes, tidy
 
 NFD = unicodedata.normalize("NFD", "Tübingen")
@@ -44,8 +44,8 @@ def test_one_label_has_one_hash_and_one_place_whatever_its_spelling():
 
 def test_levels_of_categories_are_joined_in_their_own_order():
     series = pd.Series(pd.Categorical(["no", "yes ", "yes"], categories=["yes ", "no", "yes"]))
-    assert read_levels(series)[1] == ("yes", "no")
-    codes, unseen = find_levels(pd.Series([" no", "yes", "maybe"]), ("yes ", "no"))
+    assert Column(series).levels[1] == ("yes", "no")
+    codes, unseen = Column(pd.Series([" no", "yes", "maybe"])).codes_of(("yes ", "no"))
     assert codes.tolist() == [1, 0, -1] and unseen.tolist() == [False, False, True]
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from coterie.data import fingerprint, read_table, to_pandas, write_table
+from coterie.data import Table, read_table, to_pandas, write_table
 from coterie.data.formula import parse
 from coterie.errors import CoterieError
 
@@ -31,7 +31,7 @@ def test_round_trip(df, tmp_path, suffix):
     write_table(df, path)
     back = read_table(path)
     pd.testing.assert_frame_equal(back, df)
-    assert fingerprint(back) == fingerprint(df)
+    assert Table.of(back).fingerprint() == Table.of(df).fingerprint()
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -194,7 +194,7 @@ def test_to_pandas():
 
 
 def test_fingerprint_sees_everything(df):
-    seen = {fingerprint(df)}
+    seen = {Table.of(df).fingerprint()}
     others = [
         df.rename(columns={"n": "m"}),
         df[["n", "school", "x", "ok", "größe, in m"]],
@@ -209,7 +209,7 @@ def test_fingerprint_sees_everything(df):
         df.assign(when=pd.to_datetime("2020-01-02")),
     ]
     for other in others:
-        seen.add(fingerprint(other))
+        seen.add(Table.of(other).fingerprint())
     assert len(seen) == 1 + len(others)
     assert all(len(s) == 64 for s in seen)
 
@@ -225,7 +225,7 @@ def test_fingerprint_does_not_see_how_a_table_is_stored(df):
         df.convert_dtypes(dtype_backend="pyarrow"),
         pl.from_pandas(df),
     ]
-    assert {fingerprint(d) for d in same} == {fingerprint(df)}
+    assert {Table.of(d).fingerprint() for d in same} == {Table.of(df).fingerprint()}
 
 
 NONE = "drug,dose,zip\nNone,1,01002\nA,NA,NA\nB,,02003\nNone,2,01002\n"

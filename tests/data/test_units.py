@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from coterie.data.columns import kind_of
+from coterie.data.columns import Column
 from coterie.errors import CoterieError
 
 NUMBERS = {
@@ -34,7 +34,7 @@ NUMBERS = {
 def test_numbers_with_something_around_them_are_told(name):
     values = [NUMBERS[name].format(i) for i in range(12, 32)]
     with pytest.raises(CoterieError) as problem:
-        kind_of(pd.Series(values), "w")
+        Column(pd.Series(values).rename("w")).kind()
     assert "'w'" in str(problem.value)
     assert repr(values[0]) in str(problem.value)
     assert "C(w)" in str(problem.value)
@@ -42,7 +42,7 @@ def test_numbers_with_something_around_them_are_told(name):
 
 def test_two_units_in_one_column_are_told_too():
     with pytest.raises(CoterieError, match="without signs or units"):
-        kind_of(pd.Series([f"0.{i} kg" for i in range(10, 20)] + [f"{i} g" for i in range(10, 20)]), "w")
+        Column(pd.Series([f"0.{i} kg" for i in range(10, 20)] + [f"{i} g" for i in range(10, 20)]).rename("w")).kind()
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_two_units_in_one_column_are_told_too():
     ids=str,
 )
 def test_names_with_numbers_in_them_are_categories(values):
-    assert kind_of(pd.Series(values * 5), "k") == "category"
+    assert Column(pd.Series(values * 5).rename("k")).kind() == "category"

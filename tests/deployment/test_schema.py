@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from coterie.data.design import Design
-from coterie.data.table import read_table
+from coterie.data.table_files import read_table
 from coterie.deployment.column_types import Column
 from coterie.deployment.schema import Schema, disagreements, propose, unite
 from coterie.errors import CoterieError

@@ -77,7 +77,7 @@ def advise(
         print(render_text(each, width()))
     for sentence in advice.sentences:
         say(sentence)
-    from coterie.data.table import write_table
+    from coterie.data.table_files import write_table
 
     for file, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
         if file is not None:
@@ -93,7 +93,7 @@ def _read(context: typer.Context) -> Advice:
     options |= o.assignments("--prior", [f"prior={options['prior']}"])
     na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
-        from coterie.data.table import read_table
+        from coterie.data.table_files import read_table
         from coterie.results.advising import advise as advise_frame
 
         labels = [options["client"], *options["cluster"]]

@@ -125,7 +125,7 @@ ModelPath = Annotated[
 
 def check_table(out: Path) -> None:
     """Refuse a file that a table cannot be written to before any work."""
-    from coterie.data.table import check_writable
+    from coterie.data.table_files import check_writable
 
     check_writable(out)
 

@@ -90,7 +90,7 @@ def compare(
     print_comparison(result)
     say_notes(result)
     if out is not None:
-        from coterie.data.table import write_table
+        from coterie.data.table_files import write_table
 
         write_table(result.comparison.reset_index(), out)
         wrote("compare", out)
@@ -108,7 +108,7 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     """Train methods on every seed of a configuration, and show how they compare."""
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
-    from coterie.data.table import write_table
+    from coterie.data.table_files import write_table
     from coterie.evidence.over_seeds import compare as over_seeds
     from coterie.report.training_page import write_report
     from coterie.runs.callbacks import callbacks

@@ -81,7 +81,7 @@ def fetch(
 ) -> None:
     """Write a table to a file."""
     from coterie.data.datasets import describe, fetch
-    from coterie.data.table import write_table
+    from coterie.data.table_files import write_table
 
     entry = describe(name)
     file = Path(f"{entry.name}.csv") if out is None else out

@@ -173,18 +173,19 @@ def proposed(
     """A schema from a table, with the units that were named."""
     from dataclasses import replace
 
-    from coterie.data.columns import need, read_as_missing
-    from coterie.data.table import read_table
+    from coterie.data.table import Table
+    from coterie.data.table_files import read_table
     from coterie.deployment.schema import Schema, propose
 
     df: Any = read_table(table, labels, None if known is None else known.na_values)
-    need(df, labels, "label")
-    need(df, categories, "category")
+    rows = Table.of(df)
+    rows.need(labels, "label")
+    rows.need(categories, "category")
     found, notes = propose(df, labels, categories, least, known)
     for name, column in found.columns.items():
         notes += [
             f"In '{name}' {text}, which was read as missing: if it is a level, write it into the levels of '{name}'."
-            for text in read_as_missing(df, [name])
+            for text in filter(None, [rows[name].read_as_missing])
             if column.kind.needs_levels
         ]
     columns = dict(found.columns)
@@ -192,7 +193,7 @@ def proposed(
         name, sign, unit = text.partition("=")
         if not sign:
             raise CoterieError(f"--unit takes COLUMN=UNIT, such as chol=mg/dl, not '{text}'.")
-        need(df, [name], "unit's")
+        rows.need([name], "unit's")
         if name in columns:
             columns[name] = replace(columns[name], unit=unit)
     return Schema(columns), notes

@@ -103,7 +103,7 @@ def fit_table(context: typer.Context) -> FitResult:
     na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.api import fit as fit_frame
-        from coterie.data.table import read_table
+        from coterie.data.table_files import read_table
 
         split_by = [options["split_by"]] if options["split_by"] is not None else []
         df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
@@ -151,7 +151,7 @@ def described(texts: list[str] | None) -> dict[str, Any] | None:
         return None
     network = o.assignments("--network", texts, names=("covariates",))
     if "edges" in network:
-        from coterie.data.table import read_table
+        from coterie.data.table_files import read_table
 
         file = place(network["edges"])
         network["edges"] = read_table(file, list(read_table(file).columns[:2]))

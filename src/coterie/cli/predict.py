@@ -93,7 +93,7 @@ def predict(
         check_table(out)
         need_room(out, [table], force, ours("predict"))
     result = load_model(model)
-    from coterie.data.table import write_table
+    from coterie.data.table_files import write_table
 
     with status("Reading the table ..."):
         df, kept = read(table, result, keep or [], o.na_values(na_value))
@@ -117,8 +117,8 @@ def read(
     table: Path, result: FitResult, keep: list[str], na_values: list[str] | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """The table, and which of its columns to keep; those the model does not use are read as they are written."""
-    from coterie.data.columns import need
-    from coterie.data.table import read_table
+    from coterie.data.table import Table
+    from coterie.data.table_files import read_table
 
     m, design = result.model, result.design
     used = {*(m.terms if design is None else design.columns), result.offset}
@@ -128,7 +128,7 @@ def read(
     if "all" in keep:
         keep = list(df.columns)
         df = read_table(table, [*labels, *(name for name in keep if name not in used)], na_values)
-    need(df, keep, "kept")
+    Table.of(df).need(keep, "kept")
     return df, [name for name in dict.fromkeys(keep) if name != m.client_name]
 
 
@@ -150,8 +150,8 @@ def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFram
     """The table with a column that says whose rows they are, where it has none and one client was named."""
     import numpy as np
 
-    from coterie.data.columns import meant
     from coterie.data.labels import label_text, resembling
+    from coterie.data.table import meant
 
     name = model.client_name
     if client is None:

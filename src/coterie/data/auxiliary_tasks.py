@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.columns import as_name, as_names, need
-from coterie.data.table import to_pandas
+from coterie.data.columns import Column
+from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
     """
     import pandas as pd
 
-    table, others = to_pandas(df), as_names("auxiliary", auxiliary)
+    table, others = Table.of(df), as_names("auxiliary", auxiliary)
     outcomes = [as_name("main", main), *others]
-    need(table, outcomes, "outcome")
+    table.need(outcomes, "outcome")
     if not isinstance(standardise, (bool, np.bool_)):
         raise CoterieError(f"standardise must be True or False, not {standardise!r}.")
     if not others:
@@ -65,13 +65,13 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
     if len(set(outcomes)) < len(outcomes):
         raise CoterieError(f"An outcome is named twice in {', '.join(outcomes)}: name each once.")
     for name in ADDED:
-        if name in table.columns and name not in outcomes:
+        if name in table and name not in outcomes:
             raise CoterieError(f"The table has a column '{name}' already: rename it.")
-    values = {name: _numbers(table[name], name) for name in outcomes}
+    values = {name: _numbers(table[name]) for name in outcomes}
     units = dict.fromkeys(outcomes, (0.0, 1.0))
     if standardise:
         units = {name: _units(name, v, values[outcomes[0]]) for name, v in values.items()}
-    rest, parts = table.drop(columns=outcomes), []
+    rest, parts = table.frame.drop(columns=outcomes), []
     for name, v in values.items():
         known = np.flatnonzero(~np.isnan(v))
         location, scale = units[name]
@@ -82,14 +82,14 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
     return out
 
 
-def _numbers(column: Any, name: str) -> Any:
-    import pandas as pd
-
-    if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)):
-        raise CoterieError(f"Column '{name}' is to be an outcome and holds no numbers: code it as numbers first.")
-    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+def _numbers(column: Column) -> Any:
+    if column.stored != "number":
+        raise CoterieError(
+            f"Column '{column.name}' is to be an outcome and holds no numbers: code it as numbers first."
+        )
+    values = column.floats
     if np.isinf(values).any():
-        raise CoterieError(f"Column '{name}' has infinite values: correct them or leave these rows out.")
+        raise CoterieError(f"Column '{column.name}' has infinite values: correct them or leave these rows out.")
     return values
 
 

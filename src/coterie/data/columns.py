@@ -1,32 +1,27 @@
-"""Columns of a table as numbers or categories, and what is wrong with them."""
+"""Typed columns: a column as numbers, labels or levels, each read once, and what is wrong with it."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.labels import encode, label_text
-from coterie.data.terms import COLUMNS
-from coterie.errors import CoterieError, listed, nearest
+from coterie.data.labels import Coded, Labels, code, encode, factorize, label_text
+from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from coterie.data.formula import Parsed
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Kind = Literal["number", "category"]
-
-LEVELS = 1000
-"""Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
+Stored = Literal["number", "text", "category", "other"]
 
 _MONEY = r"(?:[A-Z]{0,3}[€$£¥₹₩]|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL|Rs\.?|kr\.?)"
 _OTHER_NUMBER = re.compile(
@@ -61,123 +56,213 @@ def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
     return f"{len(rows):,} rows (data rows {first}{', ...' if len(rows) > limit else ''})"
 
 
-def as_names(what: str, value: Any) -> tuple[str, ...]:
-    """None, one or several names of columns as a tuple; CoterieError, which names the argument, for anything else."""
-    if value is None:
-        return ()
-    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-    names = tuple(value) if several else (value,)
-    for name in names:
-        if not isinstance(name, str):
-            hint = f": write {str(name)!r}" if isinstance(name, (int, np.integer)) else ""
-            raise CoterieError(f"{what} must name columns by text, not by {name!r}{hint}.")
-    return names
+class Column:
+    """A column of a table. Each reading of it is made when it is first asked for, and kept.
 
-
-def as_name(what: str, value: Any) -> str:
-    """The name of one column; CoterieError, which names the argument, for anything else."""
-    names = as_names(what, value)
-    if len(names) != 1:
-        raise CoterieError(f"{what} must be the name of one column, not {value!r}.")
-    return names[0]
-
-
-def need(df: pd.DataFrame, names: Iterable[str], role: str) -> None:
-    """Raise CoterieError unless the table has these columns."""
-    known = [str(c) for c in df.columns]
-    for name in names:
-        if name not in known:
-            several = "," in name and set(map(str.strip, name.split(","))) <= set(known)
-            hint = " Name each column by itself." if several else meant(name, known)
-            if name in df.index.names:
-                hint = " It is in the index: reset_index() makes a column of it."
-            raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
-
-
-def meant(name: str, known: Sequence[str]) -> str:
-    """The end of a message about a column that is not there: the nearest ones, or those there are."""
-    if not known:
-        return " The table has no columns."
-    return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
-
-
-def kind_of(series: pd.Series[Any], name: str, outcome: bool = False) -> Kind:
-    """How a formula takes a column when the formula does not say.
-
-    Booleans and numbers are numbers; categories and text are categories, except text of which most rows are numbers,
-    which is a column of numbers with faults in it.
-
-    Raises
-    ------
-    CoterieError
-        For dates and other things that are neither.
+    Attributes
+    ----------
+    series : (n,) Series
+        The column as it came.
+    name : str
+    read_as_missing : str
+        Which texts of the file were read as missing, in words; empty where none were.
     """
-    import pandas as pd
 
-    dtype, held = series.dtype, str(series.dtype)
-    if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<values=string"):
-        return "category"
-    if pd.api.types.is_bool_dtype(dtype) or (
-        pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
-    ):
-        return "number"
-    if isinstance(dtype, pd.StringDtype) or str(dtype) in _ARROW_TEXT:
-        return _kind_of_text(series, name, outcome)
-    if isinstance(dtype, np.dtype) and dtype.kind == "O":
-        present = series.dropna()
-        kinds = {type(v) for v in present}
-        if all(issubclass(k, _NUMBERS) for k in kinds):
+    def __init__(self, series: pd.Series[Any], read_as_missing: str = "") -> None:
+        self.series, self.name, self.read_as_missing = series, str(series.name), read_as_missing
+        self._faults: dict[Kind, list[tuple[str, Mask]]] = {}
+
+    @cached_property
+    def stored(self) -> Stored:
+        """What its values are: numbers or booleans, text (or text and numbers), categories, or something else."""
+        import pandas as pd
+
+        dtype = self.series.dtype
+        if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<values=string"):
+            return "category"
+        if pd.api.types.is_bool_dtype(dtype) or (
+            pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
+        ):
             return "number"
-        if all(issubclass(k, (str, *_NUMBERS)) for k in kinds):
-            return _kind_of_text(series, name, outcome)
-        found = next(k.__name__ for k in kinds if not issubclass(k, (str, *_NUMBERS)))
-        held = found if found.startswith(("date", "time")) else f"object ({found})"
-    raise CoterieError(
-        f"Column '{name}' holds {_thing(held)}, which a formula cannot use; make a column of numbers or text of it."
-    )
+        if isinstance(dtype, pd.StringDtype) or str(dtype) in _ARROW_TEXT:
+            return "text"
+        if isinstance(dtype, np.dtype) and dtype.kind == "O":
+            if all(issubclass(k, _NUMBERS) for k in self._types):
+                return "number"
+            if all(issubclass(k, (str, *_NUMBERS)) for k in self._types):
+                return "text"
+        return "other"
 
+    @cached_property
+    def _types(self) -> set[type]:
+        return {type(v) for v in self.series.dropna()}
 
-def _kind_of_text(series: pd.Series[Any], name: str, outcome: bool) -> Kind:
-    import pandas as pd
+    def kind(self, outcome: bool = False) -> Kind:
+        """How a formula takes the column when the formula does not say.
 
-    otherwise = "" if outcome else f" (or if '{name}' is a category, write C({name}) in the formula)"
+        Booleans and numbers are numbers; categories and text are categories, except text of which most rows are
+        numbers, which is a column of numbers with faults in it.
 
-    counts = series.value_counts(sort=False)
-    parsed = pd.to_numeric(pd.Series(counts.index, dtype=object), errors="coerce").notna().to_numpy()
-    readable, total = int(counts.to_numpy()[parsed].sum()), int(counts.sum())
-    if parsed.size and not parsed.all() and 2 * readable > total:
-        return "number"
-    dates = [text for text in counts.index if isinstance(text, str) and _DATE.match(text.strip())]
-    if 2 * int(counts[dates].sum()) > total:
-        raise CoterieError(
-            f"Column '{name}' holds dates, which a formula cannot use; make a column of numbers of it{otherwise}."
-        )
-    if parsed.all():  # digits alone may be codes, such as those of years or ZIP areas
-        written = [t for t in counts.index if not _WHOLE.fullmatch(str(t))]
-        if len(written) > 2:
+        Raises
+        ------
+        CoterieError
+            For dates and other things that are neither.
+        """
+        if self.stored == "other":
+            held = str(self.series.dtype)
+            if held == "object":
+                held = next(k.__name__ for k in self._types if not issubclass(k, (str, *_NUMBERS)))
+                held = held if held.startswith(("date", "time")) else f"object ({held})"
             raise CoterieError(
-                f"Column '{name}' has numbers that are text, such as {written[0]!r}: make them numbers, as "
-                f"pandas.to_numeric does{otherwise}."
+                f"Column '{self.name}' holds {_thing(held)}, which a formula cannot use; make a column of numbers or "
+                "text of it."
             )
-        return "category"
-    written = _numbers_as_text(counts.index)
-    if 2 * (readable + int(counts[written].sum())) > total and len(counts) > 2:
-        such = next((t for t in written if _unread(t)), written[0])
-        raise CoterieError(
-            f"Column '{name}' has numbers that are written as text, such as {such!r}: write them as in 1234.5, "
-            f"without signs or units around them{otherwise}."
-        )
-    return "category"
+        if self.stored != "text":
+            return self.stored
+        kind, trouble = self._kind_of_text
+        if trouble:
+            hint = f" (or if '{self.name}' is a category, write C({self.name}) in the formula)"
+            raise CoterieError(f"Column '{self.name}' {trouble}{'' if outcome else hint}.")
+        return kind
 
+    @cached_property
+    def _kind_of_text(self) -> tuple[Kind, str]:
+        """A kind, and what is wrong with text that stands for something else."""
+        import pandas as pd
 
-def whole_text(series: pd.Series[Any]) -> bool:
-    """Whether a column is text of whole numbers, more than two and none with a zero in front, as codes have."""
-    import pandas as pd
+        codes, texts = self._factors
+        counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+        parsed = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").notna().to_numpy()
+        readable, total = int(counts[parsed].sum()), int(counts.sum())
+        if parsed.size and not parsed.all() and 2 * readable > total:
+            return "number", ""
+        rows = dict(zip(texts, counts.tolist(), strict=True))
+        dates = [t for t in texts if isinstance(t, str) and _DATE.match(t.strip())]
+        if 2 * sum(map(rows.__getitem__, dates)) > total:
+            return "category", "holds dates, which a formula cannot use; make a column of numbers of it"
+        if parsed.all():  # digits alone may be codes, such as those of years or ZIP areas
+            written = [t for t in texts if not _WHOLE.fullmatch(str(t))]
+            if len(written) <= 2:
+                return "category", ""
+            how = f"has numbers that are text, such as {written[0]!r}: make them numbers, as pandas.to_numeric does"
+            return "category", how
+        written = _numbers_as_text(texts)
+        if 2 * (readable + sum(map(rows.__getitem__, written))) > total and len(texts) > 2:
+            such = next((t for t in written if _unread(t)), written[0])
+            return "category", (
+                f"has numbers that are written as text, such as {such!r}: write them as in 1234.5, without signs or "
+                "units around them"
+            )
+        return "category", ""
 
-    if isinstance(series.dtype, pd.CategoricalDtype) or pd.api.types.is_numeric_dtype(series.dtype):
-        return False
-    texts = [str(v).strip() for v in series.dropna().unique()[:1001]]
-    return len(texts) > 2 and all(_WHOLE.fullmatch(t) and not t.lstrip("+-")[:-1].startswith("0") for t in texts)
+    @property
+    def whole_text(self) -> bool:
+        """Whether it is text of whole numbers, more than two and none with a zero in front, as codes have."""
+        if self.stored != "text":
+            return False
+        texts = [str(v).strip() for v in self._factors[1][:1001]]
+        return len(texts) > 2 and all(_WHOLE.fullmatch(t) and not t.lstrip("+-")[:-1].startswith("0") for t in texts)
+
+    @cached_property
+    def _factors(self) -> tuple[I64, Labels]:
+        """Codes of the rows (-1 where missing) and distinct values, as they came and in the order they came in."""
+        return factorize(self.series)
+
+    @cached_property
+    def labels(self) -> Coded:
+        """The column as labels: see :func:`coterie.data.labels.encode`."""
+        return code(*self._factors) if self.stored == "text" else encode(self.series)
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[Any]:
+        """The column as numbers (n,), not copied if it is plain: NaN where missing and for text that is no number."""
+        import pandas as pd
+
+        series = self.series
+        if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
+            return series.to_numpy()
+        if pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype):
+            return series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if self.stored == "text":
+            codes, texts = self._factors
+            values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
+            return np.append(values.to_numpy(dtype=np.float64, na_value=np.nan), np.nan)[codes]
+        values = pd.to_numeric(series.astype(object), errors="coerce")
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+
+    @property
+    def floats(self) -> F64:
+        """The same as float64, because formulas over small integers would overflow."""
+        return np.asarray(self.numbers, dtype=np.float64)
+
+    @cached_property
+    def levels(self) -> tuple[I64, tuple[str, ...]]:
+        """Codes (-1 where missing) and texts of levels, in a category's own order or else natural order."""
+        import pandas as pd
+
+        column = self.labels
+        texts = tuple(label_text(v) for v in column.labels)
+        if not isinstance(self.series.dtype, pd.CategoricalDtype):
+            return column.codes, texts
+        used = set(texts)
+        own = list(dict.fromkeys(t for t in map(label_text, self.series.cat.categories) if t in used))
+        own = own if len(own) == len(texts) else list(texts)
+        rank = np.array([own.index(t) for t in texts] + [-1], dtype=np.int64)
+        return rank[column.codes], tuple(own)
+
+    def levels_in(self, rows: I64 | None) -> tuple[str, ...]:
+        """Texts of the levels that some rows (None: all) have."""
+        codes, texts = self.levels
+        if rows is None:
+            return texts
+        used = np.bincount(codes[rows] + 1, minlength=len(texts) + 1)[1:] > 0
+        return tuple(text for text, there in zip(texts, used, strict=True) if there)
+
+    def codes_of(self, levels: Sequence[str]) -> tuple[I64, Mask]:
+        """Codes of the rows in known levels (-1 where none), and the rows with levels that are not known."""
+        column = self.labels
+        place = {label_text(t): i for i, t in reversed([*enumerate(levels)])}
+        table = np.array([place.get(label_text(v), -2) for v in column.labels] + [-1], dtype=np.int64)
+        codes = table[column.codes]
+        unseen = codes == -2
+        codes[unseen] = -1
+        return codes, unseen
+
+    @cached_property
+    def missing(self) -> Mask:
+        """Rows without a value, (n,) bool."""
+        return np.asarray(self.series.isna().to_numpy(), dtype=bool)
+
+    def faults(self, kind: Kind) -> list[tuple[str, Mask]]:
+        """What is wrong with it: (``"missing values"``, rows) and the like; empty for a sound column."""
+        if kind not in self._faults:
+            self._faults[kind] = self._missing_rows() if kind == "category" else self._unusable_numbers()
+        return self._faults[kind]
+
+    def _missing_rows(self) -> list[tuple[str, Mask]]:
+        return [(_MISSING, self.missing)] if self.missing.any() else []
+
+    def _unusable_numbers(self) -> list[tuple[str, Mask]]:
+        values = self.numbers
+        if values.dtype.kind in "iub":
+            return []
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(values.sum()):
+                return []
+        strange: Mask = np.isnan(values) & ~self.missing
+        parts = [(_MISSING, self.missing), (_NOT_NUMBERS, strange), ("infinite values", np.isinf(values))]
+        return [(what, rows) for what, rows in parts if rows.any()]
+
+    def fault_text(self, what: str, bad: Mask) -> str:
+        """One of its faults in words, without a full stop."""
+        if what != _NOT_NUMBERS:
+            says = f", where {self.read_as_missing}" if what == _MISSING and self.read_as_missing else ""
+            return f"column '{self.name}' has {what} in {at_rows(bad)}{says}"
+        values = list(dict.fromkeys(self.series[bad].astype(str)))
+        written = 2 * len(_numbers_as_text(values)) > len(values)
+        category = f"if '{self.name}' is a category, write C({self.name}) in the formula"
+        hint = "write numbers as in 1234.5" if written else category
+        return f"column '{self.name}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} ({hint})"
 
 
 def _unread(text: str) -> bool:
@@ -198,164 +283,7 @@ def _numbers_as_text(values: Iterable[Any]) -> list[str]:
     return list(found)
 
 
-def _thing(dtype: Any) -> str:
-    text = str(dtype)
-    if text.startswith(("datetime", "period", "timestamp", "date")):
+def _thing(dtype: str) -> str:
+    if dtype.startswith(("datetime", "period", "timestamp", "date")):
         return "dates"
-    return "durations" if text.startswith(("timedelta", "duration")) else f"values of type {text}"
-
-
-def read_numbers(series: pd.Series[Any]) -> npt.NDArray[Any]:
-    """A column as numbers, not copied if it is plain: NaN for missing values and for text that is not a number."""
-    import pandas as pd
-
-    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
-        return series.to_numpy()
-    if not pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
-        series = pd.to_numeric(series.astype(object), errors="coerce")
-    return series.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def read_levels(series: pd.Series[Any]) -> tuple[I64, tuple[str, ...]]:
-    """Codes (-1 where missing) and texts of a category's levels, in a category's own order or else natural order."""
-    import pandas as pd
-
-    column = encode(series)
-    texts = tuple(label_text(v) for v in column.labels)
-    if not isinstance(series.dtype, pd.CategoricalDtype):
-        return column.codes, texts
-    used = set(texts)
-    own = list(dict.fromkeys(t for t in map(label_text, series.cat.categories) if t in used))
-    own = own if len(own) == len(texts) else list(texts)
-    rank = np.array([own.index(t) for t in texts] + [-1], dtype=np.int64)
-    return rank[column.codes], tuple(own)
-
-
-def find_levels(series: pd.Series[Any], levels: Sequence[str]) -> tuple[I64, Mask]:
-    """Codes of a column in known levels (-1 where none), and the rows with levels that are not known."""
-    column = encode(series)
-    place = {label_text(t): i for i, t in reversed([*enumerate(levels)])}
-    table = np.array([place.get(label_text(v), -2) for v in column.labels] + [-1], dtype=np.int64)
-    codes = table[column.codes]
-    unseen = codes == -2
-    codes[unseen] = -1
-    return codes, unseen
-
-
-def faults(series: pd.Series[Any], kind: Kind) -> list[tuple[str, Mask]]:
-    """What is wrong with a column: (``"missing values"``, rows) and the like; empty for a sound column."""
-    if kind == "category":
-        missing = series.isna().to_numpy(dtype=bool)
-        return [(_MISSING, missing)] if missing.any() else []
-    values = read_numbers(series)
-    if values.dtype.kind in "iub":
-        return []
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):
-            return []
-    nan = np.isnan(values)
-    missing = series.isna().to_numpy(dtype=bool)
-    parts = [(_MISSING, missing), (_NOT_NUMBERS, nan & ~missing)]
-    parts.append(("infinite values", np.isinf(values)))
-    return [(what, rows) for what, rows in parts if rows.any()]
-
-
-def fault_text(column: str, what: str, bad: Mask, df: pd.DataFrame) -> str:
-    """One fault of a column of a table in words, without a full stop."""
-    if what != _NOT_NUMBERS:
-        texts = read_as_missing(df, [column]) if what == _MISSING else []
-        return f"column '{column}' has {what} in {at_rows(bad)}{f', where {texts[0]}' if texts else ''}"
-    values = list(dict.fromkeys(df[column][bad].astype(str)))
-    written = 2 * len(_numbers_as_text(values)) > len(values)
-    hint = "write numbers as in 1234.5" if written else f"if '{column}' is a category, write C({column}) in the formula"
-    return f"column '{column}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} ({hint})"
-
-
-def read_as_missing(df: pd.DataFrame, columns: Iterable[str]) -> list[str]:
-    """Which texts of a file were read as missing in each of some columns, in words; only columns with such texts.
-
-    :func:`coterie.read_table` leaves word of them in the table; counts are those of the whole file.
-    """
-    word: dict[str, Any] = df.attrs.get("coterie") or {}
-    found, notes = word.get("read_as_missing", {}), []
-    for column in columns:
-        if counts := found.get(column):
-            whole = len(df) == word["rows"]
-            shown = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
-            notes.append(f"the file says {listed(shown, 5)}")
-    return notes
-
-
-def missing_remedy(df: pd.DataFrame, kinds: Mapping[str, Kind]) -> str:
-    """How text that was read as missing is read as a level; empty where no category has such text."""
-    if not read_as_missing(df, [c for c, kind in kinds.items() if kind == "category"]):
-        return ""
-    return (
-        " If such text is a level and not a missing value, name the texts that do mean missing when the file is read: "
-        "na_values=[] (--na-value '') leaves empty cells alone."
-    )
-
-
-def at(series: pd.Series[Any], rows: I64 | None) -> pd.Series[Any]:
-    """Some rows of a column, by position; all of them for None."""
-    return series if rows is None else series.iloc[rows]
-
-
-def column_kinds(df: pd.DataFrame, parsed: Parsed) -> dict[str, Kind]:
-    """How a formula takes each column it uses, outcome included.
-
-    Raises
-    ------
-    CoterieError
-        For columns that a formula cannot use, or that it uses in two ways.
-    """
-    kinds: dict[str, Kind] = {}
-    for column in (*parsed.outcome_columns, *parsed.columns):
-        outcome = column in parsed.outcome_columns
-        kinds[column] = "category" if column in parsed.categories else kind_of(df[column], column, outcome)
-        twice = column in parsed.numeric or (column in parsed.bare and kind_of(df[column], column) == "number")
-        if column in parsed.categories and twice:
-            raise CoterieError(
-                f"The formula uses '{column}' both as a category and as a number; "
-                "make a copy of the column under another name for one of them."
-            )
-        if kinds[column] == "category" and column in parsed.reckoned:
-            raise CoterieError(
-                f"Column '{column}' is a category: a formula may compare it with a value, but not compute with it."
-            )
-    return kinds
-
-
-def limit_columns(parsed: Parsed, levels: dict[str, tuple[str, ...]]) -> None:
-    """Raise CoterieError where categories would make a matrix too wide."""
-    for column, known in levels.items():
-        if len(known) > LEVELS:
-            raise CoterieError(
-                f"Column '{column}' has {len(known):,} different values, too many for a formula (at most {LEVELS:,}): "
-                "if these are groups of rows, make it the client or the cluster column instead."
-            )
-    widths = parsed.widths or (1,) * len(parsed.factors)
-    terms = zip(parsed.factors, widths, strict=True)
-    width = sum(n * math.prod(len(levels.get(c, " ")) for c in term) for term, n in terms)
-    if width > COLUMNS:
-        raise CoterieError(
-            f"The formula '{parsed.formula}' makes about {width:,} columns, more than {COLUMNS:,}: "
-            "leave out interactions of categories with many levels."
-        )
-
-
-def outcome_levels(
-    df: pd.DataFrame, parsed: Parsed, kinds: dict[str, Kind], rows: I64 | None
-) -> tuple[str, str] | None:
-    """What counts as 0 and as 1 where the outcome is text of two values; None where it is a number."""
-    if not parsed.plain_outcome or kinds[parsed.outcome] == "number":
-        return None
-    texts = read_levels(at(df[parsed.outcome], rows))[1]
-    if len(texts) == 1:
-        raise CoterieError(f"The outcome '{parsed.outcome}' is constant: {texts[0]!r} in every row.")
-    if len(texts) != 2:
-        raise CoterieError(
-            f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
-            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values."
-        )
-    return texts[0], texts[1]
+    return "durations" if dtype.startswith(("timedelta", "duration")) else f"values of type {dtype}"

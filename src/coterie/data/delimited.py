@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.data.table import need_distinct
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -68,13 +68,6 @@ def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collecti
     return df
 
 
-def distinct(names: Iterable[str]) -> None:
-    """Raise CoterieError for columns of the same name."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise CoterieError(f"The table has more than one column named '{twice[0]}'; rename one of them.")
-
-
 def _check_start(file: Path) -> None:
     with file.open("rb") as f:
         start = f.read(1 << 12)
@@ -106,7 +99,7 @@ def _check_head(file: Path, form: dict[str, Any]) -> None:
     mark = next((mark for mark in _MARKS if mark in names[0] and mark != form["sep"]), None)
     if len(names) == 1 and mark is not None:
         raise CoterieError(_other_mark(file, mark))
-    distinct(n for n in names if n)
+    need_distinct(n for n in names if n)
     if width > len(names):  # pandas would take what has no name for row labels
         raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
 

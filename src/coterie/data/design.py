@@ -16,26 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.columns import (
-    BadRows,
-    Kind,
-    at,
-    at_rows,
-    column_kinds,
-    fault_text,
-    faults,
-    find_levels,
-    kind_of,
-    limit_columns,
-    missing_remedy,
-    need,
-    outcome_levels,
-    read_levels,
-    read_numbers,
-    rows_text,
-)
+from coterie.data.columns import BadRows, Column, Kind, at_rows, rows_text
 from coterie.data.formula import Parsed, parse
-from coterie.data.labels import encode, resembling, tidied
+from coterie.data.formula_columns import column_kinds, limit_columns, outcome_levels
+from coterie.data.labels import resembling, tidied
+from coterie.data.table import Table
 from coterie.data.terms import compute_terms, state_from_json, state_to_json
 from coterie.errors import CoterieError, listed
 
@@ -78,12 +63,12 @@ class Design:
     state: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def fit(cls, df: pd.DataFrame, formula: str, exclude: tuple[str, ...] = (), rows: I64 | None = None) -> Design:
+    def fit(cls, df: Any, formula: str, exclude: tuple[str, ...] = (), rows: I64 | None = None) -> Design:
         """Learn levels and stateful terms from a table.
 
         Parameters
         ----------
-        df : DataFrame
+        df : Table or data frame
         formula : str
             ``outcome ~ columns``.
         exclude : tuple of str
@@ -100,35 +85,38 @@ class Design:
         CoterieError
             For a formula that cannot be read or computed, and for categories with more than 1,000 levels.
         """
-        parsed = parse(formula, df.columns, exclude)
-        kinds = column_kinds(df, parsed)
-        levels = {c: read_levels(at(df[c], rows))[1] for c in parsed.columns if kinds[c] == "category"}
+        table = Table.of(df)
+        parsed = parse(formula, table.names, exclude)
+        kinds = column_kinds(table, parsed)
+        levels = {c: table[c].levels_in(rows) for c in parsed.columns if kinds[c] == "category"}
         limit_columns(parsed, levels)
-        draft = cls(parsed.formula, (), levels, outcome_levels(df, parsed, kinds, rows))
-        state = draft.learned(df, rows)
+        draft = cls(parsed.formula, (), levels, outcome_levels(table, parsed, kinds, rows))
+        state = draft.learned(table, rows)
         if parsed.simple is not None and not levels:
             terms = ((INTERCEPT,) if parsed.intercept else ()) + parsed.simple
         elif "Intercept" in parsed.columns:
             raise CoterieError("Rename the column 'Intercept': the formula makes one of that name.")
         else:
-            few = np.arange(min(8, len(df))) if rows is None else rows[:8]
-            terms = _named(compute_terms(draft._frame(df, few, "error", "error")[0], parsed.right, state)[0].columns)
+            few = np.arange(min(8, len(table))) if rows is None else rows[:8]
+            terms = _named(compute_terms(draft._frame(table, few, "error", "error")[0], parsed.right, state)[0].columns)
         if bare := next((f for f in parsed.stateful if not any(f in term for term in terms)), None):
             raise CoterieError(f"'{bare}' makes no columns: leave it out of the formula, or give it a degree.")
         if not terms:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
         return replace(draft, terms=terms, state=state)
 
-    def learned(self, df: pd.DataFrame, rows: I64 | None) -> dict[str, Any]:
+    def learned(self, table: Table, rows: I64 | None) -> dict[str, Any]:
         """What stateful terms remember of some rows of a table."""
         if not self.parsed.stateful:
             return {}
         side = "0 + " + " + ".join(self.parsed.stateful)
-        return compute_terms(self._frame(df, rows, "error", "error")[0], side, {})[1]
+        return compute_terms(self._frame(table, rows, "error", "error")[0], side, {})[1]
 
-    def relearned(self, df: pd.DataFrame, rows: I64) -> Callable[[I64], F64]:
+    def relearned(self, table: Table, rows: I64) -> Callable[[I64], F64]:
         """What computes the matrix of any rows of a table by terms that were learned from some of them alone."""
-        return partial(replace(self, state=self.learned(df, rows))._formulaic, df, on_unseen="error", on_missing="nan")
+        return partial(
+            replace(self, state=self.learned(table, rows))._formulaic, table, on_unseen="error", on_missing="nan"
+        )
 
     def need_variety(self) -> None:
         """Raise CoterieError for a category of one level that makes no column, as for a number that never varies."""
@@ -166,7 +154,7 @@ class Design:
 
     def matrices(
         self,
-        df: pd.DataFrame,
+        df: Any,
         outcome: bool = True,
         rows: I64 | None = None,
         on_unseen: Choice = "error",
@@ -176,7 +164,7 @@ class Design:
 
         Parameters
         ----------
-        df : DataFrame
+        df : Table or data frame
             Columns in any order; others are ignored.
         outcome : bool, default True
             Whether to read the outcome too.
@@ -197,38 +185,41 @@ class Design:
         CoterieError
             Naming the column, the values and the first rows.
         """
-        need(df, self.columns, "formula's")
+        table = Table.of(df)
+        table.need(self.columns, "formula's")
         fast = self.parsed.simple is not None and not self.levels
-        X = self._numpy(df, rows, on_missing) if fast else self._formulaic(df, rows, on_unseen, on_missing)
-        return X, self.read_outcome(df, rows) if outcome else None
+        X = self._numpy(table, rows, on_missing) if fast else self._formulaic(table, rows, on_unseen, on_missing)
+        return X, self.read_outcome(table, rows) if outcome else None
 
-    def read_outcome(self, df: pd.DataFrame, rows: I64 | None = None) -> F64:
+    def read_outcome(self, df: Any, rows: I64 | None = None) -> F64:
         """The outcome of a table, (n,) float64; two-valued text as 0 and 1."""
-        need(df, self.parsed.outcome_columns, "outcome's")
+        table = Table.of(df)
+        table.need(self.parsed.outcome_columns, "outcome's")
         if self.outcome_levels is not None:
-            codes, unseen = find_levels(at(df[self.outcome], rows), self.outcome_levels)
+            column, take = table[self.outcome], slice(None) if rows is None else rows
+            codes, unseen = (values[take] for values in column.codes_of(self.outcome_levels))
             if unseen.any():
-                other = at(df[self.outcome], rows)[unseen].astype(str).unique()
+                other = column.series.iloc[take][unseen].astype(str).unique()
                 known = " and ".join(repr(v) for v in self.outcome_levels)
                 raise CoterieError(f"The outcome '{self.outcome}' is {known}, not {listed(map(repr, other), 3)}.")
             return np.where(codes < 0, np.nan, codes.astype(np.float64))
         plain_outcome = self.parsed.plain_outcome
-        y = read_numbers(df[self.outcome]) if plain_outcome else self._computed_outcome(df)
+        y = table[self.outcome].numbers if plain_outcome else self._computed_outcome(table)
         return np.ascontiguousarray(y if rows is None else y[rows], dtype=np.float64)
 
-    def _computed_outcome(self, df: pd.DataFrame) -> F64:
+    def _computed_outcome(self, table: Table) -> F64:
         """The left side where it is an expression; NaN where one of its columns is missing."""
         import pandas as pd
 
         used = self.parsed.outcome_columns
-        kinds = {c: kind_of(df[c], c) for c in used}
-        data = {c: _floats(df[c]) if kinds[c] == "number" else _objects(df[c]) for c in used}
+        kinds = {c: table[c].kind() for c in used}
+        data = {c: table[c].floats if kinds[c] == "number" else _objects(table[c]) for c in used}
         frame, _ = compute_terms(pd.DataFrame(data), f"0 + {{{self.outcome}}}", {})
         if frame.shape[1] != 1:
             raise CoterieError(f"The left side '{self.outcome}' of the formula must be one column of numbers.")
         y = frame.iloc[:, 0].to_numpy(dtype=np.float64, copy=True)
         for column in used:
-            for _, bad in faults(df[column], kinds[column]):
+            for _, bad in table[column].faults(kinds[column]):
                 y[bad] = np.nan
         return y
 
@@ -271,11 +262,11 @@ class Design:
         _ = design.parsed  # refuses what a formula may not hold
         return design
 
-    def _numpy(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> F64:
+    def _numpy(self, table: Table, rows: I64 | None, on_missing: Choice) -> F64:
         """A plain sum of numeric columns, filled in blocks that stay in cache."""
-        columns = [read_numbers(df[c]) for c in self.parsed.simple or ()]
-        bad = self._faults(df, rows, on_missing)
-        n = len(df) if rows is None else len(rows)
+        columns = [table[c].numbers for c in self.parsed.simple or ()]
+        bad = self._faults(table, rows, on_missing)
+        n = len(table) if rows is None else len(rows)
         X = np.empty((n, len(self.terms)))
         first = len(self.terms) - len(columns)
         X[:, :first] = 1.0
@@ -288,9 +279,9 @@ class Design:
             X[bad if rows is None else bad[rows]] = np.nan
         return X
 
-    def _formulaic(self, df: pd.DataFrame, rows: I64 | None, on_unseen: Choice, on_missing: Choice) -> F64:
+    def _formulaic(self, table: Table, rows: I64 | None, on_unseen: Choice, on_missing: Choice) -> F64:
         """Any other right side, computed in blocks of rows; rows that cannot be computed stay NaN."""
-        frame, bad = self._frame(df, rows, on_unseen, on_missing)
+        frame, bad = self._frame(table, rows, on_unseen, on_missing)
         X = np.full((len(frame), len(self.terms)), np.nan)
         places = np.arange(len(frame)) if bad is None else np.flatnonzero(~bad)
         for start in range(0, len(places), _FORMULAIC_BLOCK):
@@ -321,48 +312,41 @@ class Design:
                     f"{f': its values extend beyond the range of {outside!r}' if outside else ''}."
                 )
 
-    def _faults(self, df: pd.DataFrame, rows: I64 | None, on_missing: Choice) -> Mask | None:
+    def _faults(self, table: Table, rows: I64 | None, on_missing: Choice) -> Mask | None:
         """Table rows that cannot be computed, or None."""
         bad: Mask | None = None
         for column in self.columns:
-            for what, found in faults(df[column], self.kind(column)):
-                here = found & _used(rows, len(df))
+            for what, found in table[column].faults(self.kind(column)):
+                here = found & _used(rows, len(table))
                 if on_missing == "error" and here.any():
-                    text = fault_text(column, what, here, df)
-                    remedy = missing_remedy(df, {column: self.kind(column)})
+                    text = table[column].fault_text(what, here)
+                    remedy = table.missing_remedy({column: self.kind(column)})
                     raise BadRows(f"{text[0].upper()}{text[1:]}.{remedy}")
                 bad = here if bad is None else bad | here
         return bad
 
     def _frame(
-        self, df: pd.DataFrame, rows: I64 | None, on_unseen: Choice, on_missing: Choice
+        self, table: Table, rows: I64 | None, on_unseen: Choice, on_missing: Choice
     ) -> tuple[pd.DataFrame, Mask | None]:
         """The columns that formulaic sees, and the rows that it cannot be asked about (by position in the frame)."""
         import pandas as pd
 
-        bad = self._faults(df, rows, on_missing)
+        bad = self._faults(table, rows, on_missing)
         data: dict[str, Any] = {}
         for column in self.columns:
             if column not in self.levels:
-                values = _floats(df[column])
+                values = table[column].floats
                 data[column] = values if rows is None else values[rows]
                 continue
-            codes, unseen = find_levels(df[column], self.levels[column])
+            codes, unseen = table[column].codes_of(self.levels[column])
             if unseen.any():
-                unseen &= _used(rows, len(df))
+                unseen &= _used(rows, len(table))
                 if on_unseen == "error" and unseen.any():
-                    counts = df[column][unseen].astype(str).value_counts()
-                    cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
-                    strange = encode(df[column][unseen]).labels
-                    pairs = resembling(strange, np.array(self.levels[column], dtype=object))
-                    raise BadRows(
-                        f"Column '{column}' has levels that the fitted table did not have: {listed(cases, 3)}, "
-                        f"in {at_rows(unseen)}.{f' Did you mean {pairs[0][1]!r}?' if pairs else ''}"
-                    )
+                    raise BadRows(_unseen_levels(table[column], unseen, self.levels[column]))
                 bad = unseen if bad is None else bad | unseen
             codes = codes if rows is None else codes[rows]
             data[column] = pd.Categorical.from_codes(codes, categories=pd.Index(self.levels[column]))
-        index = pd.RangeIndex(len(df) if rows is None else len(rows))
+        index = pd.RangeIndex(len(table) if rows is None else len(rows))
         return pd.DataFrame(data, index=index), bad if bad is None or rows is None else bad[rows]
 
 
@@ -373,16 +357,22 @@ def _used(rows: I64 | None, n: int) -> Mask:
     return used
 
 
-def _floats(series: pd.Series[Any]) -> F64:
-    """As floats, because formulas over small integers would overflow."""
-    return np.asarray(read_numbers(series), dtype=np.float64)
+def _unseen_levels(column: Column, unseen: Mask, known: tuple[str, ...]) -> str:
+    """A sentence about levels that the fitted table did not have."""
+    counts = column.series[unseen].astype(str).value_counts()
+    cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
+    pairs = resembling(column.labels.take(unseen).labels, np.array(known, dtype=object))
+    return (
+        f"Column '{column.name}' has levels that the fitted table did not have: {listed(cases, 3)}, in "
+        f"{at_rows(unseen)}.{f' Did you mean {pairs[0][1]!r}?' if pairs else ''}"
+    )
 
 
-def _objects(series: pd.Series[Any]) -> npt.NDArray[Any]:
+def _objects(column: Column) -> npt.NDArray[Any]:
     """As objects, text that looks the same as one."""
     import pandas as pd
 
-    codes, uniques = pd.factorize(series.astype(object))
+    codes, uniques = pd.factorize(column.series.astype(object))
     values = np.empty(len(uniques) + 1, dtype=object)  # the last one, None, is what code -1 reads
     values[:-1] = tidied(np.asarray(uniques, dtype=object))
     return values[codes]

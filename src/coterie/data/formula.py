@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 
-from coterie.data.columns import meant
+from coterie.data.table import meant
 from coterie.data.term_grammar import HABITS, SPLINES, Use, as_contrasts
 from coterie.data.terms import COLUMNS, formulaic_terms, vanishing
 from coterie.errors import CoterieError, shortened

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 I64 = npt.NDArray[np.int64]
 Labels = npt.NDArray[Any]
@@ -67,8 +70,7 @@ def encode(values: Any) -> Coded:
     """Codes and distinct labels of a column.
 
     Whole numbers stored as floats (as happens when a label is missing) become integers; columns that mix numbers and
-    text become text, so that 1 and "1" are one client. Text that looks the same is one label: see
-    :func:`tidy`.
+    text become text, so that 1 and "1" are one client. Text that looks the same is one label: see :func:`tidy`.
 
     Parameters
     ----------
@@ -85,6 +87,13 @@ def encode(values: Any) -> Coded:
     series = values if isinstance(values, pd.Series) else pd.Series(values)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu":
         return _integers(series.to_numpy())
+    return code(*factorize(series))
+
+
+def factorize(series: pd.Series[Any]) -> tuple[I64, Labels]:
+    """Codes of the rows (-1 where missing) and distinct values, as they are and in the order they come in."""
+    import pandas as pd
+
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     try:
@@ -94,9 +103,13 @@ def encode(values: Any) -> Coded:
         raise CoterieError(
             f"Column '{series.name}' holds values of type {kind}, which cannot be labels: make text or numbers of them."
         ) from e
+    return codes.astype(np.int64, copy=False), np.asarray(uniques)
+
+
+def code(codes: I64, uniques: Labels) -> Coded:
+    """The labels of a column from what :func:`factorize` made of it."""
     labels = _one_kind(uniques)
-    several = _joined(np.asarray(uniques), labels) if labels.dtype.kind == "O" else ()
-    return _sorted(codes.astype(np.int64, copy=False), labels, several)
+    return _sorted(codes, labels, _joined(uniques, labels) if labels.dtype.kind == "O" else ())
 
 
 def _integers(values: Labels) -> Coded:
@@ -119,9 +132,8 @@ def _integers(values: Labels) -> Coded:
     return _sorted(codes.astype(np.int64, copy=False), uniques)
 
 
-def _one_kind(uniques: Any) -> Labels:
+def _one_kind(distinct: Labels) -> Labels:
     """Distinct labels as an array of one kind; several of them may become equal."""
-    distinct = np.asarray(uniques)
     if distinct.dtype.kind in "iubM":
         return distinct
     if distinct.dtype.kind == "f":

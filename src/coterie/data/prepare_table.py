@@ -12,30 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Clients, LabelTree, arrange, relative_weights
-from coterie.data.columns import (
-    BadRows,
-    as_name,
-    as_names,
-    at_rows,
-    column_kinds,
-    fault_text,
-    faults,
-    kind_of,
-    missing_remedy,
-    need,
-    read_numbers,
-    rows_text,
-)
+from coterie.data.columns import BadRows, Column, Kind, at_rows, rows_text
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
-from coterie.data.labels import Coded, encode, spelling_notes
-from coterie.data.remarks import signs, spellings
-from coterie.data.table import to_pandas
+from coterie.data.formula_columns import column_kinds, formula_notes
+from coterie.data.labels import Coded, spelling_notes
+from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError, NoRows
 from coterie.families import Family, family_named, names_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -59,7 +46,7 @@ def prepare(
 
     Parameters
     ----------
-    df : DataFrame
+    df : DataFrame or Table
         pandas, polars or another frame that narwhals knows; one row for each observation.
     formula : str
         ``outcome ~ columns``.
@@ -91,7 +78,7 @@ def prepare(
     CoterieError
         For whatever is wrong with the table, naming the column, the client or the row (counted from 1).
     """
-    table = to_pandas(df)
+    table = Table.of(df)
     if len(table) == 0:
         raise NoRows("The table has no rows.")
     check_choices(family, missing)
@@ -99,10 +86,15 @@ def prepare(
     extra = {"offset": offset, "weights": weights}
     roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
     parsed = read_roles(table, formula, client, levels, roles, design)
-    labels = {name: encode(table[name]) for name in (client, *levels)}
-    rows, notes = sound_rows(table, parsed, labels, roles, design, missing)
+    labels = {name: table[name].labels for name in (client, *levels)}
+    kinds = column_kinds(table, parsed)
+    used = kinds if design is None else kinds | {c: design.kind(c) for c in design.columns}
+    rows, notes = sound_rows(table, used, labels, roles, missing)
     dropped = tuple(notes)
-    notes += signs(table, parsed) + spellings(table, parsed, design, labels if part else {}, show=not part)
+    notes += formula_notes(table, parsed, kinds)
+    categories = [name for name, kind in kinds.items() if kind == "category"] if design is None else design.levels
+    spelled = {name: table[name].labels for name in categories} | (labels if part else {})
+    notes += [text for name, c in spelled.items() for text in spelling_notes(name, c.labels, c.joined, not part)]
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
@@ -118,7 +110,6 @@ def prepare(
         tree = arrange((client, labels[client]), [(name, labels[name]) for name in levels])
     else:
         tree, more = informative_tree(client, levels, labels)
-    del labels
     rows = tree.order if rows is None else rows[tree.order]
     take = None if tree.presorted and len(rows) == len(table) else rows
     with _mentioning(dropped):
@@ -128,11 +119,11 @@ def prepare(
         X, _ = design.matrices(table, outcome=False, rows=take)
         y = design.read_outcome(table, take)
         notes += more + check_outcome(y, family_named(family), design.outcome, rows, design.outcome_levels, part)
-    weigh = np.ones(len(y)) if weights is None else _numbers(table, weights, rows)
+    weigh = np.ones(len(y)) if weights is None else table[weights].floats[rows]
     clients = tree.clients(
         X,
         y,
-        np.zeros(len(y)) if offset is None else _numbers(table, offset, rows),
+        np.zeros(len(y)) if offset is None else table[offset].floats[rows],
         weigh if part else relative_weights(weigh),
         design.terms,
         rows,
@@ -161,7 +152,7 @@ def check_choices(family: str, missing: str) -> None:
 
 
 def read_roles(
-    table: pd.DataFrame,
+    table: Table,
     formula: str,
     client: str,
     levels: tuple[str, ...],
@@ -169,10 +160,10 @@ def read_roles(
     design: Design | None,
 ) -> Parsed:
     """Each column has one role; the formula, read."""
-    need(table, [client], "client")
-    need(table, levels, "cluster")
+    table.need([client], "client")
+    table.need(levels, "cluster")
     for role, name in roles.items():
-        need(table, [name], role)
+        table.need([name], role)
     if client in levels:
         raise CoterieError(f"Column '{client}' is both the client and a cluster column; leave it out of the clusters.")
     given = [client, *levels, *roles.values()]
@@ -181,9 +172,9 @@ def read_roles(
         raise CoterieError(f"Column '{twice}' is named twice among the client, cluster, offset and weights columns.")
     if design is not None:
         parsed = design.parsed
-        need(table, (*parsed.outcome_columns, *parsed.columns), "formula's")
+        table.need((*parsed.outcome_columns, *parsed.columns), "formula's")
     else:
-        parsed = parse(formula, table.columns, exclude=given)
+        parsed = parse(formula, table.names, exclude=given)
     if client in parsed.columns:
         raise CoterieError(
             f"Column '{client}' is the client column and is also in the formula; take it out of the formula, "
@@ -200,12 +191,7 @@ def read_roles(
 
 
 def sound_rows(
-    table: pd.DataFrame,
-    parsed: Parsed,
-    labels: dict[str, Coded],
-    roles: dict[str, str],
-    design: Design | None,
-    missing: str,
+    table: Table, kinds: Mapping[str, Kind], labels: Mapping[str, Coded], roles: Mapping[str, str], missing: str
 ) -> tuple[I64 | None, list[str]]:
     """Rows without faults in any column that is used (None for all of them), and what to say of the others."""
     found: list[tuple[str, Mask]] = []
@@ -213,23 +199,15 @@ def sound_rows(
         if (column.codes < 0).any():
             what = "client" if place == 0 else "cluster"
             found.append((f"{what} column '{name}' has no label in {at_rows(column.missing)}", column.missing))
-    kinds = column_kinds(table, parsed)
-    if design is not None:
-        kinds |= {c: design.kind(c) for c in design.columns}
     for role, name in roles.items():
-        try:
-            kind = kind_of(table[name], name)
-        except CoterieError:  # which speaks of formulas
-            kind = "category"
-        if kind != "number":
+        if not _holds_numbers(table[name]):
             raise CoterieError(f"The {role} column '{name}' must hold numbers.")
-        kinds[name] = "number"
+    kinds = {**kinds, **dict.fromkeys(roles.values(), "number")}
     for name, kind in kinds.items():
-        for what, bad in faults(table[name], kind):
-            found.append((fault_text(name, what, bad, table), bad))
+        found += [(table[name].fault_text(what, bad), bad) for what, bad in table[name].faults(kind)]
     if not found:
         return None, []
-    remedy = missing_remedy(table, kinds)
+    remedy = table.missing_remedy(kinds)
     texts = [text for text, _ in found]
     sentence = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     if missing == "error":
@@ -335,14 +313,17 @@ def _two_valued(y: F64, family: Family, name: str) -> list[str]:
     return []
 
 
-def _numbers(table: pd.DataFrame, name: str, rows: I64) -> F64:
-    return np.ascontiguousarray(read_numbers(table[name])[rows], dtype=np.float64)
+def _holds_numbers(column: Column) -> bool:
+    try:
+        return column.kind() == "number"
+    except CoterieError:  # which speaks of formulas
+        return False
 
 
-def weighing_rows(table: pd.DataFrame, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
+def weighing_rows(table: Table, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
     """Rows with a weight: those of weight 0 are as good as not there."""
     here = np.arange(len(table), dtype=np.int64) if rows is None else rows
-    weights = _numbers(table, name, here)
+    weights = table[name].floats[here]
     if (weights < 0).any():
         raise CoterieError(f"The weights column '{name}' is negative in {rows_text(here[weights < 0])}.")
     if not weights.any():

@@ -1,149 +1,102 @@
-"""Tables on disk and in memory: CSV, Parquet, Feather, NPZ; pandas, polars and anything else narwhals knows."""
+"""A table in memory: any data frame, whose columns are read once, however often they are asked for."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import zipfile
-import zlib
-from collections.abc import Container, Iterator, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie import files
-from coterie.data.delimited import distinct, read_delimited
-from coterie.errors import CoterieError, NoRows, nearest
+from coterie.data.columns import Column, Kind
+from coterie.data.labels import label_ids
+from coterie.errors import CoterieError, listed, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv", ".tsv.gz")
-_WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
 
-
-def read_table(
-    path: str | os.PathLike[str], labels: str | Sequence[str] = (), na_values: str | Sequence[str] | None = None
-) -> pd.DataFrame:
-    """Read a table from a file.
+class Table:
+    """The typed columns of a frame.
 
     Parameters
     ----------
-    path : path
-        ``.csv``, ``.tsv`` (UTF-8, names in the first line), the same with ``.gz``, ``.parquet``, ``.feather`` or
-        ``.npz``. Whole numbers with leading zeros in a CSV, such as ZIP codes, make their column text. In an NPZ file
-        every one-dimensional array is a column; a two-dimensional array X gives ``X_0, X_1, ...``, or the names in an
-        array ``columns`` where it has one name for each.
-    labels : str or sequence of str, optional
-        Columns of a CSV that hold labels, such as those of clients and clusters. They are read as they are written:
-        ``1e3`` and ``1000`` are two, ``NA`` and ``null`` are labels, and only an empty cell has none. Names that are
-        not in the table do not matter.
-    na_values : str or sequence of str, optional
-        Texts that mean a missing value in the other columns of a CSV, as an empty cell does everywhere; ``[]`` for
-        none, so that "None" is a level as any other. By default those of pandas, such as ``NA``, ``null``, ``nan`` and
-        ``None``. What is said of missing values names the texts that were read as such; a model remembers what was
-        given here, and ``coterie predict`` reads tables in the same way.
-
-    Returns
-    -------
-    DataFrame
-
-    Raises
-    ------
-    CoterieError
-        For a missing or damaged file, an unknown extension, columns of the same name, a table without rows.
+    frame : DataFrame
+        With text for column names, as :func:`to_pandas` makes them.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise CoterieError(f"path must be the path of one file, not {path!r:.60}.")
-    if isinstance(na_values, str):
-        na_values = (na_values,)
-    if na_values is not None and not all(isinstance(v, str) for v in na_values):
-        raise CoterieError(f"na_values must be texts, such as ['NA', '-99'], not {na_values!r:.60}.")
-    file = files.local(path)
-    if not file.exists():
-        here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
-    if file.is_dir():
-        raise CoterieError(f"'{file}' is a folder, not a table.")
-    suffix = _suffix(file, _READ)
-    readers = {".parquet": _parquet, ".feather": _feather, ".npz": _npz}
-    with readable(file):
-        if suffix in readers:
-            df = readers[suffix](file)
-        else:
-            df = read_delimited(file, (labels,) if isinstance(labels, str) else labels, na_values)
-    if len(df) == 0:
-        raise NoRows(f"The table '{file}' has no rows.")
-    return df
 
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self._columns: dict[str, Column] = {}
 
-def write_table(df: Any, path: str | os.PathLike[str]) -> None:
-    """Write a table to ``.csv``, ``.csv.gz``, ``.parquet`` or ``.feather``; a file is there whole or not at all.
+    @classmethod
+    def of(cls, df: Any) -> Table:
+        """The table of any data frame; a table as it is, with what was read of it already."""
+        return df if isinstance(df, Table) else cls(to_pandas(df))
 
-    A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so.
+    def __len__(self) -> int:
+        return len(self.frame)
 
-    Parameters
-    ----------
-    df : DataFrame
-        Written without its index.
-    path : path
+    def __contains__(self, name: object) -> bool:
+        return name in self.frame.columns
 
-    Raises
-    ------
-    CoterieError
-        For an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
-    """
-    import pyarrow as pa
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._columns:
+            self._columns[name] = Column(self.frame[name], self._read_as_missing(name))
+        return self._columns[name]
 
-    file = files.local(path)
-    suffix = check_writable(file)
-    frame = to_pandas(df).reset_index(drop=True)
-    draft = file
-    try:
-        with files.replacing(file) as draft:
-            if suffix == ".parquet":
-                frame.to_parquet(draft, index=False)
-            elif suffix == ".feather":
-                frame.to_feather(draft)
-            elif suffix == ".csv.gz":
-                frame.to_csv(draft, index=False, compression={"method": "gzip", "mtime": 0})
-            else:
-                frame.to_csv(draft, index=False)
-    except (OSError, pa.ArrowException) as e:
-        reason = " ".join(str(getattr(e, "strerror", None) or e).split()).replace(str(draft), str(file))
-        raise CoterieError(f"'{file}' cannot be written: {reason[:200].rstrip('. ')}.") from e
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(self.frame.columns)
 
+    def need(self, names: Iterable[str], role: str) -> None:
+        """Raise CoterieError unless the table has these columns."""
+        known = self.names
+        for name in names:
+            if name not in known:
+                several = "," in name and set(map(str.strip, name.split(","))) <= set(known)
+                hint = " Name each column by itself." if several else meant(name, known)
+                if name in self.frame.index.names:
+                    hint = " It is in the index: reset_index() makes a column of it."
+                raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
 
-def check_writable(path: str | os.PathLike[str]) -> str:
-    """Raise CoterieError unless a table can be written to a file, so that it is known before any work.
+    def missing_remedy(self, kinds: Mapping[str, Kind]) -> str:
+        """How text that was read as missing is read as a level; empty where no category has such text."""
+        if not any(self[name].read_as_missing for name, kind in kinds.items() if kind == "category"):
+            return ""
+        return (
+            " If such text is a level and not a missing value, name the texts that do mean missing when the file is "
+            "read: na_values=[] (--na-value '') leaves empty cells alone."
+        )
 
-    Parameters
-    ----------
-    path : path
+    def fingerprint(self, columns: Container[str] | None = None) -> str:
+        """A hash (SHA-256) of column names, types and values, in their order; only of these columns, where given."""
+        total = hashlib.sha256(f"{len(self)}".encode())
+        for name in self.names:
+            if columns is not None and name not in columns:
+                continue
+            kind, values = _bytes_of(self[name])
+            total.update(f"\n{len(name)} {name} {kind}\n".encode())
+            total.update(np.ascontiguousarray(values).view(np.uint8).data)
+        return total.hexdigest()
 
-    Returns
-    -------
-    str
-        The extension.
+    def _read_as_missing(self, name: str) -> str:
+        """Which texts of a file were read as missing in a column, in words; counts are those of the whole file.
 
-    Raises
-    ------
-    CoterieError
-        For an unknown extension, and for a folder that is not there or may not be written to.
-    """
-    file = files.local(path)
-    suffix = _suffix(file, _WRITE)
-    if file.is_dir():
-        raise CoterieError(f"'{file}' is a folder; name a file.")
-    if not file.parent.is_dir():
-        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise CoterieError(f"'{file}' cannot be written: permission denied in '{file.parent}'.")
-    return suffix
+        :func:`coterie.read_table` leaves word of them in the frame.
+        """
+        word: dict[str, Any] = self.frame.attrs.get("coterie") or {}
+        counts = word.get("read_as_missing", {}).get(name)
+        if not counts:
+            return ""
+        whole = len(self) == word["rows"]
+        shown = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
+        return f"the file says {listed(shown, 5)}"
 
 
 def to_pandas(df: Any) -> pd.DataFrame:
@@ -182,7 +135,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
             raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}{hint}.") from e
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
-    distinct(names)
+    need_distinct(names)
     for name, (_, column) in zip(names, frame.items(), strict=True):
         if column.dtype == object:
             _need_unicode(name, column)
@@ -197,116 +150,54 @@ def _need_unicode(name: str, values: pd.Series[Any]) -> None:
             raise CoterieError(f"Column '{name}' has {text}. Decode it with the encoding that it has.")
 
 
-def fingerprint(df: Any, columns: Container[str] | None = None) -> str:
-    """A hash (SHA-256) of a table's column names, types and values, in their order.
-
-    Parameters
-    ----------
-    df : DataFrame
-    columns : container of str, optional
-        Only these columns count.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits; the same for a table that went through any file format that keeps its types.
-    """
-    frame = to_pandas(df)
-    total = hashlib.sha256(f"{len(frame)}".encode())
-    for name in frame.columns:
-        if columns is not None and name not in columns:
-            continue
-        kind, values = _bytes_of(frame[name])
-        total.update(f"\n{len(name)} {name} {kind}\n".encode())
-        total.update(np.ascontiguousarray(values).view(np.uint8).data)
-    return total.hexdigest()
+def need_distinct(names: Iterable[str]) -> None:
+    """Raise CoterieError for columns of the same name."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise CoterieError(f"The table has more than one column named '{twice[0]}'; rename one of them.")
 
 
-def _bytes_of(series: pd.Series[Any]) -> tuple[str, npt.NDArray[Any]]:
+def as_names(what: str, value: Any) -> tuple[str, ...]:
+    """None, one or several names of columns as a tuple; CoterieError, which names the argument, for anything else."""
+    if value is None:
+        return ()
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    names = tuple(value) if several else (value,)
+    for name in names:
+        if not isinstance(name, str):
+            hint = f": write {str(name)!r}" if isinstance(name, (int, np.integer)) else ""
+            raise CoterieError(f"{what} must name columns by text, not by {name!r}{hint}.")
+    return names
+
+
+def as_name(what: str, value: Any) -> str:
+    """The name of one column; CoterieError, which names the argument, for anything else."""
+    names = as_names(what, value)
+    if len(names) != 1:
+        raise CoterieError(f"{what} must be the name of one column, not {value!r}.")
+    return names[0]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The end of a message about a column that is not there: the nearest ones, or those there are."""
+    if not known:
+        return " The table has no columns."
+    return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
+
+
+def _bytes_of(column: Column) -> tuple[str, npt.NDArray[Any]]:
+    """What a fingerprint takes of a column; the same for a table that went through any format that keeps its types."""
     import pandas as pd
 
-    from coterie.data.labels import encode, label_ids
-
-    dtype = series.dtype
-    if pd.api.types.is_datetime64_any_dtype(dtype):
+    series = column.series
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
         stamps = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
         return "date", stamps.to_numpy(dtype="datetime64[us]").view(np.int64)
-    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+    if pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype):
         if not series.hasnans:
             kind = {"b": "truth", "i": "integer", "u": "integer"}.get(series.to_numpy().dtype.kind)
             if kind is not None:
                 return kind, series.to_numpy().astype("<i8", copy=False)
-        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return "number", values.astype("<f8", copy=False)
-    column = encode(series)
-    return "text", np.append(label_ids(column.labels), np.uint64(0))[column.codes].astype("<u8", copy=False)
-
-
-def _suffix(file: Path, known: tuple[str, ...]) -> str:
-    name = file.name.lower()
-    for suffix in sorted(known, key=len, reverse=True):
-        if name.endswith(suffix):
-            return suffix
-    raise CoterieError(f"'{file.name}' has none of the extensions {', '.join(known)}.")
-
-
-@contextlib.contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Turn what the readers raise into one sentence."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except CoterieError:
-        raise
-    except PermissionError as e:
-        raise CoterieError(f"'{file}' may not be read: permission denied.") from e
-    except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
-        reason = " ".join(str(e).split("\n")[0].split())[:200].rstrip(". ")
-        reason = reason.removeprefix("Error tokenizing data. C error: ")
-        raise CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.") from e
-
-
-def _parquet(file: Path) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    distinct(pq.read_schema(file).names)
-    return pd.read_parquet(file)
-
-
-def _feather(file: Path) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow as pa
-
-    with pa.memory_map(str(file)) as source:
-        distinct(pa.ipc.open_file(source).schema.names)
-    return pd.read_feather(file)
-
-
-def _npz(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    if not zipfile.is_zipfile(file):
-        raise CoterieError(f"'{file}' is damaged or not what its extension says: it is no NPZ file.")
-    with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    given = arrays.pop("columns", None)
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for name, array in arrays.items():
-        if array.ndim == 1:
-            parts = {name: array}
-        elif array.ndim == 2:
-            own = given is not None and len(given) == array.shape[1]
-            titles = [str(v) for v in given] if own else [f"{name}_{j}" for j in range(array.shape[1])]
-            distinct(titles)
-            parts = dict(zip(titles, array.T, strict=True))
-        else:
-            raise CoterieError(f"The array '{name}' in '{file}' has {array.ndim} dimensions; a table has one or two.")
-        distinct([*columns, *parts])
-        columns |= parts
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{k}: {v:,}" for k, v in list(lengths.items())[:4])
-        raise CoterieError(f"The arrays in '{file}' do not have the same length ({shown}).")
-    return pd.DataFrame(columns)
+        return "number", np.asarray(column.numbers, dtype="<f8")
+    labels = column.labels
+    return "text", np.append(label_ids(labels.labels), np.uint64(0))[labels.codes].astype("<u8", copy=False)

@@ -117,9 +117,9 @@ class ColumnType:
 
 def numbers(series: pd.Series[Any]) -> npt.NDArray[np.float64]:
     """The values of a column of numbers; NaN where there is none."""
-    from coterie.data.columns import read_numbers
+    from coterie.data.columns import Column as TableColumn
 
-    return np.array(read_numbers(series), dtype=np.float64)
+    return np.array(TableColumn(series).numbers, dtype=np.float64)
 
 
 def _is_there(series: pd.Series[Any]) -> Mask:

@@ -101,9 +101,9 @@ class Schema:
         A ``.`` leaves out ``exclude`` besides the outcome and the labels. A CoterieError names a column that the schema
         has not, a category without levels, or a term such as ``scale(x)`` for which the schema has no numbers.
         """
-        from coterie.data.columns import limit_columns
         from coterie.data.design import Design
         from coterie.data.formula import parse
+        from coterie.data.formula_columns import limit_columns
 
         out = tuple(dict.fromkeys([*exclude, *self.labels]))
         parsed = parse(formula, self.columns, out)
@@ -204,23 +204,22 @@ def propose(
     ``min_group`` rows are told to the owner, since their names travel. Of what is ``known``, types, units, ranges and
     numbers stay, and levels are added.
     """
-    from coterie.data.columns import kind_of
-    from coterie.data.table import to_pandas
+    from coterie.data.table import Table
 
-    table = to_pandas(df)
+    table = Table.of(df)
     before = {} if known is None else known.columns
     labels, categories = set(labels), set(categories)
     columns, notes = dict(before), []
-    for name in table.columns:
+    for name in table.names:
         old, chosen = before.get(name), "label" if name in labels else "category" if name in categories else None
         if old is not None and chosen != "label":
             chosen = old.type
         try:
-            kind = TYPES[chosen or kind_of(table[name], name)]
+            kind = TYPES[chosen or table[name].kind()]
         except CoterieError as problem:
             notes.append(f"Column '{name}' was left out: {problem}")
             continue
-        columns[name], said = kind.propose(name, table[name], old, min_group)
+        columns[name], said = kind.propose(name, table[name].series, old, min_group)
         notes += said
     return Schema(columns), notes
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import as_names
 from coterie.data.identifiability import collinear
 from coterie.data.prepare_table import prepare
-from coterie.data.table import to_pandas
+from coterie.data.table import as_names, to_pandas
 from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import need
 from coterie.data.labels import encode, find_labels, tidied
-from coterie.data.table import to_pandas
+from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.network import Network
@@ -157,7 +156,7 @@ def _of_rows(clients: Clients, names: list[str], table: pd.DataFrame) -> pd.Data
     """Columns of the table as a row for each client; what some of a client's rows miss, its others have."""
     if not names or clients.name in names:
         raise CoterieError(f"covariates must be columns that tell something of each {clients.name}: name some.")
-    need(table, names, "covariate")
+    Table.of(table).need(names, "covariate")
     coded = encode(table[clients.name])
     groups = table[names].apply(_tidied).groupby(np.where(coded.missing, np.nan, coded.codes), observed=True)
     for name in names:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from coterie.data.columns import BadRows, Kind, at_rows, faults, find_levels, need, read_numbers
+from coterie.data.columns import BadRows, Kind, at_rows
 from coterie.data.design import INTERCEPT, Design
+from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Missing = Literal["error", "empty"]
 NOTHING = "none: "
@@ -21,13 +22,13 @@ NOTHING = "none: "
 
 
 def read_rows(
-    df: pd.DataFrame, design: Design | None, terms: tuple[str, ...], offset: str | None, missing: Missing
+    table: Table, design: Design | None, terms: tuple[str, ...], offset: str | None, missing: Missing
 ) -> tuple[Floats, Floats | None, Ints, list[str]]:
     """The columns of a model, computed from a table.
 
     Parameters
     ----------
-    df : DataFrame
+    table : Table
     design : Design or None
         None reads columns named like the terms.
     terms : tuple of str, (p,)
@@ -53,21 +54,21 @@ def read_rows(
     if missing not in ("error", "empty"):
         raise CoterieError(f"missing must be 'error' or 'empty', not {missing!r}.")
     numbers = [term for term in terms if design is None and term != INTERCEPT]
-    need(df, [*numbers, *([] if offset is None else [offset])], "model's")
+    table.need([*numbers, *([] if offset is None else [offset])], "model's")
     try:
         if missing == "error":
-            _need_numbers(df, [*numbers, *([] if offset is None else [offset])])
-        X = _columns(df, terms) if design is None else _matrix(design, df, missing)
+            _need_numbers(table, [*numbers, *([] if offset is None else [offset])])
+        X = _columns(table, terms) if design is None else _matrix(design, table, missing)
     except BadRows as e:
         raise CoterieError(
             f"{e} Correct these rows, or leave their predictions empty: missing='empty' (--missing empty)."
         ) from e
-    added = None if offset is None else np.asarray(read_numbers(df[offset]), dtype=np.float64)
-    why, reasons = np.full(len(df), -1, dtype=np.int64), list[str]()
+    added = None if offset is None else table[offset].floats
+    why, reasons = np.full(len(table), -1, dtype=np.int64), list[str]()
     if missing == "empty":
         kinds: dict[str, Kind] = dict.fromkeys([*numbers, *([] if offset is None else [offset])], "number")
         kinds |= {} if design is None else {c: design.kind(c) for c in design.columns}
-        for what, rows in _reasons(df, design, kinds, X):
+        for what, rows in _reasons(table, design, kinds, X):
             here = rows & (why < 0)
             if here.any():
                 why[here] = len(reasons)
@@ -76,32 +77,32 @@ def read_rows(
     return X, added, why, reasons
 
 
-def _matrix(design: Design, df: pd.DataFrame, missing: Missing) -> Floats:
+def _matrix(design: Design, table: Table, missing: Missing) -> Floats:
     choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
-    return design.matrices(df, outcome=False, on_unseen=choice, on_missing=choice)[0]
+    return design.matrices(table, outcome=False, on_unseen=choice, on_missing=choice)[0]
 
 
-def _columns(df: pd.DataFrame, terms: tuple[str, ...]) -> Floats:
-    X = np.ones((len(df), len(terms)))
+def _columns(table: Table, terms: tuple[str, ...]) -> Floats:
+    X = np.ones((len(table), len(terms)))
     for j, term in enumerate(terms):
         if term != INTERCEPT:
-            X[:, j] = read_numbers(df[term])
+            X[:, j] = table[term].numbers
     return X
 
 
-def _need_numbers(df: pd.DataFrame, columns: list[str]) -> None:
+def _need_numbers(table: Table, columns: list[str]) -> None:
     for column in columns:
-        for what, rows in faults(df[column], "number"):
+        for what, rows in table[column].faults("number"):
             raise BadRows(f"Column '{column}' has {what} in {at_rows(rows)}.")
 
 
-def _reasons(df: pd.DataFrame, design: Design | None, kinds: dict[str, Kind], X: Floats) -> Iterator[tuple[str, Bools]]:
+def _reasons(table: Table, design: Design | None, kinds: dict[str, Kind], X: Floats) -> Iterator[tuple[str, Bools]]:
     """Why rows cannot be read: reasons, each with the rows (n,) bool."""
     for column, kind in kinds.items():
-        for what, rows in faults(df[column], kind):
+        for what, rows in table[column].faults(kind):
             yield f"{what} in '{column}'", rows
         if design is not None and kind == "category":
-            yield f"a new level of '{column}'", find_levels(df[column], design.levels[column])[1]
+            yield f"a new level of '{column}'", table[column].codes_of(design.levels[column])[1]
     broken: Bools = np.logical_not(np.isfinite(X))
     if design is not None:
         for j in np.flatnonzero(broken.any(axis=0)):

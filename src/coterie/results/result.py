@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie import files
-from coterie.data.columns import meant, read_as_missing, rows_text
+from coterie.data.columns import rows_text
 from coterie.data.design import Design
+from coterie.data.table import Table, meant
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics.kernels import Floats
@@ -233,16 +234,15 @@ class FitResult:
         """
         import pandas as pd
 
-        from coterie.data.table import to_pandas
-
-        df = to_pandas(df)
+        table = Table.of(df)
+        df = table.frame
         m = self.model
         if m.client_name not in df.columns:
             raise CoterieError(
                 f"The client column '{m.client_name}' is not in the table.{meant(m.client_name, list(df.columns))} "
                 "Leave its cells empty to predict for clients never seen."
             )
-        X, offset, why, reasons = read_rows(df, self.design, m.terms, self.offset, missing)
+        X, offset, why, reasons = read_rows(table, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
         a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
         why, reasons, endless = too_large(a, why, reasons, missing)
@@ -258,9 +258,9 @@ class FitResult:
             notes.append(f"An end of the interval is too large a number in {rows_text(np.flatnonzero(endless))}.")
         if self.design is not None and (why >= 0).any():
             notes += [
-                f"In '{c}' {text}, which was read as missing."
+                f"In '{c}' {table[c].read_as_missing}, which was read as missing."
                 for c in self.design.columns
-                for text in read_as_missing(df, [c])
+                if table[c].read_as_missing
             ]
         if interval is not None and not family_named(m.family).has_dispersion:
             notes.append("The intervals are for the mean, not for a new outcome.")

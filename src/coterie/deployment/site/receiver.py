@@ -243,7 +243,7 @@ class SiteReceiver:
         """The site's schema with the levels of its table, and what is wrong with the table."""
         own = Schema.read(self.folder / SCHEMA)
         path = self.member.table(self.folder)
-        from coterie.data.table import read_table
+        from coterie.data.table_files import read_table
         from coterie.deployment.site.row_validation import validate_rows
 
         least = max(self.member.min_group, self.member.disclosure.min_level) if self.member.guarded else 1

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.columns import at_rows, find_levels, need
+from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
+from coterie.data.table import Table
 from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.config import PROBLEM
 from coterie.deployment.schema import Schema
@@ -31,11 +32,11 @@ class Withheld(CoterieError):
 
 def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
     """Raise (:class:`Withheld`) for levels that the schema has not, values outside its ranges, and lost columns."""
-    need(table, columns, "formula's")
+    Table.of(table).need(columns, "formula's")
     for name in columns:
         column = agreed.columns[name]
         if column.levels:
-            _, unseen = find_levels(table[name], column.levels)
+            _, unseen = Column(table[name]).codes_of(column.levels)
             if unseen.any():
                 other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
                 what, remedy = (
@@ -84,7 +85,8 @@ def usable_rows(
     parsed, weights = design.parsed, task["weights"]
     names = dict.fromkeys([*parsed.outcome_columns, *parsed.columns, *(n for n in (task["offset"], weights) if n)])
     others = [name for name in complete if name not in names]
-    need(table, [*names, *others], "formula's")
+    read = Table.of(table)
+    read.need([*names, *others], "formula's")
     found, rows, said = dict[str, Any](), np.ones(len(table), dtype=np.bool_), list[str]()
 
     def without(bad: Mask, what: str) -> None:
@@ -97,7 +99,7 @@ def usable_rows(
         column = own.columns[name]
         known = design.levels.get(name) or (design.outcome_levels if name == parsed.outcome else None)
         if known:
-            codes, coded = find_levels(table[name], known)[0], encode(table[name])
+            codes, coded = read[name].codes_of(known)[0], read[name].labels
             said += spelling_notes(name, coded.labels, coded.joined)
             rich = np.bincount(codes[codes >= 0], minlength=len(known)) >= least
             codes[~(rich | np.isin(known, column.levels))[codes]] = -1
@@ -167,7 +169,7 @@ def cells(columns: pd.DataFrame, design: Design) -> npt.NDArray[np.int64]:
     codes: dict[str, tuple[Any, int]] = {}
     for name in design.columns:
         if name in design.levels:
-            codes[name] = find_levels(columns[name], design.levels[name])[0], len(design.levels[name])
+            codes[name] = Column(columns[name]).codes_of(design.levels[name])[0], len(design.levels[name])
         elif len(values := np.unique(columns[name].to_numpy())) == 2:
             codes[name] = (columns[name].to_numpy() == values[1]), 2
     terms = dict.fromkeys(tuple(sorted(codes.keys() & set(term))) for term in design.parsed.factors)

@@ -36,7 +36,7 @@ _UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says
 def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
     """Everything of a prepared table that a node needs, as plain values."""
     from coterie.data.prepare_table import prepare as read_clients
-    from coterie.data.table import read_table
+    from coterie.data.table_files import read_table
     from coterie.deployment.site.row_validation import require_schema
 
     named = _label_columns(task, own)
@@ -119,7 +119,7 @@ def _usable_arrays(
     """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
     from coterie.data.labels import encode
     from coterie.data.prepare_table import prepare as read_clients
-    from coterie.data.table import read_table
+    from coterie.data.table_files import read_table
     from coterie.deployment.site import row_validation
 
     table, client = _with_client(read_table(path, named, own.na_values), task, member)

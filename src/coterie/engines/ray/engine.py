@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import files
-from coterie.data.columns import as_name, as_names
+from coterie.data.table import as_name, as_names
 from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.columns import read_levels, read_numbers
+from coterie.data.columns import Column
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import Facts, collinear_over, constant_within, shared_terms
 from coterie.data.labels import Coded, encode
@@ -65,9 +65,9 @@ def design_of(plan: Plan, *digests: Digest) -> Design:
             )
         columns = [d[name][1] for d in seen]
         if kinds == {"category"}:
-            values[name] = read_levels(_united(columns))[1]
+            values[name] = Column(_united(columns)).levels[1]
         else:
-            values[name] = np.concatenate([np.asarray(read_numbers(c), dtype=np.float64) for c in columns])
+            values[name] = np.concatenate([Column(c).floats for c in columns])
     n = max(map(len, values.values()))
     table: dict[str, Any] = {}
     for name, v in values.items():

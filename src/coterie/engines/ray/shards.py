@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.columns import at, column_kinds
 from coterie.data.design import Design
 from coterie.data.formula import Parsed
+from coterie.data.formula_columns import column_kinds
 from coterie.data.identifiability import Facts, triangle
 from coterie.data.labels import Coded, encode, find_labels, label_ids
 from coterie.data.prepare_table import prepare, read_roles, sound_rows, weighing_rows
-from coterie.data.table import readable, write_table
+from coterie.data.table import Table
+from coterie.data.table_files import readable, write_table
 from coterie.engines.ray.cluster import Parts
 from coterie.errors import CoterieError, NoRows
 from coterie.families import family_named
@@ -72,7 +73,7 @@ class Plan:
         extra = {"offset": asked.offset, "weights": asked.weights}
         given = {role: name for role, name in extra.items() if name is not None}
         empty = pa.Table.from_batches([], data.schema).to_pandas()
-        parsed = read_roles(empty, asked.formula, asked.client, asked.levels, given, None)
+        parsed = read_roles(Table(empty), asked.formula, asked.client, asked.levels, given, None)
         used = [*parsed.outcome_columns, *parsed.columns, asked.client, *asked.levels, *given.values()]
         middle = np.cumsum(rows) - rows / 2
         owner = np.minimum((middle * sites / rows.sum()).astype(np.int64), sites - 1)
@@ -145,24 +146,24 @@ class Shard:
 
     def digest(self) -> dict[str, tuple[str, Any]]:
         """What a design learns from the rows here: levels of categories, and some numbers (all for stateful terms)."""
-        asked, parsed, frame = self.plan.asked, self.plan.parsed, self.frame
-        if not len(frame):
+        asked, parsed, table = self.plan.asked, self.plan.parsed, Table.of(self.frame)
+        if not len(table):
             return {}
-        kinds = column_kinds(frame, parsed)
+        kinds = column_kinds(table, parsed)
         rows = None
         if parsed.stateful or "category" in kinds.values():
-            labels = {name: encode(frame[name]) for name in (asked.client, *asked.levels)}
+            labels = {name: table[name].labels for name in (asked.client, *asked.levels)}
             extra = {"offset": asked.offset, "weights": asked.weights}
             given = {role: name for role, name in extra.items() if name is not None}
             try:
-                rows, _ = sound_rows(frame, parsed, labels, given, None, asked.missing)
+                rows, _ = sound_rows(table, kinds, labels, given, asked.missing)
                 if asked.weights is not None:
-                    rows, _ = weighing_rows(frame, asked.weights, rows)
+                    rows, _ = weighing_rows(table, asked.weights, rows)
             except NoRows:
                 return {}
         found: dict[str, tuple[str, Any]] = {}
         for name, kind in kinds.items():
-            series = at(frame[name], rows)
+            series = table[name].series if rows is None else table[name].series.iloc[rows]
             if kind == "category":
                 found[name] = kind, series.drop_duplicates()
             else:
