@@ -88,28 +88,18 @@ def prepare(
     parsed = read_roles(table, formula, client, levels, roles, design)
     labels = {name: table[name].labels for name in (client, *levels)}
     kinds = column_kinds(table, parsed)
-    used = kinds if design is None else kinds | {c: design.kind(c) for c in design.columns}
-    rows, notes = sound_rows(table, used, labels, roles, missing)
+    used = {} if design is None else {c: design.kind(c) for c in design.columns}
+    rows, notes = sound_rows(table, kinds | used, labels, roles, missing)
     dropped = tuple(notes)
-    notes += formula_notes(table, parsed, kinds)
     categories = [name for name, kind in kinds.items() if kind == "category"] if design is None else design.levels
     spelled = {name: table[name].labels for name in categories} | (labels if part else {})
-    notes += [text for name, c in spelled.items() for text in spelling_notes(name, c.labels, c.joined, not part)]
+    notes += formula_notes(table, parsed, kinds) + _spelling_notes(spelled, show=not part)
     if weights is not None:
         rows, weightless = weighing_rows(table, weights, rows)
         notes += weightless
     if rows is not None:
         labels = {name: column.take(rows) for name, column in labels.items()}
-    if len(labels[client].labels) == 1 and not part:
-        raise CoterieError(
-            f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row"
-            f"{'' if rows is None else ' that is used'}. Name the column that tells clients apart."
-        )
-    if part:
-        more: list[str] = []
-        tree = arrange((client, labels[client]), [(name, labels[name]) for name in levels])
-    else:
-        tree, more = informative_tree(client, levels, labels)
+    tree, more = _tree(client, levels, labels, part, rows is not None)
     rows = tree.order if rows is None else rows[tree.order]
     take = None if tree.presorted and len(rows) == len(table) else rows
     with _mentioning(dropped):
@@ -222,10 +212,28 @@ def sound_rows(
     return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
 
 
+def _tree(
+    client: str, levels: Sequence[str], labels: Mapping[str, Coded], part: bool, dropped: bool
+) -> tuple[LabelTree, list[str]]:
+    """The tree of the clients, and what to say of it; a part of a table may have one client, and levels of one."""
+    if part:
+        return arrange((client, labels[client]), [(name, labels[name]) for name in levels]), []
+    if len(labels[client].labels) == 1:
+        raise CoterieError(
+            f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row"
+            f"{' that is used' if dropped else ''}. Name the column that tells clients apart."
+        )
+    return informative_tree(client, levels, labels)
+
+
+def _spelling_notes(columns: Mapping[str, Coded], show: bool = True) -> list[str]:
+    return [note for name, c in columns.items() for note in spelling_notes(name, c.labels, c.joined, show)]
+
+
 def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[LabelTree, list[str]]:
     """The tree of the clients; levels that tell nothing are left out, and a note says so, as it does of spellings."""
     clients = labels[client]
-    notes = [note for name, c in labels.items() for note in spelling_notes(name, c.labels, c.joined)]
+    notes = _spelling_notes(labels)
     kept = []
     for name in levels:
         if len(labels[name].labels) == 1:
