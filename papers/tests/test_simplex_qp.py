@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from coterie.errors import CoterieError
 from papers.paper_004.simplex_qp import simplex_qp
-from tests.methods.test_simplex_qp import problem, residual
+from tests.numerics.test_simplex_qp import problem, residual
 
 
 def test_a_dense_program_is_solved_to_optimality() -> None:
