@@ -155,11 +155,11 @@ def test_a_wait_is_said(place, monkeypatch):
 
 
 SETTINGS = {
-    'deadline = "x"': "deadline of [policy] must be a number above 0 or inf, not 'x'.",
+    'deadline = "x"': "deadline of [policy] must be a number of seconds above 0, not 'x'.",
     "retries = 1.5": "retries of [policy] must be a whole number from 0, not 1.5.",
-    "rejoin = true": "rejoin of [policy] must be a number from 0, not True.",
+    "rejoin = true": "rejoin of [policy] must be a number of seconds from 0, not True.",
     "strict = 1": "strict of [policy] must be true or false, not 1.",
-    "min_clients = 1.5": "min_clients of [policy] must be all or a whole number from 0, not 1.5.",
+    "min_clients = 1.5": "min_clients of [policy] must be a whole number or 'all', not 1.5.",
     "deadlin = 3": "[policy] has no option 'deadlin'. Did you mean 'deadline'?",
 }
 
