@@ -185,12 +185,12 @@ def test_an_order_that_fits_makes_runs_longer() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: by_name("tv:1"), "2 to 256 values"),
-        (lambda: by_name("tv:257"), "2 to 256 values"),
-        (lambda: by_name("tv:4:relative=-1"), "not negative"),
+        (lambda: by_name("tv:1"), "k must be a whole number from 2 to 256"),
+        (lambda: by_name("tv:257"), "2 to 256"),
+        (lambda: by_name("tv:4:relative=-1"), "relative must be a number from 0"),
         (lambda: TotalVariation(gamma=np.nan), "not negative"),
         (lambda: TotalVariation(gamma="auto"), "'relative', a number or a function"),
-        (lambda: by_name("tv:4:bytes=7"), "needs 8 bytes an update at least, not 7"),
+        (lambda: by_name("tv:4:bytes=7"), "tv:4:bytes=7.*need 8 bytes an update at least, not 7"),
         (lambda: by_name("tv:four"), "has parameters that 'tv' does not take"),
         (lambda: by_name("tv:4:weight=1"), "has parameters that 'tv' does not take"),
         (lambda: by_name("tv").encode([[1.0], [1e39]], 0, 0), "Row 1 has numbers too large"),

@@ -7,35 +7,29 @@ The clusters of numbers on a line are intervals: dynamic programming over sorted
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from coterie.codecs.base import Codec
 from coterie.codecs.framing import from_bfloat16, split_head, to_bfloat16, with_head
 from coterie.codecs.range_coder import decode_labels, encode_labels
-from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
+from coterie.options import Option, check
 
 
 @dataclass(frozen=True)
 class KMeans(Codec):
-    """Each coordinate becomes the nearest of ``k`` centres that have the least sum of squares. Biased.
+    """Each coordinate becomes the nearest of ``k`` centres that have the least sum of squares. Biased."""
 
-    Parameters
-    ----------
-    k : int, default 4
-        2 to 256: with one value the mean would be sent, which may be 0 and then nothing is.
-    """
-
-    k: int = 4
+    # With one value the mean would be sent, which may be 0 and then nothing is.
+    k: Annotated[int, Option("How many values.", low=2, high=256)] = 4
     identity: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
-        if not 2 <= self.k <= 256:
-            raise CoterieError(f"k-means takes 2 to 256 values, not {self.k}.")
+        check(self)
 
     @classmethod
     def of(cls, k: str = "4") -> KMeans:

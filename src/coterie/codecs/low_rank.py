@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -14,33 +14,26 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
+from coterie.options import Option, check
 
 
 @dataclass(frozen=True)
 class LowRank(Codec):
     """Each row, as a matrix ``height`` x ``width``, becomes ``P Q'`` of rank ``rank``, both in float16. Biased.
 
-    The iteration starts at random columns, or at what :meth:`factor` found in the message before, which keeps it close
-    to the best matrix from step to step: the sender keeps the factor, the reader needs none.
-
-    Parameters
-    ----------
-    rank : int, default 1
-    height, width : int
-        A row has ``height * width`` coordinates; with 0 (the default) they are chosen as square as d allows.
-    start : (m, width, rank), optional
-        Columns to start from. Not a part of the name.
+    A row has ``height * width`` coordinates; where both are 0 they are chosen as square as d allows. The iteration
+    starts at random columns.
     """
 
-    rank: int = 1
-    height: int = 0
-    width: int = 0
-    start: Floats | None = field(default=None, compare=False, repr=False)
+    rank: Annotated[int, Option("Of the matrices that are sent.", low=1)] = 1
+    height: Annotated[int, Option("Rows of the matrix.", low=0)] = 0
+    width: Annotated[int, Option("Columns of the matrix.", low=0)] = 0
     identity: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or min(self.height, self.width) < 0 or (self.height == 0) != (self.width == 0):
-            raise CoterieError("Low rank takes a rank of at least 1, and a height and a width or neither.")
+        check(self)
+        if (self.height == 0) != (self.width == 0):
+            raise CoterieError("Low rank takes a height and a width, or neither.")
 
     @classmethod
     def of(cls, rank: str = "1", shape: str = "0x0") -> LowRank:
@@ -52,15 +45,6 @@ class LowRank(Codec):
     def name(self) -> str:  # type: ignore[override]
         """``lowrank:rank:heightxwidth``."""
         return f"lowrank:{self.rank}:{self.height}x{self.width}"
-
-    def started(self, factor: Floats | None) -> LowRank:
-        """The same codec, for rows whose factors are known."""
-        return replace(self, start=factor)
-
-    def factor(self, claimed: Floats) -> Floats:
-        """Columns (m, width, rank) that span the rows of the matrices just sent: the next start."""
-        height, width, rank = self._shape(claimed.shape[1])
-        return np.asarray(np.linalg.svd(claimed.reshape(-1, height, width))[2][:, :rank].transpose(0, 2, 1))
 
     def _shape(self, d: int) -> tuple[int, int, int]:
         height, width = self.height, self.width
@@ -76,9 +60,7 @@ class LowRank(Codec):
         height, width, rank = self._shape(rows.shape[1])
         scale = np.abs(rows).max(axis=1, initial=0.0)[:, None, None]
         matrices = rows.reshape(-1, height, width) / np.where(scale > 0.0, scale, 1.0)
-        columns = _columns(draws, width * rank).reshape(-1, width, rank) if self.start is None else self.start
-        if columns.shape != (len(rows), width, rank):
-            raise CoterieError(f"Low rank starts from columns {(len(rows), width, rank)}, not {columns.shape}.")
+        columns = _columns(draws, width * rank).reshape(-1, width, rank)
         left = np.linalg.qr(matrices @ columns)[0]
         right = matrices.transpose(0, 2, 1) @ left * scale
         halves = Float16()

@@ -9,7 +9,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
+from coterie.options import Option, check
 
 LARGEST = 15
 """float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
@@ -95,25 +96,17 @@ class Float16(Codec):
 class QSGD(Codec):
     """Sign and level of each coordinate in ``bits`` bits, between 0 and a norm of the row, which takes two bytes.
 
-    Parameters
-    ----------
-    bits : int, default 4
-        2 to 8: sign and ``2^(bits - 1) - 1`` levels above 0.
-    norm : {"max", "l2"}, default "max"
-        The number that the highest level stands for. The paper's l2 norm has more variance and more zeros.
-    coded : bool, default False
-        Levels in an adaptive arithmetic code where that is shorter than ``bits`` bits (the paper: Elias' code).
+    The paper's l2 norm has more variance and more zeros, and it codes levels by Elias' code.
     """
 
-    bits: int = 4
-    norm: str = "max"
-    coded: bool = False
+    bits: Annotated[int, Option("A sign and ``2^(bits - 1) - 1`` levels above 0.", low=2, high=8)] = 4
+    norm: Annotated[Literal["max", "l2"], Option("The number that the highest level stands for.")] = "max"
+    coded: Annotated[bool, Option("Levels in an adaptive arithmetic code where that is shorter.")] = False
     identity: ClassVar[int] = 3
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 8 or self.norm not in ("max", "l2"):
-            raise CoterieError(f"QSGD takes 2 to 8 bits and norm 'max' or 'l2', not {self.bits} and {self.norm!r}.")
+        check(self)
 
     @classmethod
     def of(cls, bits: str = "4", *options: str) -> QSGD:
@@ -121,7 +114,7 @@ class QSGD(Codec):
         norms = [o for o in options if o != "coded"] or ["max"]
         if len(norms) > 1:
             raise CoterieError(f"QSGD takes one norm, not {' and '.join(norms)}.")
-        return cls(int(bits), norms[0], "coded" in options)
+        return cls(int(bits), norms[0], "coded" in options)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -141,10 +134,7 @@ class QSGD(Codec):
         top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
         scale = to_bfloat16(top[:, None], up=True)
         labels = _round(rows, from_bfloat16(scale)[:, 0], draws, self.levels)
-        codes = (
-            encode_labels(labels, 2 * self.levels + 1) if self.coded else encode_labels(labels, 2**self.bits, UNIFORM)
-        )
-        return with_head(scale, codes)
+        return with_head(scale, encode_labels(labels, *self._alphabet()))
 
     def unpack(self, bodies: Ragged, d: int) -> Floats:
         """See :class:`Codec`."""

@@ -60,7 +60,7 @@ def by_name(name: str | None) -> Codec:
         codec = make.of(*parameters) if parameters else make()
     except (TypeError, AttributeError, ValueError) as error:
         if isinstance(error, CoterieError):
-            raise
+            raise CoterieError(f"Codec {name!r}: {error}") from None
         raise CoterieError(f"Codec {name!r} has parameters that {kind!r} does not take.") from error
     return codec
 

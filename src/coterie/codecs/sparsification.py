@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats
 from coterie.numerics.keyed_random import U64
+from coterie.options import Option, check
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,17 @@ class TopK(Codec):
     """The ``share`` of coordinates with the largest absolute values, as floats; which they are, in an arithmetic code.
 
     The code of the places takes about ``log2 (d over k)`` bits, which no list of indices or gaps undercuts.
-
-    Parameters
-    ----------
-    share : float, default 0.01
-        Below 1 a share of d (at least one coordinate is sent), from 1 on a number of coordinates.
-    bits : {16, 32}, default 16
-        Of each value.
     """
 
-    share: float = 0.01
-    bits: int = 16
+    share: Annotated[float, Option("A share of d, at least one coordinate; from 1 on a number of them.", above=0.0)] = (
+        0.01
+    )
+    bits: Annotated[int, Option("Of each value: 16 or 32.")] = 16
     identity: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
-        if not self.share > 0.0 or self.bits not in (16, 32) or (self.share > 1.0 and self.share % 1.0):
+        check(self)
+        if self.bits not in (16, 32) or (self.share > 1.0 and self.share % 1.0):
             raise CoterieError(f"Top-k takes a share below 1 or a whole number, and 16 or 32 bits, not {self.share:g}.")
 
     @classmethod

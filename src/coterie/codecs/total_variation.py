@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from coterie.federation import Ragged
 from coterie.numerics.kernels import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
 from coterie.numerics.total_variation import taut_string
+from coterie.options import Option, check
 
 Bytes = npt.NDArray[np.uint8]
 Schedule = Callable[[npt.ArrayLike], npt.ArrayLike]
@@ -37,42 +38,31 @@ class TotalVariation(Codec):
     coordinate is. Without k-means it is the number of runs, the value of each in two bytes, and an arithmetic code of
     where they begin.
 
-    Parameters
-    ----------
-    k : int or None, default 4
-        2 to 256; None keeps every run's own value.
-    gamma : "relative", float or callable, default "relative"
-        The prox's weight. "relative" is ``relative`` times the row's root mean square, at most half of what would leave
-        nothing. A fixed one stops every method whose gradients become small: nothing moves any more once no cumulative
-        sum of a gradient is larger than gamma. A callable gets the step, int or (m,), and returns a weight or (m,).
-    relative : float, default 0.3
-    bytes_per_update : int, optional
-        The least weight, for each row, with which its message has at most so many bytes, header and checksum included;
-        ``gamma`` and ``relative`` do not matter then.
-    debias : bool, default True
-        Send means of the row over runs, the values that are nearest to it, and not the prox, which is shrunk.
+    The prox's weight is ``relative`` times the row's root mean square, at most half of what would leave nothing, or
+    ``gamma``. A fixed one stops every method whose gradients become small: nothing moves any more once no cumulative
+    sum of a gradient is larger than gamma. A callable gets the step, int or (m,), and returns a weight or (m,). With
+    ``bytes_per_update`` it is the least weight, for each row, with which its message has at most so many bytes, header
+    and checksum included. ``debias`` sends means of the row over runs, the values that are nearest to it, and not the
+    prox, which is shrunk.
     """
 
-    k: int | None = 4
+    k: Annotated[int | None, Option("How many values; None keeps every run's own.", low=2, high=256)] = 4
     gamma: str | npt.ArrayLike | Schedule = "relative"
-    relative: float = 0.3
-    bytes_per_update: int | None = None
-    debias: bool = True
+    relative: Annotated[float, Option("The weight, in root mean squares of a row.", low=0.0)] = 0.3
+    bytes_per_update: Annotated[int | None, Option("At most so many, whatever the weight.")] = None
+    debias: Annotated[bool, Option("Whether means of the row are sent.")] = True
     identity: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
-        if self.k is not None and not 2 <= self.k <= 256:
-            raise CoterieError(f"Runs take 2 to 256 values, or None for each run's own, not {self.k}.")
+        check(self)
         if isinstance(self.gamma, str) and self.gamma != "relative":
             raise CoterieError(f"gamma must be 'relative', a number or a function of the step, not {self.gamma!r}.")
         given = 0.0 if isinstance(self.gamma, str) or callable(self.gamma) else np.asarray(self.gamma, dtype=np.float64)
-        if not (self.relative >= 0.0 and np.all(given >= 0.0)):
-            raise CoterieError("gamma and relative must be numbers that are not negative.")
+        if not np.all(given >= 0.0):
+            raise CoterieError("gamma must be numbers that are not negative.")
         least = 9 if self.k is None else 4 + self.k  # labels that are all 0 are no bytes
         if self.bytes_per_update is not None and self.bytes_per_update < least:
-            raise CoterieError(
-                f"Codec {self.name!r} needs {least} bytes an update at least, not {self.bytes_per_update}."
-            )
+            raise CoterieError(f"Its runs need {least} bytes an update at least, not {self.bytes_per_update}.")
 
     @classmethod
     def of(cls, *words: str) -> TotalVariation:
