@@ -37,23 +37,10 @@ def local(path: str | os.PathLike[str]) -> Path:
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666, durable: bool = True) -> None:
-    """Write a file so that after any fault it is the old one or the new one, whole.
+    """Write a file so that after any fault it is the old one or the new one, whole; ``parts`` one after the other.
 
-    Parameters
-    ----------
-    path : path
-        In a folder that is there.
-    parts : iterable of bytes
-        What is written, one after the other.
-    mode : int, default 0o666
-        Permissions, less those that the umask takes.
-    durable : bool, default True
-        Whether it is on disk when this returns; else only the end of the process cannot harm it.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing of it stays.
+    Its ``mode`` is what the umask leaves of it. If ``durable`` it is on disk when this returns; else only the end of
+    the process cannot harm it. An OSError if it cannot be written; nothing of it stays.
     """
     with replacing(path, mode=mode, durable=durable) as partial, partial.open("wb") as file:
         file.writelines(parts)
@@ -123,21 +110,9 @@ def append(file: int, data: bytes, *, durable: bool = False) -> None:
 def locked(path: Path, wait: float, busy: str) -> Iterator[None]:
     """Hold a lock, against other processes and against others in this one; it ends with the process, however that ends.
 
-    Parameters
-    ----------
-    path : path
-        A file that is made if absent, and stays.
-    wait : float
-        Seconds in which another holder must let go.
-    busy : str
-        What is said if it does not: who may hold it, and what to do.
-
-    Raises
-    ------
-    CoterieError
-        ``busy``.
-    OSError
-        If the file cannot be opened, or its disk cannot lock.
+    The file is made if absent, and stays. Another holder must let go within ``wait`` seconds; if it does not, a
+    CoterieError says ``busy``: who may hold it, and what to do. An OSError if the file cannot be opened, or its disk
+    cannot lock.
     """
     file, owner = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), os.getpid()
     try:

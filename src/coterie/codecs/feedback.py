@@ -101,26 +101,11 @@ KEPT = 0.5
 
 
 def coordinate_order(kind: str, own: Floats | None = None, update: Floats | None = None) -> Ints | None:
-    """The order for :meth:`Codec.encode`, from what both ends have.
+    """The order (m, d) or (d,) for :meth:`Codec.encode`, from what both ends have; None where nothing is known.
 
-    Parameters
-    ----------
-    kind : {"natural", "magnitude", "last-update"}
-        As they come; by the values of each client's own last estimate; or by those of the last global update.
-    own : (m, d), optional
-        What the server last decoded for each client.
-    update : (d,), optional
-        What all clients know of the last step.
-
-    Returns
-    -------
-    None, (d,) or (m, d) int
-        None where there is nothing to go by yet. Ties stay in their natural order.
-
-    Raises
-    ------
-    CoterieError
-        For another kind.
+    Coordinates go as they come ("natural"); by ``own`` (m, d), what the server last decoded for each client
+    ("magnitude"); or by ``update`` (d,), what all know of the last step ("last-update"). Ties stay in their natural
+    order.
     """
     if kind not in ORDERS:
         raise CoterieError(f"There is no order {kind!r} of coordinates: there are {', '.join(ORDERS)}.")

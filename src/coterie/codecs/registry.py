@@ -39,15 +39,8 @@ d = 20,000 in 100 steps: take ``tv:4:relative=1`` both ways for long vectors, 1/
 def by_name(name: str | None) -> Codec:
     """The codec called ``name``, with its parameters after colons: ``"qsgd:4"`` has 4 bits a coordinate.
 
-    Parameters
-    ----------
-    name : str, optional
-        None is ``"none"``: float64, nothing lost; ``"auto"`` is ``DEFAULT``.
-
-    Raises
-    ------
-    CoterieError
-        For a name or a parameter that is not known.
+    None is ``"none"``: float64, nothing lost; ``"auto"`` is ``DEFAULT``. A CoterieError for a name or a parameter that
+    is not known.
     """
     name = DEFAULT if name == "auto" else name
     kind, *parameters = (name or "none").strip().lower().split(":")

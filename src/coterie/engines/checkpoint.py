@@ -33,17 +33,10 @@ class Resumable(Protocol):
 
 
 def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint: the method's state and the engine's part.
+    """Write a checkpoint: the method's state, as its generator of states gave it, and the engine's part.
 
-    Parameters
-    ----------
-    path : path
-        The file, replaced at once: a fault while writing leaves the last checkpoint usable. One that is there and
-        damaged is replaced too.
-    fed : InProcess or Loopback
-        Personal state goes into the file in process; sites that are elsewhere keep it (two marks in turn).
-    state : dict
-        What the method's generator of states gave.
+    The file is replaced at once: a fault while writing leaves the last checkpoint usable. One that is there and damaged
+    is replaced too. Personal state goes into the file in process; sites that are elsewhere keep it (two marks in turn).
     """
     path = files.local(path)
     # Sites keep two marks in turn, so that the one the present file relies on is never overwritten.

@@ -80,7 +80,7 @@ class Coordinator(ABC):
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
         self._addresses = Addresses(clients, self.sites)
         if self._journal is not None and self._journal.base is not None:
-            self._stand(self._journal.base["engine"])
+            self._load_position(self._journal.base["engine"])
 
     @abstractmethod
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
@@ -98,7 +98,7 @@ class Coordinator(ABC):
             key = self._key(request, address, None, message)
             if (past := self._past("ask", key)) is not None:
                 return Replies(past["values"], rows, past["rows"], past["missing"])
-            with self._whole():
+            with self._all_or_nothing():
                 answers, event = self._exchange(request, address, message, check=check)
                 answered, missing = _answered(address, answers)
                 gather = Gather(len(answered), unequal(message))
@@ -107,7 +107,7 @@ class Coordinator(ABC):
                     gather.add(at, values)
                 found = Replies(gather.result(), rows, answered, missing)
                 self._record("ask", key, found)
-            self._seen(event)
+            self._notify(event)
             return found
 
     def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
@@ -121,7 +121,7 @@ class Coordinator(ABC):
                 return Sums(past["values"], rows, past["rows"], past["missing"], grouping.count(past["rows"]))
             lists = unequal(message) and grouping.by is not None
             adder, hidden = Adder(grouping.size, lists), self._hidden(address, grouping, lists)
-            with self._whole():
+            with self._all_or_nothing():
                 answers, event = self._exchange(request, address, message, grouping, hidden)
                 for part, values in answers:
                     wrap = grouping.size is None
@@ -132,24 +132,24 @@ class Coordinator(ABC):
                 answered, missing = _answered(address, answers)
                 total = Sums(adder.result(), rows, answered, missing, grouping.count(answered))
                 self._record("total", key, total)
-            self._seen(event)
+            self._notify(event)
             return total
 
     def mark(self, tag: str) -> Ints:
         """Let every site keep its state under ``tag``; the clients that were not reached."""
-        with self._whole():
-            return self._tell("mark", tag, lambda s: {"kind": "mark", "tag": tag, "counted": self._counted[s]})
+        with self._all_or_nothing():
+            return self._command("mark", tag, lambda s: {"kind": "mark", "tag": tag, "counted": self._counted[s]})
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state of ``mark(tag)``; the clients that were not reached.
 
         A site that was not reached refuses further exchanges until it is restored.
         """
-        with self._whole():
+        with self._all_or_nothing():
             self._life = int.from_bytes(os.urandom(6), "little")
             here = [self._life, self.number]
             self._counted = [here for _ in self.sites]
-            return self._tell("restore", tag, lambda s: {"kind": "restore", "tag": tag, "exchange": here})
+            return self._command("restore", tag, lambda s: {"kind": "restore", "tag": tag, "exchange": here})
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """The coordinator's part of a checkpoint; the sites mark theirs."""
@@ -160,7 +160,7 @@ class Coordinator(ABC):
         """Go on from :meth:`snapshot`, here or in another process with the same sites."""
         if "tag" not in snapshot:
             raise CoterieError("The checkpoint was made by another engine: resume it with that one.")
-        with self._whole():
+        with self._all_or_nothing():
             self.number = snapshot["number"]
             self.restore(snapshot["tag"])
         self.ledger.load(snapshot["ledger"])
@@ -168,7 +168,7 @@ class Coordinator(ABC):
     def keep(self, state: Mapping[str, Any]) -> None:
         """Let the journal begin at ``state``, what a method's generator of states gave last; it forgets the rest."""
         if self._journal is not None:
-            self._journal.keep(state, self._standing())
+            self._journal.keep(state, self._position())
 
     @property
     def kept(self) -> dict[str, Any] | None:
@@ -185,13 +185,9 @@ class Coordinator(ABC):
         """Why each site that is missing from the last exchange is missing."""
         return self._retry.troubles
 
-    @property
-    def _k(self) -> int:
-        return self.clients.k
-
     def _address(self, to: To, message: Mapping[str, Any]) -> Address:
         address = self._addresses.of(to)
-        measure(message, len(address.rows), self._k)
+        measure(message, len(address.rows), self.clients.k)
         return address
 
     def _exchange(
@@ -218,7 +214,7 @@ class Coordinator(ABC):
                 "message": shared_out(dict(message), part),
             }
             if grouping is not None:
-                own["by"] = grouping.told(part)
+                own["by"] = grouping.site_labels(part)
         rows = {s: part.n if grouping is None else grouping.rows(part) for s, part in parts.items()}
         self.number += 1
         if hidden is not None:
@@ -227,12 +223,12 @@ class Coordinator(ABC):
         if hidden is not None:
             hidden.take(found)
         else:
-            self._retry.judge(replies.disagreeing(found, rows, unequal(message)), found)
+            self._retry.leave_out(replies.disagreeing(found, rows, unequal(message)), found)
             if not self._retry.policy.strict:
-                self._retry.judge(replies.not_numbers(found), found)
+                self._retry.leave_out(replies.not_numbers(found), found)
             if check is not None:
-                self._retry.judge(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
-        self._retry.need(parts, found)
+                self._retry.leave_out(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
+        self._retry.require_quorum(parts, found)
         if hidden is not None:
             hidden.open(found)
         for site, reply in found.items():
@@ -242,7 +238,7 @@ class Coordinator(ABC):
         return [(part, found[s]["values"]) for s, part in parts.items() if s in found], event
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _all_or_nothing(self) -> Iterator[None]:
         """Count what happens within once all of it is done and on disk, or else nothing: then it may be tried again."""
         stood = self.number, self._life, list(self._counted), self.ledger.gradient_calls
         length = 0 if self._journal is None else self._journal.length()
@@ -284,12 +280,12 @@ class Coordinator(ABC):
             seconds=time.perf_counter() - start,
         )
 
-    def _seen(self, event: Exchanged) -> None:
+    def _notify(self, event: Exchanged) -> None:
         """Tell who watches of an exchange that is counted."""
         if self._watch is not None:
             self._watch(event)
 
-    def _tell(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
+    def _command(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
         if (past := self._past(kind, tag.encode())) is not None:
             unreached: Ints = past["unreached"]
             return unreached
@@ -297,7 +293,7 @@ class Coordinator(ABC):
         lost = [rows for s, rows in enumerate(self.sites) if s not in found]
         unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
         if self._journal is not None:
-            self._journal.add(kind, tag.encode(), {"unreached": unreached, "engine": self._standing()})
+            self._journal.add(kind, tag.encode(), {"unreached": unreached, "engine": self._position()})
         return unreached
 
     def _key(
@@ -313,7 +309,7 @@ class Coordinator(ABC):
         past = None if self._journal is None else self._journal.next(kind, key)
         if past is not None:
             with fitting("The journal of the run", "Begin again without it."):
-                self._stand(past["engine"])
+                self._load_position(past["engine"])
                 told = [past["unreached"]] if kind in ("mark", "restore") else [past["rows"], past["missing"]]
                 if not all(isinstance(a, np.ndarray) and a.dtype.kind in "iu" and a.ndim == 1 for a in told):
                     raise ValueError
@@ -324,9 +320,9 @@ class Coordinator(ABC):
     def _record(self, kind: str, key: bytes, found: Replies) -> None:
         if self._journal is not None:
             entry = {"values": dict(found), "rows": found.rows, "missing": found.missing}
-            self._journal.add(kind, key, entry | {"engine": self._standing()})
+            self._journal.add(kind, key, entry | {"engine": self._position()})
 
-    def _standing(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {
             "number": self.number,
             "sent": self._retry.number,
@@ -336,7 +332,7 @@ class Coordinator(ABC):
             "quarantined": self._retry.quarantined,
         }
 
-    def _stand(self, engine: Mapping[str, Any]) -> None:
+    def _load_position(self, engine: Mapping[str, Any]) -> None:
         with fitting("The journal or checkpoint of the run", "Begin again without it."):
             number, life, sent = engine["number"], engine["life"], engine["sent"]
             counted = [list(exchange) for exchange in engine["counted"]]

@@ -25,27 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class FlowerTransport:
-    """Carries bytes to the sites of a running Flower app, all at once.
+    """Carries bytes to the sites of a running Flower app, all at once, over the ``grid`` that a ServerApp is given.
 
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        What Flower gives to a ServerApp.
-    sites : sequence of str, optional
-        Names of all sites of the federation, also of those that are away; by default those that are here now.
-    names : dict of int to str, optional
-        The site of each node number, where nodes are not registered by name (a simulation).
-    join : float, default 60
-        Seconds to wait for sites that are not here yet; who comes later is still asked.
-    poll, look : float, default 0.2 and 2
-        Seconds between looks for replies, and for nodes that left.
-
-    Attributes
-    ----------
-    sites : list of str
-        Sorted.
-    refused : dict of str to str
-        Sites whose last reply was not taken, and why.
+    ``sites`` are the names of all sites of the federation, also of those that are away; by default those that are here
+    now. ``names`` gives the site of each node number, where nodes are not registered by name (a simulation). Sites that
+    are not here yet are waited for for ``join`` seconds; who comes later is still asked. Seconds between looks for
+    replies are ``poll``, and ``look`` for nodes that left. ``refused`` are the sites whose last reply was not taken,
+    and why.
 
     A CoterieError at the start says that no site came, or that two nodes are registered under one name.
     """

@@ -74,7 +74,7 @@ class Journal:
     def add(self, kind: str, key: bytes, entry: Mapping[str, Any]) -> None:
         """Append an entry; it is on disk when this returns, and nothing of it is where a CoterieError is raised."""
         data = wire.encode({"kind": kind, "key": key, **entry})
-        self._look()
+        self._find_era()
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -92,7 +92,7 @@ class Journal:
 
     def length(self) -> int:
         """Bytes of the entries, for :meth:`cut`."""
-        self._look()
+        self._find_era()
         if self._cut is not None:
             return self._cut
         return self._path.stat().st_size if self._path.exists() else 0
@@ -109,7 +109,7 @@ class Journal:
         """Make a state of the method the point that a resumed run begins from, and forget the entries before it."""
         if self._ahead:  # a resumed run that has yet to arrive where it stood
             return
-        self._look()
+        self._find_era()
         old = self._path
         base = {"era": self._era + 1, "state": state, "engine": engine}
         self._sure = self._synced = False  # a fault, or an interrupt, may come before or after the new base is there
@@ -120,7 +120,7 @@ class Journal:
         self._era, self._cut, self._sure = self._era + 1, None, True
         old.unlink(missing_ok=True)
 
-    def _look(self) -> None:
+    def _find_era(self) -> None:
         """See which era ``base`` begins, where a state may or may not have been kept."""
         if self._sure:
             return

@@ -28,43 +28,20 @@ def _quiet(moment: str) -> None:
 
 
 class Node:
-    """One site: it runs work on its clients and keeps their state.
+    """One site: it runs work on its m clients and keeps their state.
 
-    An exchange has happened here if and only if its reply was counted. New state is tentative until the next call
-    tells the number of the last counted exchange; then it is committed or forgotten. Requests that change anything are
+    An exchange has happened here if and only if its reply was counted. New state is tentative until the next call tells
+    the number of the last counted exchange; then it is committed or forgotten. Requests that change anything are
     numbered: the last one again returns the stored reply, and an older one, which was late, says only how far this site
-    is. With a folder, state and reply are durable before the reply leaves.
+    is. With a ``folder``, state and reply are durable before the reply leaves; without one they are in memory.
 
-    Parameters
-    ----------
-    name : str
-        How the site is called in refusals.
-    objective : Objective
-        Data of the site's m clients, in cluster order.
-    clusters : (m,) int64
-        Cluster of each client, 0 to the number of clusters here less 1, sorted.
-    weights : (m,) float64
-    ids : (m,) uint64
-    seed : int
-        Seed of the run, the same at all sites.
-    folder : path, optional
-        Where state survives a fault; None keeps it in memory.
-    block, threads : int
-        As for the in-process engine.
-    labels : (m,) array, optional
-        What the clients are called, where the coordinator is to know; by default their ids.
-    levels : sequence of (m,) arrays
-        Labels of each client's clusters, fine to coarse.
-    info : dict, optional
-        What else the coordinator is told when it asks what is here.
-    min_group : int, default 0
-        A reply about a client, or a group of a sum, that covers fewer rows is refused.
-    secure : SecureSite, optional
-        Masks every sum; sums that are asked for in the clear are refused.
-    around : callable, optional
-        Makes of a work the one that is run, such as one whose errors say nothing of rows.
-    at : callable
-        Called with "received", "ran" and "saved" on the way through an exchange; tests raise there.
+    ``clusters`` (m,) are from 0 to the number of clusters here less 1, sorted, as the clients of the objective are; the
+    ``seed`` is the run's, the same at all sites. ``labels`` are what the clients are called, where the coordinator is
+    to know (by default their ids), ``levels`` the labels of each client's clusters, fine to coarse, and ``info`` what
+    else it is told when it asks what is here. A reply about a client, or a group of a sum, that covers fewer rows than
+    ``min_group`` is refused. ``secure`` masks every sum; sums that are asked for in the clear are then refused.
+    ``around`` makes of a work the one that is run, such as one whose errors say nothing of rows. ``at`` is called with
+    "received", "ran" and "saved" on the way through an exchange; tests raise there.
     """
 
     def __init__(
@@ -258,9 +235,9 @@ class Node:
         if saved is None:
             return
         with fitting(f"The state of {self._name}", "Begin the run again under another name."):
-            self._stand(*saved)
+            self._load_position(*saved)
 
-    def _stand(self, head: Mapping[str, Any], sets: dict[str, dict[str, Array]]) -> None:
+    def _load_position(self, head: Mapping[str, Any], sets: dict[str, dict[str, Array]]) -> None:
         if head["owner"] != self._owner:
             raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
         self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])

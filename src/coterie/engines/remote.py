@@ -67,10 +67,7 @@ class Participants:
     def of(cls, told: Mapping[str, Mapping[str, Any]]) -> Participants:
         """The clients of sites that answered "about" or "open", by the sites' names.
 
-        Raises
-        ------
-        CoterieError
-            If a client is at two sites, if sites name different cluster columns, or clusters do not nest.
+        A CoterieError if a client is at two sites, sites name different cluster columns, or clusters do not nest.
         """
         owner = np.repeat(np.arange(len(told)), [len(t["ids"]) for t in told.values()])
         if not len(owner):
@@ -134,32 +131,12 @@ def _levels(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
 class Remote(Coordinator):
     """A coordinator of sites that a transport reaches.
 
-    Parameters
-    ----------
-    transport : Transport
-    run : str, default "run"
-        Name of the run, under which the sites keep their state.
-    task : dict, optional
-        What the sites are to prepare from their data; None where they are prepared already.
-    seed : int, default 0
-        Seed of all keyed random numbers.
-    policy, journal, watch, secure
-        As for :class:`~coterie.engines.coordinator.Coordinator`.
+    The sites keep their state under the name of the ``run``. ``task`` is what they are to prepare from their data; None
+    where they are prepared already. ``policy``, ``journal``, ``watch`` and ``secure`` are as for
+    :class:`~coterie.engines.coordinator.Coordinator`. ``participants`` are all clients with their labels, clusters and
+    sizes; ``away`` are the sites that take no part in the run, and why.
 
-    Attributes
-    ----------
-    participants : Participants
-        All clients with their labels, clusters and sizes.
-    seed : int
-    away : dict of str to str
-        Sites that take no part in the run, and why.
-
-    Raises
-    ------
-    BelowQuorum
-        If too few sites answer.
-    CoterieError
-        If a client is at two sites, or sites disagree on clusters.
+    BelowQuorum if too few sites answer; a CoterieError if a client is at two sites, or sites disagree on clusters.
     """
 
     def __init__(
@@ -215,13 +192,13 @@ class Remote(Coordinator):
 
         retry = Retry(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
         told = retry.collect(dict.fromkeys(range(len(names)), opening), {})
-        retry.judge({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
+        retry.leave_out({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
         another = {s: t["name"] for s, t in told.items() if t.get("name", names[s]) != names[s]}
         wrong = {s: f"it calls itself '{name}': another site's folder is used there" for s, name in another.items()}
-        retry.judge(wrong, told)
+        retry.leave_out(wrong, told)
         versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
         other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
-        retry.judge({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        retry.leave_out({s: text for s, text in other.items() if versions[s] != __version__}, told)
         for t in told.values():
             t["info"]["notes"] = [shortened(str(note)) for note in t["info"].get("notes", [])[:NOTES]]
         self.away = dict(retry.troubles)

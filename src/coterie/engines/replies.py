@@ -109,15 +109,15 @@ def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequa
             signatures[site] = tuple(sorted((n, _type(v, rows[site], unequal)) for n, v in reply["values"].items()))
         else:
             wrong[site] = problem
-    common = most(signatures.values())
+    common = most_common(signatures.values())
     for site, signature in signatures.items():
         if signature != common:
-            others = "as many answer something else" if common is None else f"most answer {_said(common)}"
-            wrong[site] = f"it answers {_said(signature)} where {others}"
+            others = "as many answer something else" if common is None else f"most answer {_described(common)}"
+            wrong[site] = f"it answers {_described(signature)} where {others}"
     return wrong
 
 
-def most(said: Iterable[T]) -> T | None:
+def most_common(said: Iterable[T]) -> T | None:
     """What is said more often than anything else; None where nothing is, so that nobody's word is taken."""
     first = Counter(said).most_common(2)
     return first[0][0] if len(first) == 1 or (first and first[0][1] > first[1][1]) else None
@@ -153,7 +153,7 @@ def _kind(array: Any) -> str:
     return "numbers" if array.dtype.kind in NUMBERS else str(array.dtype.kind)
 
 
-def _said(signature: Signature) -> str:
+def _described(signature: Signature) -> str:
     return ", ".join(f"{name} ({' '.join(filter(None, kind))})" for name, kind in signature) or "nothing"
 
 

@@ -44,12 +44,12 @@ class Retry:
         found: dict[int, Any] = {}
         end = time.monotonic() + self.policy.deadline
         # A site that may be dead does not hold up those that are enough without it.
-        doubtful = {s: left.pop(s) for s in list(left) if s in self._misses and self._spared(parts)}
+        doubtful = {s: left.pop(s) for s in list(left) if s in self._misses and self._can_wait(parts)}
         self._gather(requests, left, end, found)
         if doubtful:
             self.troubles |= {self.names[s]: _AWAY for s in doubtful}
             last = time.monotonic() + self.policy.rejoin
-            self._gather(requests, doubtful, min(end, last) if self._short(parts, found) is None else last, found)
+            self._gather(requests, doubtful, min(end, last) if self._shortage(parts, found) is None else last, found)
         return dict(sorted(found.items()))
 
     def _gather(
@@ -97,7 +97,7 @@ class Retry:
                 self.troubles.pop(self.names[site], None)
             else:
                 strikes[site] += answer.kind == "unreadable"
-                if not self._hopeless(site, answer, strikes[site]):
+                if not self._give_up(site, answer, strikes[site]):
                     if answer.kind == "late":
                         self.number = max(self.number, answer.number)
                         behind.append(site)
@@ -112,15 +112,15 @@ class Retry:
         """Names of the sites that did not answer in time."""
         return [self.names[s] for s in self._away if self.names[s] in self.troubles]
 
-    def judge(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
+    def leave_out(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
         """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
         for site, text in wrong.items():
-            self._hopeless(site, replies.ReplyFault("broken", text), 0)
+            self._give_up(site, replies.ReplyFault("broken", text), 0)
             del found[site]
 
-    def need(self, asked: Mapping[int, Part], found: Mapping[int, Any]) -> None:
+    def require_quorum(self, asked: Mapping[int, Part], found: Mapping[int, Any]) -> None:
         """Raise BelowQuorum unless enough of the clients that were ``asked`` answered."""
-        short = self._short(asked, found)
+        short = self._shortage(asked, found)
         if short is not None:
             why = reasons(self.troubles)
             if self.late:
@@ -137,26 +137,26 @@ class Retry:
         now = time.monotonic()
         if self._away.get(site, now) <= now or not parts:
             return True
-        here = [s for s in self._open(parts) if self._away.get(s, now) <= now]
-        return self._short(parts, here) is not None
+        here = [s for s in self._not_quarantined(parts) if self._away.get(s, now) <= now]
+        return self._shortage(parts, here) is not None
 
-    def _spared(self, parts: Mapping[int, Part]) -> bool:
+    def _can_wait(self, parts: Mapping[int, Part]) -> bool:
         """Whether those that answered last time are enough, and others may come back later."""
-        sure = [s for s in self._open(parts) if s not in self._misses]
-        return bool(sure) and self.policy.rejoin > 0.0 and self._short(parts, sure) is None
+        sure = [s for s in self._not_quarantined(parts) if s not in self._misses]
+        return bool(sure) and self.policy.rejoin > 0.0 and self._shortage(parts, sure) is None
 
-    def _open(self, parts: Iterable[int]) -> list[int]:
+    def _not_quarantined(self, parts: Iterable[int]) -> list[int]:
         """The sites that are not left out."""
         return [s for s in parts if self.names[s] not in self.quarantined]
 
-    def _short(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:
+    def _shortage(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:
         """What is missing for a quorum where of all who were asked some ``sites`` answered; None if nothing is."""
         if not self.policy.quorum:
             return None
         k = 1 + max((int(part.present[-1]) for part in asked.values()), default=-1)
         return self.policy.shortage(tally(asked.values(), k), tally((asked[s] for s in sites if s in asked), k))
 
-    def _hopeless(self, site: int, trouble: replies.ReplyFault, strikes: int) -> bool:
+    def _give_up(self, site: int, trouble: replies.ReplyFault, strikes: int) -> bool:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
         name, strict = self.names[site], self.policy.strict
         self.troubles[name] = trouble.text

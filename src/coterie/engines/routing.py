@@ -132,7 +132,7 @@ class Grouping:
             return self._at(part)[0]
         return part.present if self.by is not None else np.zeros(1, np.int64)
 
-    def told(self, part: Part) -> Any:
+    def site_labels(self, part: Part) -> Any:
         """What a site is told: the groups are its own, from 0."""
         return self.by if self.labels is None else small(self._at(part)[1])
 

@@ -36,13 +36,7 @@ class OtherVersion(CoterieError):
 
 
 def encode(value: Any) -> bytes:
-    """``value`` as a message.
-
-    Raises
-    ------
-    CoterieError
-        For a value of a type that cannot travel, or one nested more than 64 deep.
-    """
+    """``value`` as a message; a CoterieError for a type that cannot travel, or one nested more than 64 deep."""
     return b"".join(pieces(value))
 
 
@@ -55,19 +49,9 @@ def pieces(value: Any) -> list[Buffer]:
 
 
 def decode(data: bytes, writable: bool = False) -> Any:
-    """The value of a message.
+    """The value of a whole message, whose arrays may be written if they are to be ``writable``.
 
-    Parameters
-    ----------
-    data : bytes
-        A whole message.
-    writable : bool, default False
-        Whether the arrays may be written.
-
-    Raises
-    ------
-    CoterieError
-        If the bytes are no message, a message of another version, cut short, or changed on the way.
+    A CoterieError if the bytes are no message, a message of another version, cut short, or changed on the way.
     """
     if len(data) < _HEAD.size + _CHECK:
         raise CoterieError(f"A message of {len(data)} bytes is cut short: send it again.")

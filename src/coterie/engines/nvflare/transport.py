@@ -25,17 +25,10 @@ class CollabTransport:
     NVFlare lets a call to a dead site run to its timeout, each time anew. Here a site that is late is asked whether it
     lives, beside the call; one that does not say so twice answers nothing from then on, at once, until it says so.
 
-    Parameters
-    ----------
-    clients : iterable of client proxies
-        The job's clients (``collab.clients``): ``proxy(timeout=s).receive(data)`` carries bytes there and back, and
-        ``proxy(timeout=s).alive()`` is answered beside it.
-    sites : iterable of str, optional
-        Names of all sites of the federation. Those that are not in the job answer nothing. Default: the job's.
-    ended : callable, optional
-        Whether NVFlare has ended the job.
-    look : float, default 10
-        Seconds between such questions, and for an answer.
+    ``clients`` are the job's (``collab.clients``): ``proxy(timeout=s).receive(data)`` carries bytes there and back, and
+    ``proxy(timeout=s).alive()`` is answered beside it. ``sites`` are the names of all sites of the federation (by
+    default the job's); those that are not in the job answer nothing. ``ended`` says whether NVFlare has ended the job.
+    Between such questions, and for an answer, are ``look`` seconds.
     """
 
     def __init__(
@@ -57,10 +50,7 @@ class CollabTransport:
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
         """Send all messages at once; the replies that came within ``timeout`` seconds, None where none came.
 
-        Raises
-        ------
-        JobEndedError
-            If NVFlare has ended the job: no site can be reached any more.
+        JobEndedError if NVFlare has ended the job: no site can be reached any more.
         """
         end = time.monotonic() + min(timeout, _LONGEST)
         calls = {}

@@ -179,16 +179,16 @@ class Private(WrappedFederation):
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """What a checkpoint keeps: the engine's part, and what was spent."""
-        return {**self.fed.snapshot(tag), "private": self._standing()}
+        return {**self.fed.snapshot(tag), "private": self._position()}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from :meth:`snapshot`."""
-        self._stand(snapshot)
+        self._load_position(snapshot)
         self.fed.resume({name: value for name, value in snapshot.items() if name != "private"})
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Let the journal of ``fed`` begin at a state, and remember what was spent up to it."""
-        self.fed.keep({"state": dict(state), "private": self._standing()})
+        self.fed.keep({"state": dict(state), "private": self._position()})
 
     @property
     def kept(self) -> dict[str, Any] | None:
@@ -196,14 +196,14 @@ class Private(WrappedFederation):
         kept = self.fed.kept
         if kept is None:
             return None
-        self._stand(kept)
+        self._load_position(kept)
         state: dict[str, Any] = kept["state"]
         return state
 
-    def _standing(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"spent": self.account.as_list(), "number": self.number}
 
-    def _stand(self, kept: Mapping[str, Any]) -> None:
+    def _load_position(self, kept: Mapping[str, Any]) -> None:
         if "private" not in kept:
             raise CoterieError("The checkpoint is of a run without privacy: resume it without, or begin again.")
         self.account.load(kept["private"]["spent"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.replies import most
+from coterie.engines.replies import most_common
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import seed_check
 from coterie.engines.secure_sum.fixed_point import Layout, Words, unpack, words_of
@@ -49,7 +49,7 @@ class KeyOffers:
     def agree(self, replies: Iterable[Mapping[str, Any]]) -> None:
         """Take for the holders of shares whom most of the sites that join first share their keys with."""
         shares = [r.get("shares") for r in replies]
-        listed = most(tuple(sorted(s)) for s in shares if isinstance(s, dict))
+        listed = most_common(tuple(sorted(s)) for s in shares if isinstance(s, dict))
         self.holders = self.holders or list(listed or ())
 
     def joined(self, name: str, reply: Mapping[str, Any], told: Mapping[str, bytes], anew: bool = False) -> None:
@@ -154,8 +154,8 @@ class MaskedSum:
 
     def disagreeing(self) -> dict[str, str]:
         """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
-        said = {name: _said(layout) for name, (_, layout) in self._came.items()}
-        common = most(said.values())
+        said = {name: _described(layout) for name, (_, layout) in self._came.items()}
+        common = most_common(said.values())
         others = "as many answer something else" if common is None else f"most answer {common}"
         wrong = {name: f"it answers {text} where {others}" for name, text in said.items() if text != common}
         for name in wrong:
@@ -280,7 +280,7 @@ class MaskedSum:
         raise CoterieError(f"The shares that sites revealed of the keys of {owner} do not belong together.")
 
 
-def _said(layout: Layout) -> str:
+def _described(layout: Layout) -> str:
     shapes = [()] * len(layout.names) if layout.unequal else layout.row(0)
     named = zip(layout.names, layout.dtypes, shapes, strict=True)
     return ", ".join(f"{name} ({dtype[1:]} {'by group' if layout.unequal else shape})" for name, dtype, shape in named)

@@ -77,7 +77,7 @@ class SecureExchange:
             return
         masked, names = self._sum, self._retry.names
         _each(self._retry, found, lambda name, reply: masked.take(name, reply["values"]))
-        self._retry.judge({names.index(name): text for name, text in masked.disagreeing().items()}, found)
+        self._retry.leave_out({names.index(name): text for name, text in masked.disagreeing().items()}, found)
         self._away |= self._retry.troubles
         for reply in found.values():
             reply["values"] = {}
@@ -113,4 +113,4 @@ def _each(retry: Retry, found: dict[int, Any], use: Callable[[str, Mapping[str, 
             use(retry.names[site], reply)
         except CoterieError as problem:
             wrong[site] = str(problem)
-    retry.judge(wrong, found)
+    retry.leave_out(wrong, found)
