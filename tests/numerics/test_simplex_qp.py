@@ -49,14 +49,14 @@ def test_known_answers() -> None:
     assert diagonal_simplex_qp([], [], [0, 0, 0]).shape == (0,)
 
 
-def test_thousands_of_main_clients_are_quick() -> None:
+def test_hundreds_of_main_clients_are_quick() -> None:
     rng = np.random.default_rng(3)
-    starts = np.arange(0, 2_410 * 1_000 + 1, 1_000)
+    starts = np.arange(0, 500 * 1_000 + 1, 1_000)
     d, q = rng.exponential(size=(2, starts[-1]))
     diagonal_simplex_qp(d[:1], q[:1], [0, 1])
-    before = time.perf_counter()
+    before = time.process_time()
     tau = diagonal_simplex_qp(d, 0.01 * q, starts)
-    assert time.perf_counter() - before < 5.0
+    assert time.process_time() - before < 2.0
     np.testing.assert_allclose(np.add.reduceat(tau, starts[:-1]), 1.0, rtol=1e-12)
 
 
