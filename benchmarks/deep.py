@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.measure import Row, skipped
-from coterie.data.image_datasets import fashion
+from coterie.data.images import fashion
 from coterie.data.partition import PartitionedRows, dirichlet
 from coterie.engines import InProcess
 from coterie.errors import CoterieError

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data.image_datasets import fashion, read_idx
-from coterie.data.images import read_folder
+from coterie.data.images import fashion, read_folder, read_idx
 from coterie.data.table_files import check_writable, write_table
 from coterie.deployment import folders
 from coterie.deployment.config import Config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.image_datasets import rotated_digits
+from coterie.data.images import rotated_digits
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.image_datasets import rotated_digits
+from coterie.data.images import rotated_digits
 from coterie.methods.network.similarity import NEIGHBOURS
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusterings import adjusted_rand_index

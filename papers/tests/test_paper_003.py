@@ -35,7 +35,7 @@ def small(seed: int = 0, groups: int = 2, each: int = 6) -> tuple[Data, np.ndarr
 
 
 def federation_of_digits(clients: int = 12) -> tuple[Data, Data, np.ndarray]:
-    from coterie.data.image_datasets import rotated_digits
+    from coterie.data.images import rotated_digits
 
     partitioned = rotated_digits(clients, seed=0, test_fraction=0.7)
     parts = []

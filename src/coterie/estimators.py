@@ -34,10 +34,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.data.clients import Clients, relative_weights
-from coterie.data.columns import at_rows
-from coterie.data.design import INTERCEPT
-from coterie.data.label_columns import (
+from coterie.data.array_labels import (
     Column,
     as_list,
     at_levels,
@@ -50,6 +47,9 @@ from coterie.data.label_columns import (
     take_columns,
     together,
 )
+from coterie.data.clients import Clients, relative_weights
+from coterie.data.columns import at_rows
+from coterie.data.design import INTERCEPT
 from coterie.data.prepare_table import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.families import BINOMIAL, FAMILIES, family_named

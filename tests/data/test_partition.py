@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
-from coterie.data.image_datasets import rotated
+from coterie.data.images import rotated
 from coterie.data.partition import _shares, by_column, dirichlet, iid, shards
 from coterie.errors import CoterieError
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.array_labels import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
-from coterie.data.label_columns import cluster_columns
-from coterie.data.labels import encode, label_ids
+from coterie.data.labels import label_ids
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Clients:
         if np.any(vectors["weights"] < 0):
             raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
         columns = cluster_columns(clusters)
-        tree = arrange((name, _column(clients, n, "clients")), [(k, _column(v, n, k)) for k, v in columns])
+        tree = arrange((name, coded_labels(clients, n, "clients")), [(k, coded_labels(v, n, k)) for k, v in columns])
         names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(design.shape[1]))
         if len(names) != design.shape[1]:
             raise CoterieError(f"There are {len(names)} terms for the {design.shape[1]} columns of X.")
@@ -254,15 +254,6 @@ def _vector(values: npt.ArrayLike, n: int, what: str) -> F64:
     if bad.any():
         raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
     return v
-
-
-def _column(values: Any, n: int, what: str) -> Coded:
-    column = encode(values)
-    if len(column.codes) != n:
-        raise CoterieError(f"{what} has {len(column.codes):,} labels; X has {n:,} rows.")
-    if column.missing.any():
-        raise CoterieError(f"{what} has no label in {at_rows(column.missing)}.")
-    return column
 
 
 @dataclass(frozen=True, eq=False)

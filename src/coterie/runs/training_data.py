@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.image_datasets import rotated
+from coterie.data.images import rotated
 from coterie.data.partition import (
     ClientRows,
     Partition,
@@ -173,7 +173,7 @@ def source(config: Config) -> Table:
         digits = load_digits()
         found: Any = {"X": (digits.images / 16.0).astype(np.float32), "y": digits.target}
     elif name == "fashion-mnist":
-        from coterie.data.image_datasets import fashion
+        from coterie.data.images import fashion
 
         images = called(fashion, "The data source 'fashion-mnist'", args)
         pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0
