@@ -14,10 +14,10 @@ from benchmarks.measure import Row
 from coterie.data.clients import Clients
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
+from coterie.evidence.selection import resolved
 from coterie.evidence.splits import Splits
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.collaborators import resolved
 from coterie.runs.table_methods import client_losses
 from coterie.runs.table_methods import run as fit
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
+from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.strengths import search
 from coterie.runs.table_methods import client_losses
 from coterie.runs.table_methods import run as fit
 from papers.outcome import Settings

@@ -18,10 +18,10 @@ from coterie.errors import CoterieError
 from coterie.evidence.splits import need_groups
 from coterie.options import declared
 from coterie.results.fitting import Fitting
-from coterie.results.networks import by_position
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.results.strengths import LeftOut, aligned
+from coterie.runs.labelled_networks import by_position
+from coterie.runs.labelled_options import LeftOut, aligned
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,13 @@ from coterie.errors import CoterieError
 from coterie.evidence.comparison import TableComparison, may_be_as_good
 from coterie.evidence.held_out import evaluate
 from coterie.evidence.intervals import bootstrap, median_ratio
+from coterie.evidence.selection import select
 from coterie.evidence.splits import Splits, split_rows
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
-from coterie.results.strengths import aligned, select
+from coterie.runs.labelled_options import aligned
 from coterie.runs.table_methods import client_losses, run
 from papers.simulate import tree
 

@@ -9,11 +9,11 @@ import pytest
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
+from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.strengths import search
 from coterie.runs.table_methods import objective
 
 

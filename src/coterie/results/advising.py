@@ -14,7 +14,6 @@ from coterie.data.clients import Clients
 from coterie.data.identifiability import collinear
 from coterie.data.prepare_table import prepare
 from coterie.data.table import as_names, to_pandas
-from coterie.engines.blocks import BLOCK
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.comparison import TableComparison
@@ -32,7 +31,7 @@ from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.advice import Advice
 from coterie.results.options import Options as FitOptions
-from coterie.runs.table_methods import ROWS_PER_BLOCK, STARTING, objective, run, run_alone
+from coterie.runs.table_methods import STARTING, block_size, objective, run, run_alone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,8 +137,7 @@ class Together:
     def choice(self, clients: Clients) -> tuple[Choice, Estimates, float]:
         """Who collaborates, the models, and the rows of the prior that holds them at the pooled model."""
         c, family = clients, self.problem.family
-        block = int(np.clip(len(c) * ROWS_PER_BLOCK // max(len(c.y), 1), 64, BLOCK))
-        fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block)
+        fed = InProcess(objective(c, family), c.clusters if c.levels else None, ids=c.ids, block=block_size(c))
         everyone, metric = around_pooled(fed, self.problem)
         choice = choose(fed, metric, count=self.count, same_cluster=self.same_cluster)
         held = self.options.with_prior(metric)

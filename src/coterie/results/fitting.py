@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -17,19 +18,25 @@ from coterie.data.identifiability import collinear, constant_within_clients, ort
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.comparison import TableComparison
 from coterie.evidence.held_out import evaluate
+from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.network.options import Asked
 from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.setup import Basis
 from coterie.relations.clusters import ClusterTree
+from coterie.relations.network import Network
 from coterie.results import notes as words
-from coterie.results.collaborators import main_clients, resolved
 from coterie.results.model import Model
-from coterie.results.networks import chosen, described
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.results.strengths import plain_strength, select
+from coterie.runs.labelled_options import main_clients, plain_strength
 from coterie.runs.table_methods import STARTING, run, run_alone
+
+DRAWN = 1000
+"""Clients at most whose merging along a network's path is followed for its picture."""
+EXACT = 1e-6
+"""KKT residual along the path, where it is said which clients are equal."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Fitting:
             options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.hold)
         tried: list[tuple[float, float]] = []
         if FITTED[name].networked:
-            options["network"], tried = chosen(clients, problem, self.options.network or {}, self.options.hold)
+            options["network"], tried = choose_lam(clients, problem, self.options.network or {}, self.options.hold)
         given = bool(self.options.strengths) and "gamma" in FITTED[name].takes
         if given:
             strengths = select(clients, problem, self.options.strengths, self.options.hold)
@@ -274,3 +281,34 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
     names = ("coterie", "numpy", "scipy", "numba", "pandas", "formulaic")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def described(
+    clients: Clients, problem: GroupedProblem, network: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How clients merge along the path, and how well the network agrees with their finest clusters.
+
+    Paths of more clients than ``DRAWN`` are not followed.
+
+    Parameters
+    ----------
+    found : mapping
+        What the fit says of the network: its edges, lam, and the candidates that were tried for it.
+    """
+    out: dict[str, Any] = {}
+    if clients.levels and found.get("edges"):
+        graph = Network(len(clients), np.array(found["edges"], dtype=np.int64), np.array(found["weight"]))
+        agrees = graph.against(clients.clusters)
+        out["against"] = {name: None if np.isnan(value) else value for name, value in agrees.items()}
+    if not 1 < len(clients) <= DRAWN:
+        return out
+    lam = np.array([value for value, _ in found.get("tried", [])] or [found["lam"]])
+    lam = np.sort(lam[(lam > 0.0) & (lam < np.inf)])
+    values = None
+    if len(lam):
+        with np.errstate(over="ignore"):
+            between = np.sqrt(lam[1:] * lam[:-1]) if len(lam) > 1 else lam * np.geomspace(SPAN, 1.0 / SPAN, STEPS)
+        values = np.unique(np.concatenate([lam, between]))
+        values = values[(values > 0.0) & np.isfinite(values)]
+    tree = clusterpath(clients, problem, Asked.of(network), values, kkt=EXACT).tree
+    return out | {"merges": [[value, list(who), size] for value, who, size in tree.merges if value < np.inf]}

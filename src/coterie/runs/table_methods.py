@@ -28,6 +28,11 @@ STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda
 """Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
 
 
+def block_size(clients: Clients, times: int = 1) -> int:
+    """Clients of a block of which each thread has work enough, where work is by rows in every exchange."""
+    return int(np.clip(len(clients) * times * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
+
+
 def objective(clients: Clients | GLM, family: Family | str) -> GLM:
     """The clients' rows as an objective, without a copy."""
     c = clients
@@ -65,9 +70,7 @@ def run(
     if problem.basis is not None:
         clients = replace(clients, X=clients.X @ problem.basis.matrix)
     here = None if method.flat else clients.clusters
-    block = BLOCK
-    if not problem.family.is_quadratic:  # whose work is by rows in every exchange
-        block = int(np.clip(len(clients) * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
+    block = BLOCK if problem.family.is_quadratic else block_size(clients)
     seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
     fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
     fitted = method.fit(fed, problem, **taken)

@@ -22,7 +22,7 @@ from coterie.methods.registry import FITTED
 from coterie.results.fitting import model_of, versions
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.results.strengths import aligned
+from coterie.runs.labelled_options import aligned
 
 if TYPE_CHECKING:
     from coterie.data.design import Design

@@ -1,4 +1,4 @@
-"""A user's edges and covariates, by label: checked, and brought into the clients' order."""
+"""A user's network, its edges and covariates given by label: checked, and brought into the clients' order."""
 
 from __future__ import annotations
 
@@ -16,6 +16,29 @@ from coterie.relations.network import Network
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
+    """The options of a network with clients' positions for their labels.
+
+    Parameters
+    ----------
+    network : mapping
+        As a user gives it: see ``methods.network.options.Asked``; ``edges`` are pairs of labels, with a weight or not,
+        or a table of two or three columns; ``covariates`` are names of columns of ``table`` that do not vary within a
+        client, or a table with a row for each client.
+
+    Raises
+    ------
+    CoterieError
+        For clients that are not there, and covariates that vary within a client or are missing.
+    """
+    out = dict(network)
+    if out.get("edges") is not None and not isinstance(out["edges"], Network):
+        out["edges"] = edges_of(clients, out["edges"])
+    if out.get("covariates") is not None:
+        out["covariates"] = covariates_of(clients, out["covariates"], table)
+    return out
 
 
 def edges_of(clients: Clients, edges: Any) -> Network:

@@ -8,10 +8,10 @@ import coterie
 from coterie.data import prepare
 from coterie.errors import CoterieError
 from coterie.evidence.held_out import evaluate
+from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.results.strengths import Surface, search, select
 from coterie.runs.table_methods import run
 from papers.simulate import tree
 from tests.messages import names

@@ -1,8 +1,8 @@
-"""Given strengths: numbers, one for each client or cluster, or a grid from which held-out rows choose."""
+"""Strengths, main clients and their weights, which a user gives by label: in the order of clients and clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,8 @@ import numpy as np
 
 from coterie.data.clients import Clients, Level
 from coterie.data.labels import encode, find_labels
-from coterie.engines.blocks import BLOCK
-from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, nearest
-from coterie.evidence.splits import Splits
-from coterie.methods.estimates import GroupedProblem
-from coterie.methods.tree.strengths import path
-from coterie.numerics.kernels import Floats
-from coterie.objectives.holdout import HeldOut
-from coterie.runs.table_methods import ROWS_PER_BLOCK, objective
+from coterie.numerics.kernels import Floats, Ints
 
 Strength = float | Floats
 
@@ -195,50 +188,55 @@ def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
     return out
 
 
-@dataclass(frozen=True)
-class Surface:
-    """Held-out losses over a grid of strengths.
-
-    Attributes
-    ----------
-    grid : dict of list
-        The candidates of ``gamma`` and, if there is another axis, of ``lam`` or ``alpha``.
-    loss : (gammas, others) float64
-        Mean loss over the held-out rows of all splits, in the units of the family's loss.
-    """
-
-    grid: dict[str, list[Any]]
-    loss: Floats
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The strengths with the lowest loss; of equals, the first."""
-        at = np.unravel_index(int(np.argmin(np.nan_to_num(self.loss, nan=np.inf))), self.loss.shape)
-        return {name: values[k] for (name, values), k in zip(self.grid.items(), at, strict=False)}
+def main_clients(clients: Clients, named: Any) -> Ints:
+    """Positions of the clients that a user names as main ones: a label or several."""
+    labels = [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)
+    if not labels:
+        raise CoterieError("main names no client: name one at least, or leave it out, and every client is a main one.")
+    return np.array([_position(clients, label, "main") for label in labels], dtype=np.int64)
 
 
-def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> Surface:
-    """The held-out loss at every point of a grid, on splits of these clients' own rows."""
-    lams, alphas = grid.get("lam"), grid.get("alpha")
-    loss = np.zeros((len(grid["gamma"]), len(lams or alphas or [None])))
-    weight = 0.0
-    for mask in splits.masks(clients):
-        train, held = clients.split(mask)
-        rows = HeldOut(objective(train, problem.family), objective(held, problem.family))
-        block = int(np.clip(len(clients) * 4 * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
-        fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block)
-        for point in path(fed, problem, grid["gamma"], lams, alphas):
-            loss[point.at] += point.held_out()
-        if problem.family.saturated is not None:
-            loss -= float(held.weights @ problem.family.saturated(held.y))
-        weight += float(held.weights.sum())
-    return Surface(grid, problem.family.loss_factor * loss / weight if weight > 0.0 else loss)
+def _position(clients: Clients, label: Any, what: str) -> int:
+    if not isinstance(label, Hashable):
+        raise CoterieError(f"{what} names a {clients.name} by its label, not by {label!r}.")
+    at = int(find_labels(clients.labels, np.array([label], dtype=object))[0])
+    if at < 0:
+        known = [str(name) for name in clients.labels]
+        raise CoterieError(f"{what} names {clients.name} {label!r}, which is not there.{nearest(str(label), known)}")
+    return at
 
 
-def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:
-    """The strengths with the lowest held-out loss over rows, by splits of these clients' own rows."""
-    if all(len(values) == 1 for values in grid.values()):
-        return {name: values[0] for name, values in grid.items()}
-    if splits.count == 0:
-        raise CoterieError("A grid of strengths is chosen from by held-out rows: ask for at least one split.")
-    return search(clients, problem, grid, Splits(splits.count, splits.fraction, splits.seed + 1)).chosen
+def weight_matrix(clients: Clients, tau: Any) -> Any:
+    """``{main: {collaborator: weight}}``, or a matrix of all clients, as a sparse matrix."""
+    return _by_pairs(clients, tau) if isinstance(tau, Mapping) else _square(clients, tau)
+
+
+def _by_pairs(clients: Clients, tau: Mapping[Any, Any]) -> Any:
+    from scipy.sparse import csr_array
+
+    entries = []
+    for main, others in tau.items():
+        if not isinstance(others, Mapping):
+            raise CoterieError(f"tau of {main!r} must be a mapping from collaborators to weights, not {others!r}.")
+        for other, weight in others.items():
+            if not isinstance(weight, (int, float, np.number)) or isinstance(weight, bool):
+                raise CoterieError(f"The weight tau of {other!r} for {main!r} must be a number, not {weight!r}.")
+            entries.append((_position(clients, main, "tau"), _position(clients, other, "tau"), float(weight)))
+    if not entries:
+        raise CoterieError("tau names no collaborators: name one at least, or leave tau out.")
+    i, j, v = (np.array(a) for a in zip(*entries, strict=True))
+    return csr_array((v, (i, j)), shape=(len(clients), len(clients)))
+
+
+def _square(clients: Clients, tau: Any) -> Any:
+    from scipy.sparse import csr_array, issparse
+
+    n = len(clients)
+    try:
+        W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError("tau must be auto, equal, a mapping {main: {other: weight}} or a matrix of numbers.") from e
+    if W.shape != (n, n):
+        shape = " x ".join(str(size) for size in W.shape) or "a number"
+        raise CoterieError(f"A matrix tau must be {n} x {n}, clients by clients, not {shape}.")
+    return csr_array(W).astype(np.float64)
