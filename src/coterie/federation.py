@@ -8,7 +8,6 @@ message, so an engine may call it on any block of clients. Anything across clien
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, entry
+from coterie.imports import marks_work
 from coterie.numerics import keyed_random
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,6 @@ Work = Callable[..., Mapping[str, Any]]
 W = TypeVar("W", bound=Callable[..., Any])
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
 _WORK: dict[str, Work] = {}
-_PACKAGE = __name__.partition(".")[0]
 
 
 def work(function: W) -> W:
@@ -56,9 +55,8 @@ def find_work(name: str) -> Work:
 
     Modules of this package are imported when needed; others are the site's owner's to allow.
     """
-    if (module := name.partition(":")[0]).startswith(f"{_PACKAGE}."):
-        with suppress(ImportError, ValueError, RecursionError):  # no module has such a name
-            import_module(module)
+    if name not in _WORK and marks_work(module := name.partition(":")[0]):
+        import_module(module)
     if name not in _WORK:
         raise CoterieError(f"Work {name!r} is not known here: import its module at this site first.")
     return _WORK[name]

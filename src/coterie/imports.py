@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,12 @@ def _need_own(module: str, said: str, folder: Path, copies: bool) -> None:
                 f"{said} is in '{here}', but this process has imported {name} from '{loaded}': start a new process for "
                 "it, or rename one of them."
             )
+
+
+def marks_work(module: str) -> bool:
+    """Whether it is a module of this package whose source marks work: a message makes a site import no other."""
+    package, *parts = module.split(".")
+    if package == "coterie" and parts and all(map(str.isidentifier, parts)):
+        with suppress(OSError):  # there is none of this name
+            return b"\n@work\ndef " in Path(__file__).parent.joinpath(*parts).with_suffix(".py").read_bytes()
+    return False

@@ -23,6 +23,7 @@ import coterie
 from coterie import federation
 from coterie.errors import LONGEST, CoterieError
 from coterie.federation import PerRow, Ragged
+from coterie.imports import marks_work
 from tests.property.fuzzing import other_array, places
 from tests.property.saved_forms import FORMS, Form
 
@@ -198,12 +199,14 @@ def test_a_message_names_work_in_those_modules_of_the_package_alone_that_hold_an
     for file in source.rglob("*.py"):
         if "\n@work\ndef " in file.read_text():
             module = ".".join(("coterie", *file.relative_to(source).with_suffix("").parts))
-            assert f"{module}.".startswith(federation._OWN), module
+            assert marks_work(module), module
     before = set(sys.modules)
     for name in (
         "coterie.deployment.flower.gate:x",
         "coterie.cli.report:report",
         "coterie.methods.\0:x",
+        f"coterie.methods.{'x' * 5000}:x",
+        "coterie.methods./../deployment/flower/gate:x",
         "this:s",
     ):
         with pytest.raises(CoterieError, match="is not known here"):
