@@ -13,7 +13,6 @@ import numpy as np
 from coterie.families import GAUSSIAN, Family, constant, derivatives, family_named
 from coterie.numerics.kernels import Floats, Ints, cholesky, kernel, reading
 
-Rows = tuple[Floats, Floats, Floats, Floats, Ints, Ints]
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
 """A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
 
@@ -22,9 +21,8 @@ _constant = kernel(constant)
 
 
 @kernel
-def _moments(
-    X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+def _moments(data: Data) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    _, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     rows, w, v, s, ss = np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m, p)), np.zeros((m, p))
     for i in range(m):
@@ -40,10 +38,9 @@ def _moments(
 
 
 @reading
-def _gram(
-    X: Floats, y: Floats, offset: Floats, weights: Floats, starts: Ints, stops: Ints, unit: Floats, shift: float
-) -> tuple[Floats, Floats, Floats]:
+def _gram(data: Data, unit: Floats, shift: float) -> tuple[Floats, Floats, Floats]:
     """Per client: packed X'WX, X'Wy and y'Wy of the columns in units ``unit``, y less its offset and shift."""
+    _, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     A, b, c = np.zeros((m, p * (p + 1) // 2)), np.zeros((m, p)), np.zeros(m)
     x = np.empty(p)
@@ -104,19 +101,6 @@ def _derivatives(
 
 
 @kernel
-def _loss(
-    family: int, X: Floats, y: Floats, offset: Floats, weights: Floats, lo: int, hi: int, unit: Floats, theta: Floats
-) -> float:
-    loss = 0.0
-    for r in range(lo, hi):
-        eta = offset[r]
-        for j in range(X.shape[1]):
-            eta += X[r, j] * unit[j] * theta[j]
-        loss += weights[r] * row_derivatives(family, eta, y[r])[0]
-    return loss
-
-
-@kernel
 def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Floats) -> float:
     """d = the Newton step of u for loss(w + L u) + |u|^2 / 2; returns its decrement."""
     q = z.shape[0]
@@ -153,13 +137,7 @@ def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Flo
 
 @reading
 def _modes(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
+    data: Data,
     unit: Floats,
     L: Floats,
     which: Ints,
@@ -169,6 +147,7 @@ def _modes(
     u0: Floats,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
+    family, X, y, offset, weights, starts, stops = data
     m, p, q = starts.shape[0], X.shape[1], z.shape[0]
     A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
     theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
@@ -219,19 +198,9 @@ def _shift(w: Floats, L: Floats, z: Ints, u: Floats, theta: Floats) -> None:
 
 
 @reading
-def _third(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
-    unit: Floats,
-    theta: Floats,
-    S: Floats,
-) -> Floats:
+def _third(data: Data, unit: Floats, theta: Floats, S: Floats) -> Floats:
     """Per client: the sum over rows of (x'Sx) v'(eta) x, half the gradient of log|H| by theta, times 2."""
+    family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     a, x = np.zeros((m, p)), np.empty(p)
     for i in range(m):
@@ -252,25 +221,23 @@ def _third(
 
 
 @reading
-def _losses(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    starts: Ints,
-    stops: Ints,
-    unit: Floats,
-    theta: Floats,
-) -> Floats:
+def _losses(data: Data, unit: Floats, theta: Floats) -> Floats:
+    family, X, y, offset, weights, starts, stops = data
     out = np.empty(starts.shape[0])
     for i in range(out.shape[0]):
-        out[i] = _loss(family, X, y, offset, weights, starts[i], stops[i], unit, theta[i])
+        loss = 0.0
+        for r in range(starts[i], stops[i]):
+            eta = offset[r]
+            for j in range(X.shape[1]):
+                eta += X[r, j] * unit[j] * theta[i, j]
+            loss += weights[r] * row_derivatives(family, eta, y[r])[0]
+        out[i] = loss
     return out
 
 
 @kernel
-def _constants(family: int, y: Floats, weights: Floats, starts: Ints, stops: Ints) -> Floats:
+def _constants(data: Data) -> Floats:
+    family, _, y, _, weights, starts, stops = data
     out = np.zeros(starts.shape[0])
     for i in range(out.shape[0]):
         for r in range(starts[i], stops[i]):
@@ -329,25 +296,17 @@ class GLM:
         return replace(self, starts=self.starts[rows], stops=self.stops[rows])
 
     @property
-    def _rows(self) -> Rows:
-        return self.X, self.y, self.offset, self.weights, self.starts, self.stops
-
-    @property
-    def _code(self) -> int:
-        return self.family.code
-
-    @property
     def compiled(self) -> Data:
         """What kernels over rows take first."""
-        return (self._code, *self._rows)
+        return self.family.code, self.X, self.y, self.offset, self.weights, self.starts, self.stops
 
     def moments(self) -> dict[str, Floats]:
         """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p)."""
-        return dict(zip(("rows", "w", "y", "x", "xx"), _moments(*self._rows), strict=True))
+        return dict(zip(("rows", "w", "y", "x", "xx"), _moments(self.compiled), strict=True))
 
     def gram(self, unit: Floats, shift: float = 0.0) -> tuple[Floats, Floats, Floats]:
         """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
-        return _gram(*self._rows, unit, shift)
+        return _gram(self.compiled, unit, shift)
 
     def modes(
         self, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
@@ -362,16 +321,16 @@ class GLM:
             Twice the minimum.
         u : (m, q)
         """
-        return _modes(self._code, *self._rows, unit, L, which, z, w, parent, u0)
+        return _modes(self.compiled, unit, L, which, z, w, parent, u0)
 
     def third(self, unit: Floats, theta: Floats, S: Floats) -> Floats:
         """Gradient of log|H| by each client's theta, (m, p), where S (m, P) is theta's covariance under H."""
-        return _third(self._code, *self._rows, unit, theta, S)
+        return _third(self.compiled, unit, theta, S)
 
     def losses(self, unit: Floats, theta: Floats) -> Floats:
         """Negative log-likelihood of every client at its theta, without terms in y alone, (m,)."""
-        return _losses(self._code, *self._rows, unit, theta)
+        return _losses(self.compiled, unit, theta)
 
     def constants(self) -> Floats:
         """What ``losses`` leaves out of each client's negative log-likelihood: terms in y alone, (m,)."""
-        return _constants(self._code, self.y, self.weights, self.starts, self.stops)
+        return _constants(self.compiled)
