@@ -86,15 +86,7 @@ def slopes(Z: Floats, U: Floats, sigma: float, graph: Graph, level: Floats) -> t
 
 @dataclass(frozen=True)
 class PenalisedQuadratic:
-    """``g's + 1/2 s'Hs`` around (x, Z), and the penalty's edges.
-
-    Attributes
-    ----------
-    x, gx : (d1,)
-    Z, gz : (n, q)
-    curvature : Curvature
-    graph : Graph
-    """
+    """``g's + 1/2 s'Hs`` around (x, Z), x and gx (d1,), Z and gz (n, q), and the penalty's edges."""
 
     x: Floats
     Z: Floats

@@ -34,15 +34,7 @@ class Training:
 class Going:
     """Where local steps of m clients go: ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``.
 
-    Attributes
-    ----------
-    eta : (m,)
-    steps : (m,) int64
-    pull : float
-    anchor, shift : (m, d) or None
-    on : (d,) or None
-    fresh : bool
-        Whether every step draws rows anew.
+    ``eta`` and ``steps`` are (m,), ``anchor`` and ``shift`` (m, d), ``on`` (d,); where ``fresh``, steps draw rows anew.
     """
 
     eta: Floats
@@ -61,20 +53,9 @@ class Going:
 
 @dataclass
 class Stepper:
-    """The same on layers, with clipped gradients and momentum where asked.
+    """The same on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
 
-    Attributes
-    ----------
-    layers : list of (m, ...) tensors
-        What moves, in place.
-    eta : (m,) tensor
-    pull : float
-    anchor, shift, on : list of tensors, or None
-        As the layers; ``on`` without the client axis.
-    clip : float or None
-        Longest gradient of a client, over all layers.
-    momentum : float
-        Steps go along ``v <- momentum v + g``, from v = 0.
+    ``on`` has no client axis. With momentum, steps go along ``v <- momentum v + g``, from v = 0.
     """
 
     layers: Sequence[Tensor]

@@ -27,14 +27,7 @@ PROBED = 256
 
 
 class Owners:
-    """Which client a row is of: rows lie client after client.
-
-    Attributes
-    ----------
-    starts, stops : (m,) int64
-    labels : sequence of str, optional
-        What clients are called; by default 0, 1, ...
-    """
+    """Which client a row is of: rows lie client after client, who are called by their labels, or 0, 1, ..."""
 
     starts: Ints
     stops: Ints
@@ -136,10 +129,7 @@ class Tensors(Owners):
 class Sets(Owners):
     """Items of map-style Datasets, one Dataset or DataLoader for each client, put together as a DataLoader would.
 
-    Attributes
-    ----------
-    checked : callable, optional
-        ``checked(y, rows)`` raises a CoterieError for targets that the loss has no use for; every batch is shown to it.
+    Every batch is shown to ``checked(y, rows)``, which raises a CoterieError for targets that the loss has no use for.
     """
 
     def __init__(self, clients: Sequence[Any], labels: Sequence[str], dtype: torch.dtype, device: torch.device) -> None:

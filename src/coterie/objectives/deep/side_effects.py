@@ -32,14 +32,7 @@ NEAR = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 @dataclass(frozen=True)
 class Trial:
-    """A model, and some rows of the client that has most.
-
-    Attributes
-    ----------
-    sequential : SequentialClients
-    rows : Rows
-    index : (b,) int64
-    """
+    """A model, and the rows ``index`` (b,) of the client that has most."""
 
     sequential: SequentialClients
     rows: Rows
