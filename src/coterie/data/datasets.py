@@ -17,27 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table and how to model it.
+    """A table and how to model it: its size, label columns fine to coarse, and a model to begin with.
 
-    Attributes
-    ----------
-    name : str
-        What `fetch` calls it.
-    title : str
-        What it is, in one sentence.
-    rows, clients : int
-        Its size, all rows counted.
-    client : str
-        The client column.
-    cluster : tuple of str
-        Cluster columns, fine to coarse; may be empty.
-    formula, family : str
-        A model to begin with.
-    source : str
-        ``package: item``, or who made it.
-    licence : str
-    note : str
-        What to look out for.
+    ``source`` is ``package: item`` of R, or who made it; ``note`` says what to look out for.
     """
 
     name: str

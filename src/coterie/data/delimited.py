@@ -28,26 +28,9 @@ _DECIMAL = r"\s*[+-]?\d+,\d+\s*"
 
 
 def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collection[str] | None = None) -> pd.DataFrame:
-    """Read a CSV or TSV file.
+    """Read a CSV or TSV file, as :func:`coterie.read_table` says.
 
-    Parameters
-    ----------
-    file : path
-        UTF-8, names in the first line.
-    labels : collection of str
-        Columns of labels, see :func:`coterie.read_table`; names that are not in the file do not matter.
-    na_values : collection of str, optional
-        Texts that mean a missing value, as an empty cell always does; by default ``NA_VALUES``.
-
-    Returns
-    -------
-    DataFrame
-        ``.attrs["coterie"]`` says which texts were read as missing.
-
-    Raises
-    ------
-    CoterieError
-        For another encoding, another separator, columns of the same name, a table without rows.
+    ``.attrs["coterie"]`` of the frame says which texts were read as missing.
     """
     import pandas as pd
 

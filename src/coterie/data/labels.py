@@ -245,19 +245,7 @@ def tidied(values: Labels) -> Labels:
 
 
 def _joined(written: Labels, labels: Labels) -> tuple[str, ...]:
-    """The labels that were written in several ways.
-
-    Parameters
-    ----------
-    written : (k,) array
-        Distinct values of a column.
-    labels : (k,) array
-        What each of them is read as.
-
-    Returns
-    -------
-    tuple of str
-    """
+    """The labels that were written in several ways, from the distinct values of a column and what each is read as."""
     pairs = [(w, label) for w, label in zip(written, labels, strict=True) if isinstance(w, str)]
     changed = {label for w, label in pairs if w != label}
     if not changed:
@@ -267,18 +255,9 @@ def _joined(written: Labels, labels: Labels) -> tuple[str, ...]:
 
 
 def spelling_notes(name: str, labels: Labels, several: Sequence[str] = (), show: bool = True) -> list[str]:
-    """What to say of the spellings in a column.
+    """What to say of the spellings of a column's distinct labels, ``several`` of which were written in several ways.
 
-    Parameters
-    ----------
-    name : str
-        The column.
-    labels : (m,) array
-        Its distinct labels.
-    several : sequence of str
-        Labels that were written in several ways.
-    show : bool, default True
-        False leaves out numbers and examples, for notes that leave the table's owner.
+    Without ``show`` no numbers and examples are named, for notes that leave the table's owner.
     """
     notes = []
     if several:

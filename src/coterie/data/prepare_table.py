@@ -266,26 +266,10 @@ def check_outcome(
     levels: tuple[str, str] | None = None,
     constant: bool = False,
 ) -> list[str]:
-    """Raise CoterieError if an outcome does not fit its family.
+    """Raise CoterieError if an outcome does not fit its family; say how it was read, where that needs saying.
 
-    Parameters
-    ----------
-    y : (n,) float64
-        Finite values.
-    family : Family
-    name : str
-        The outcome, for messages.
-    rows : (n,) int64, optional
-        Table position of each value, counted from 0; 0, 1, ... by default.
-    levels : (str, str), optional
-        What was text in the table and is 0 and 1 in `y`.
-    constant : bool, default False
-        Whether one value may be that of all rows.
-
-    Returns
-    -------
-    list of str
-        How the outcome was read, where that needs saying.
+    ``rows`` (n,) are table positions of the values (0, 1, ... by default), ``levels`` what was text in the table and is
+    0 and 1 in ``y``; an outcome may be ``constant`` where the table is a part of a larger one.
     """
 
     def where(bad: Mask) -> str:

@@ -178,26 +178,10 @@ def _size(node: Any, parts: list[tuple[int, int]]) -> tuple[int, int, int]:
 
 
 def compute_terms(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """One side of a formula, computed on a frame.
+    """One side of a formula such as ``1 + x + center(z)``, computed on float64 columns and categoricals.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Float64 columns, and categoricals with all their levels.
-    side : str
-        A right side, such as ``1 + x + center(z)``.
-    state : dict
-        What stateful terms remember; they learn it from the frame where it is empty.
-
-    Returns
-    -------
-    columns : DataFrame
-    state : dict
-
-    Raises
-    ------
-    CoterieError
-        If a term cannot be computed.
+    ``state`` is what stateful terms remember; they learn it from the frame where it is empty. It comes back beside the
+    columns.
     """
     from formulaic import ModelSpec
     from formulaic.materializers import PandasMaterializer
