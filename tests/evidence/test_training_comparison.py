@@ -14,6 +14,7 @@ from coterie.evidence.intervals import half_width
 from coterie.evidence.over_seeds import chosen, compare, pick
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
+from coterie.runs.config import Config
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training import Trained, train
 from coterie.runs.training_problem import TrainingProblem
@@ -199,7 +200,7 @@ def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path)
     y = (X[:, 0] + 0.5 * rng.normal(size=400) > 1.9).astype(np.int64)
     np.savez(tmp_path / "rare.npz", X=X, y=y, client=np.repeat(np.arange(8), 50))
     tables = {"data": {"source": "rare.npz", "partition": "given"}, "run": {"rounds": 10}}
-    result = compare(comparison.Config.of(tables, tmp_path), ["fedavg"])
+    result = compare(Config.of(tables, tmp_path), ["fedavg"])
     assert result.score == "loss" and result.rule.common == pytest.approx(1.0 - y.mean())
     table = result.table
     assert table["loss"].is_monotonic_increasing and {"accuracy", "balanced accuracy"} <= set(table)

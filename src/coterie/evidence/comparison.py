@@ -17,13 +17,14 @@ from coterie.families import Family
 from coterie.methods.registry import FITTED, trained_method
 from coterie.numerics import keyed_random
 from coterie.numerics.kernels import Floats
-from coterie.runs.config import Config
 from coterie.runs.scores import BALANCED, Rule
-from coterie.runs.training import Trained
 from coterie.runs.training_objective import not_negative
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.runs.config import Config
+    from coterie.runs.training import Trained
 
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""
