@@ -8,7 +8,7 @@ import pytest
 
 from coterie import options
 from coterie.deployment import column_types
-from coterie.deployment.column_types import TYPES, Column, ColumnType, Findings
+from coterie.deployment.column_types import TYPES, ColumnType, Findings, SchemaColumn
 from coterie.deployment.schema import Schema, disagreements, propose, unite
 from coterie.deployment.site.row_validation import validate_rows
 from coterie.errors import CoterieError
@@ -20,7 +20,10 @@ def flag(monkeypatch):
     row = ColumnType(
         "flag",
         "flags",
-        lambda name, series, before, least: (before or Column("flag", levels=("no", "yes")), [f"'{name}' is a flag"]),
+        lambda name, series, before, least: (
+            before or SchemaColumn("flag", levels=("no", "yes")),
+            [f"'{name}' is a flag"],
+        ),
         lambda name, column, series, least: Findings(
             column, [f"'{name}' is no flag"] * (not series.isin(["no"]).all())
         ),
@@ -34,13 +37,13 @@ def flag(monkeypatch):
 
 
 def test_a_further_type_is_one_row(flag, tmp_path):
-    schema = Schema({"ill": Column("flag", levels=("no", "yes")), "x": Column("number")})
+    schema = Schema({"ill": SchemaColumn("flag", levels=("no", "yes")), "x": SchemaColumn("number")})
     schema.write(tmp_path / "schema.toml")
     assert Schema.read(tmp_path / "schema.toml") == schema and schema.labels == []
     rows = pd.DataFrame({"ill": ["no", "maybe"], "x": [1.0, 2.0]})
     assert validate_rows(rows, schema, 1)[1] == ["'ill' is no flag"]
     assert propose(rows, known=schema)[1] == ["'ill' is a flag"]
-    assert disagreements(schema, Schema({"ill": Column("number"), "x": Column("number")})) == [
+    assert disagreements(schema, Schema({"ill": SchemaColumn("number"), "x": SchemaColumn("number")})) == [
         "'ill' is a number and not a flag"
     ]
     assert unite({"basel": schema})[0] == schema
@@ -49,4 +52,4 @@ def test_a_further_type_is_one_row(flag, tmp_path):
 
 def test_a_type_that_is_none_is_refused_with_those_that_are():
     with pytest.raises(CoterieError, match=f"type .*{', '.join(list(TYPES)[:-1])}"):
-        Column("flag")
+        SchemaColumn("flag")

@@ -10,18 +10,18 @@ import pytest
 
 from coterie.data.design import Design
 from coterie.data.table_files import read_table
-from coterie.deployment.column_types import Column
+from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.schema import Schema, disagreements, propose, unite
 from coterie.errors import CoterieError
 from tests.deployment.sites import FORMULA, table, tables
 
 AGREED = Schema(
     {
-        "age": Column("number", "years", low=18, high=110, center=54, scale=9),
-        "pain": Column("category", levels=("1", "2", "3", "4")),
-        "ill": Column("category", levels=("no", "yes")),
-        "hospital": Column("label"),
-        "a b": Column("number"),
+        "age": SchemaColumn("number", "years", low=18, high=110, center=54, scale=9),
+        "pain": SchemaColumn("category", levels=("1", "2", "3", "4")),
+        "ill": SchemaColumn("category", levels=("no", "yes")),
+        "hospital": SchemaColumn("label"),
+        "a b": SchemaColumn("number"),
     }
 )
 
@@ -93,7 +93,7 @@ def test_formulas_the_sites_cannot_agree_on(formula, sentence):
 
 
 def test_scaling_needs_numbers():
-    schema = Schema({"y": Column("number"), "x": Column("number", center=1.0)})
+    schema = Schema({"y": SchemaColumn("number"), "x": SchemaColumn("number", center=1.0)})
     with pytest.raises(CoterieError, match=r"'scale\(x\)' needs numbers .*: write scale of column 'x'"):
         schema.design("y ~ scale(x)")
     with pytest.raises(CoterieError, match=r"write low and high of column 'x'"):
@@ -124,8 +124,8 @@ def test_a_wrong_column_is_named(keys, sentence):
 def test_a_first_schema_from_a_table():
     frame = table(2).assign(rare=["x"] * 2 + ["y"] * 38, day=pd.Timestamp("2026-01-01"))
     found, notes = propose(frame, ["ward"], ["pain"], min_group=5)
-    assert found.columns["pain"] == Column("category", levels=("1", "2", "3", "4"))
-    assert found.columns["ward"] == Column("label")
+    assert found.columns["pain"] == SchemaColumn("category", levels=("1", "2", "3", "4"))
+    assert found.columns["ward"] == SchemaColumn("label")
     assert abs(found.columns["age"].center - frame["age"].mean()) < 1.0
     assert [n for n in notes if "'rare'" in n] == [
         "Levels of 'rare' with fewer than 5 rows, whose names travel: 'x' (2)."
@@ -135,16 +135,19 @@ def test_a_first_schema_from_a_table():
 
 def test_a_first_schema_keeps_what_was_agreed():
     before = Schema(
-        {"pain": Column("category", "score", levels=("9",)), "age": Column("number", "years", low=0, high=99)}
+        {
+            "pain": SchemaColumn("category", "score", levels=("9",)),
+            "age": SchemaColumn("number", "years", low=0, high=99),
+        }
     )
     found, _ = propose(table(0), ["ward"], known=before)
-    assert found.columns["pain"] == Column("category", "score", levels=("9", "1", "2", "3"))
+    assert found.columns["pain"] == SchemaColumn("category", "score", levels=("9", "1", "2", "3"))
     assert found.columns["age"] == before.columns["age"]
 
 
 def test_levels_are_united_and_differences_named():
-    first = Schema({"x": Column("category", levels=("a", "b")), "chol": Column("number", "mmol/l")})
-    other = Schema({"x": Column("category", levels=("b", "c")), "chol": Column("number", "mg/dl")})
+    first = Schema({"x": SchemaColumn("category", levels=("a", "b")), "chol": SchemaColumn("number", "mmol/l")})
+    other = Schema({"x": SchemaColumn("category", levels=("b", "c")), "chol": SchemaColumn("number", "mg/dl")})
     united, problems = unite({"basel": first, "bern": other})
     assert united.columns["x"].levels == ("a", "b", "c")
     assert problems == ["at site 'bern' 'chol' is in mg/dl and not in mmol/l"]
@@ -155,7 +158,7 @@ def test_levels_are_united_and_differences_named():
 
 def test_a_level_of_the_schema_is_no_missing_value(tmp_path):
     (tmp_path / "a.csv").write_text("arm,x\n" + "None,1\nNA,2\nb,3\n" * 6)
-    schema = Schema({"arm": Column("category", levels=("None", "b")), "x": Column("number")})
+    schema = Schema({"arm": SchemaColumn("category", levels=("None", "b")), "x": SchemaColumn("number")})
     arm = read_table(tmp_path / "a.csv", (), schema.na_values).arm
     assert (arm.value_counts()["None"], arm.isna().sum()) == (6, 6)
     assert AGREED.na_values is None

@@ -31,7 +31,7 @@ def _distinct(levels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Column:
+class SchemaColumn:
     """One column as the sites agree on it."""
 
     type: Annotated[str, Option("What its values are.", choices=lambda: TYPES)]
@@ -87,7 +87,7 @@ class Findings:
     tell in which rows a problem is.
     """
 
-    column: Column
+    column: SchemaColumn
     problems: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     placed: bool = False
@@ -106,10 +106,10 @@ class ColumnType:
 
     name: str
     plural: str
-    propose: Callable[[str, pd.Series[Any], Column | None, int], tuple[Column, list[str]]]
-    check: Callable[[str, Column, pd.Series[Any], int], Findings]
+    propose: Callable[[str, pd.Series[Any], SchemaColumn | None, int], tuple[SchemaColumn, list[str]]]
+    check: Callable[[str, SchemaColumn, pd.Series[Any], int], Findings]
     has_value: Callable[[pd.Series[Any]], Mask]
-    unite: Callable[[Column, Column], Column] = lambda a, b: a
+    unite: Callable[[SchemaColumn, SchemaColumn], SchemaColumn] = lambda a, b: a
     numeric: bool = False
     needs_levels: bool = False
     in_formulas: bool = True
@@ -117,9 +117,9 @@ class ColumnType:
 
 def numbers(series: pd.Series[Any]) -> npt.NDArray[np.float64]:
     """The values of a column of numbers; NaN where there is none."""
-    from coterie.data.columns import Column as TableColumn
+    from coterie.data.columns import Column as Column
 
-    return np.array(TableColumn(series).numbers, dtype=np.float64)
+    return np.array(Column(series).numbers, dtype=np.float64)
 
 
 def _is_there(series: pd.Series[Any]) -> Mask:
@@ -132,8 +132,8 @@ def _is_usable_number(series: pd.Series[Any]) -> Mask:
 
 
 def _propose_number(
-    name: str, series: pd.Series[Any], before: Column | None, min_group: int
-) -> tuple[Column, list[str]]:
+    name: str, series: pd.Series[Any], before: SchemaColumn | None, min_group: int
+) -> tuple[SchemaColumn, list[str]]:
     """A number, with center and scale to two digits where enough rows stand behind them."""
     if before is not None:
         return before, []
@@ -141,13 +141,13 @@ def _propose_number(
     values = values[np.isfinite(values)]
     spread = float(values.std()) if len(values) >= max(min_group, 2) else 0.0
     if not spread > 0.0:
-        return Column("number"), []
+        return SchemaColumn("number"), []
     scale = float(f"{spread:.2g}")
     center = float(f"{round(float(values.mean()) / scale, 1) * scale:.6g}")
-    return Column("number", center=center, scale=scale), []
+    return SchemaColumn("number", center=center, scale=scale), []
 
 
-def _check_number(name: str, column: Column, series: pd.Series[Any], least: int) -> Findings:
+def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
     from coterie.data.columns import at_rows
 
     values, found = numbers(series), Findings(column)
@@ -173,16 +173,16 @@ def _level_counts(series: pd.Series[Any]) -> dict[str, int]:
 
 
 def _propose_category(
-    name: str, series: pd.Series[Any], before: Column | None, min_group: int
-) -> tuple[Column, list[str]]:
+    name: str, series: pd.Series[Any], before: SchemaColumn | None, min_group: int
+) -> tuple[SchemaColumn, list[str]]:
     counts = _level_counts(series)
     few = [f"{level!r} ({n:,})" for level, n in counts.items() if n < min_group]
     said = f"Levels of '{name}' with fewer than {min_group} rows, whose names travel: {listed(few)}."
-    before = before or Column("category")
+    before = before or SchemaColumn("category")
     return _with_levels(before, counts), [said] if few else []
 
 
-def _check_category(name: str, column: Column, series: pd.Series[Any], least: int) -> Findings:
+def _check_category(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
     new = {level: n for level, n in _level_counts(series).items() if level not in column.levels}
     few = [repr(level) for level, n in new.items() if n < least]
     said = (
@@ -193,7 +193,7 @@ def _check_category(name: str, column: Column, series: pd.Series[Any], least: in
     return Findings(known, rows=[said] if few else [])
 
 
-def _with_levels(column: Column, levels: Mapping[str, Any] | tuple[str, ...]) -> Column:
+def _with_levels(column: SchemaColumn, levels: Mapping[str, Any] | tuple[str, ...]) -> SchemaColumn:
     """A column with further levels, after its own."""
     return replace(column, levels=tuple(dict.fromkeys([*column.levels, *levels])))
 
@@ -214,7 +214,7 @@ TYPES = {
         ColumnType(
             "label",
             "labels",
-            lambda name, series, before, least: (replace(before or Column("label"), type="label", levels=()), []),
+            lambda name, series, before, least: (replace(before or SchemaColumn("label"), type="label", levels=()), []),
             lambda name, column, series, least: Findings(column),
             _is_there,
             in_formulas=False,

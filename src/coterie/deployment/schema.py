@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import files, options
 from coterie.deployment import toml
-from coterie.deployment.column_types import TYPES, Column
+from coterie.deployment.column_types import TYPES, SchemaColumn
 from coterie.errors import CoterieError, nearest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOMENTS = ("center", "scale", "standardize")
 class Schema:
     """Columns by name, in the order in which a ``.`` of a formula takes them."""
 
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, SchemaColumn] = field(default_factory=dict)
 
     @property
     def na_values(self) -> list[str] | None:
@@ -68,7 +68,7 @@ class Schema:
         for name, keys in tables.items():
             what = f"Column '{name}' of {where}"
             try:
-                columns[str(name)] = options.of(Column, keys, what, noun="key")
+                columns[str(name)] = options.of(SchemaColumn, keys, what, noun="key")
             except CoterieError as problem:
                 known = what[1:] in str(problem)
                 raise problem if known else CoterieError(f"{what}: {problem}") from problem

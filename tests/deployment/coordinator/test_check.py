@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.deployment.column_types import Column
+from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.coordinator import check as checks
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.preview import LocalTransport
@@ -77,7 +77,7 @@ def test_a_site_that_is_not_ready_is_named(change, sentence, tmp_path):
 
 def test_other_units_and_types_are_named(tmp_path):
     united = build(tmp_path)
-    Schema(united.columns | {"age": Column("number", "months")}).write(home(tmp_path, "bern") / "schema.toml")
+    Schema(united.columns | {"age": SchemaColumn("number", "months")}).write(home(tmp_path, "bern") / "schema.toml")
     (home(tmp_path, "chur") / "data.csv").unlink()
     report = asked(tmp_path)
     assert report.sites["bern"] == ["'age' is in months and not in no unit"]
@@ -126,7 +126,9 @@ def test_what_is_wrong_with_a_table_is_said_without_its_values(tmp_path):
     frames["chur"] = frames["chur"].assign(age=frames["chur"]["age"].astype(str) + " years").drop(columns="score")
     united = build(tmp_path)
     frames["chur"].to_csv(home(tmp_path, "chur") / "data.csv", index=False)
-    Schema(united.columns | {"age": Column("number", low=0, high=60)}).write(home(tmp_path, "bern") / "schema.toml")
+    Schema(united.columns | {"age": SchemaColumn("number", low=0, high=60)}).write(
+        home(tmp_path, "bern") / "schema.toml"
+    )
     report = asked(tmp_path)
     assert report.sites["chur"] == ["'age' is not a column of numbers", "its table has no column 'score'"]
     assert report.sites["bern"] == [
@@ -145,7 +147,7 @@ def test_the_first_schema_is_made_of_those_of_the_sites(tmp_path):
     checks.run_check(everyone, folder, "d", add_levels=True)
     assert agreed(tmp_path).columns["pain"].levels == ("1", "2", "3", "4")
     own = Schema.read(home(tmp_path, "bern") / "schema.toml")
-    Schema(own.columns | {"age": Column("number", "months")}).write(home(tmp_path, "bern") / "schema.toml")
+    Schema(own.columns | {"age": SchemaColumn("number", "months")}).write(home(tmp_path, "bern") / "schema.toml")
     (folder / "schema.toml").unlink()
     report = checks.run_check(everyone, folder, "e", add_levels=True)
     assert report.problems == ["at site 'bern' 'age' is in months and not in no unit"]
@@ -201,7 +203,7 @@ def test_texts_of_a_site_are_shortened(tmp_path):
 
 def test_rows_outside_the_range_of_a_site_are_for_its_owner(tmp_path):
     united = build(tmp_path)
-    ranged = Schema(united.columns | {"age": Column("number", low=49.5, high=50.5)})
+    ranged = Schema(united.columns | {"age": SchemaColumn("number", low=49.5, high=50.5)})
     ranged.write(home(tmp_path, "bern") / "schema.toml")
     said = wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"})))
     assert not any(c.isdigit() for c in " ".join(said["problems"]))

@@ -16,7 +16,7 @@ import pytest
 
 from coterie.data.prepare_table import prepare
 from coterie.deployment import logs, toml
-from coterie.deployment.column_types import Column
+from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.config import Config
 from coterie.deployment.schema import Schema
 from coterie.deployment.site import objective, receiver
@@ -97,7 +97,7 @@ def test_a_level_the_schema_has_not_is_refused_with_a_remedy(tmp_path):
 def test_other_units_are_refused_by_name(tmp_path):
     united = build(tmp_path)
     own = dict(united.columns)
-    own["age"] = Column("number", "months")
+    own["age"] = SchemaColumn("number", "months")
     Schema(own).write(home(tmp_path, "bern") / "schema.toml")
     said = say(hosts(tmp_path)["bern"], **opened(tmp_path))["refused"]
     assert said == "Site 'bern': Its schema is not that of the run: 'age' is in months and not in no unit."
@@ -108,7 +108,7 @@ def test_other_units_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize("min_group", [1, 5])
 def test_values_outside_the_range_are_refused_or_clipped_by_the_owners_rules(min_group, tmp_path):
     united = build(tmp_path, min_group=min_group)
-    columns = dict(united.columns) | {"age": Column("number", "years", low=20, high=60)}
+    columns = dict(united.columns) | {"age": SchemaColumn("number", "years", low=20, high=60)}
     Schema(columns).write(tmp_path / "coordinator" / "schema.toml")
     for name in NAMES:
         Schema(columns).write(home(tmp_path, name) / "schema.toml")
@@ -128,7 +128,9 @@ def test_values_outside_the_range_are_refused_or_clipped_by_the_owners_rules(min
 def test_what_is_wrong_in_a_table_is_for_its_owner_alone_whoever_asked(tmp_path):
     united = build(tmp_path)
     for folder in (tmp_path / "coordinator", home(tmp_path, "bern")):
-        Schema(dict(united.columns) | {"age": Column("number", "years", low=20, high=60)}).write(folder / "schema.toml")
+        Schema(dict(united.columns) | {"age": SchemaColumn("number", "years", low=20, high=60)}).write(
+            folder / "schema.toml"
+        )
     kept, host = home(tmp_path, "bern") / PROBLEM, SiteReceiver(home(tmp_path, "bern"))
     for request in ({"kind": "check"}, opened(tmp_path, formula="score ~ age * pain"), {"kind": "check"}):
         kept.unlink(missing_ok=True)
