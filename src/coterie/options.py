@@ -154,7 +154,7 @@ class Declared:
         subject = f"{self.name} of {what[0].lower()}{what[1:]}" if what else self.name
         endless = "number" in self.allowed and self.option.high is None and self.option.below is None
         huge = endless and isinstance(value, int) and abs(value) >= LARGE
-        hint = nearest(value, self.names) if isinstance(value, str) else ""
+        hint = nearest(value, self.names) if isinstance(value, str) and value not in self.names else ""
         remedy = f" {self.option.remedy}" if self.option.remedy else ""
         return f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}{remedy}"
 
@@ -366,6 +366,9 @@ def _typed(kind: Any, option: Option) -> Any:
     if origin is dict:
         each = (_typed(parts[0], option), _typed(parts[1], option))
         return Annotated[dict[each], Strict(), BeforeValidator(lambda v: dict(v) if isinstance(v, Mapping) else v)]  # type: ignore
+    if origin is Literal:
+        kinds = {type(v) for v in parts}
+        return Annotated[kind, BeforeValidator(lambda v: v if type(v) in kinds else None), BeforeValidator(_number)]
     plain = kind is Any or kind is type(None) or origin is not None or not isinstance(kind, type)
     return kind if plain else InstanceOf[kind]  # type: ignore[misc]
 

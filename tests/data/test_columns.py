@@ -1,5 +1,6 @@
 """Text that is a number with something around it: one sentence; names that begin with a number are categories."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -62,3 +63,10 @@ def test_two_units_in_one_column_are_told_too():
 )
 def test_names_with_numbers_in_them_are_categories(values):
     assert Column(pd.Series(values * 5).rename("k")).kind() == "category"
+
+
+def test_levels_left_in_some_rows_have_the_order_of_those():
+    column = Column(pd.Series([10, "n/a", 9, 11, 9], dtype=object, name="v"))
+    assert column.levels[1] == ("10", "11", "9", "n/a")  # as text
+    assert column.levels_in(np.array([0, 2, 3, 4])) == ("9", "10", "11")
+    assert column.levels_in(np.array([0, 1, 2, 3])) == column.levels[1]

@@ -7,9 +7,11 @@ import pandas as pd
 import polars as pl
 import pytest
 
+import coterie
 from coterie.data import Table, read_table, to_pandas, write_table
 from coterie.data.formula import parse
 from coterie.errors import CoterieError
+from tests.messages import names
 
 
 @pytest.fixture
@@ -288,7 +290,17 @@ def test_a_dot_leaves_out_the_row_numbers_of_a_csv(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["school", "level"])
-def test_halves_of_characters_are_no_text(column):
-    values = pd.Series(["ash", "oak\udcff", "yew"], dtype=object)
-    with pytest.raises(CoterieError, match=f"'{column}' has text that is not Unicode in data row 2"):
-        to_pandas(pd.DataFrame({column: values}))
+def test_halves_of_characters_are_no_text(tmp_path, column):
+    values = pd.Series(["ash", "oak\udcff", "yew", "ash"], dtype=object)
+    df = pd.DataFrame({"school": ["a", "b", "a", "b"], "y": [1.0, 2.0, 3.0, 5.0]}).assign(**{column: values})
+    with pytest.raises(CoterieError, match=names(f"'{column}' not Unicode data row 2")):
+        coterie.fit(df, "y ~ level" if column == "level" else "y ~ 1", "school", splits=0)
+    with pytest.raises(CoterieError, match="cannot be written"):
+        write_table(df, tmp_path / "a.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_fit_does_not_use_may_be_anything():
+    df = pd.DataFrame({"school": ["a", "b"] * 3, "y": [1.0, 2.0, 3.0, 5.0, 2.0, 4.0]})
+    df["other"] = pd.Series(["ash", "oak\udcff", None, 3, [], {}], dtype=object)
+    assert coterie.fit(df, "y ~ 1", "school", splits=0).model.labels.tolist() == ["a", "b"]

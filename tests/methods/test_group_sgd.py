@@ -7,6 +7,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.scaffold import Scaffold
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -246,6 +247,16 @@ def test_options_that_are_none(fields, sentence):
 def test_other_methods_refuse_mixed_shapes_by_what_to_do():
     with pytest.raises(CoterieError, match=names("train GroupSGD kind model clusters")):
         FedAvg(eta=0.1).init(InProcess(Mixed.of(heads())))
+
+
+@pytest.mark.parametrize(
+    "method", [GroupSGD(eta=0.1, B=2, shared=("0",)), FedAvg(eta=0.1, B=2), Scaffold(eta=0.1, B=2)]
+)
+def test_kinds_of_one_size_are_mixed_under_any_method(method):
+    parts = [softmax(np.array([4, 5, 3]), 3), softmax(np.array([4, 2]), 3)]
+    fed = InProcess(Mixed.of(parts), [0, 0, 0, 1, 1], seed=1)
+    together = method.models(fed, last(method, fed, 3))
+    assert np.isfinite(together).all() and together.shape == (5, parts[0].dim)
 
 
 def test_a_client_without_rows_and_one_with_broken_rows_do_not_count():

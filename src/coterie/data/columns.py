@@ -216,7 +216,7 @@ class Column:
         if rows is None:
             return texts
         used = np.bincount(codes[rows] + 1, minlength=len(texts) + 1)[1:] > 0
-        return tuple(text for text, there in zip(texts, used, strict=True) if there)
+        return texts if used.all() else Column(self.series.iloc[rows]).levels[1]  # what is left may have another order
 
     def codes_of(self, levels: Sequence[str]) -> tuple[I64, Mask]:
         """Codes of the rows in known levels (-1 where none), and the rows with levels that are not known."""

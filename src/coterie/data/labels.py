@@ -33,6 +33,7 @@ _KNOWN = 10_000
 """Most labels that are looked at for slips, and most labels that each is compared with."""
 _MANY = 200_000
 """Known labels above which no likeness is looked for."""
+_HALVES = re.compile("[\ud800-\udfff]")  # of characters, which a wrong decoding leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,15 @@ def factorize(series: pd.Series[Any]) -> tuple[I64, Labels]:
         raise CoterieError(
             f"Column '{series.name}' holds values of type {kind}, which cannot be labels: make text or numbers of them."
         ) from e
-    return codes.astype(np.int64, copy=False), np.asarray(uniques)
+    labels = np.asarray(uniques)
+    for j, label in enumerate(labels if series.dtype == object else ()):
+        if isinstance(label, str) and not label.isascii() and _HALVES.search(label):  # nothing can hash or write it
+            row = int(np.argmax(codes == j)) + 1
+            raise CoterieError(
+                f"Column '{series.name}' has text that is not Unicode in data row {row}: {label!r:.60}. Decode it with "
+                "the encoding that it has."
+            )
+    return codes.astype(np.int64, copy=False), labels
 
 
 def code(codes: I64, uniques: Labels) -> Coded:

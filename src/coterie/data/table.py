@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -113,7 +112,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
     Raises
     ------
     CoterieError
-        For other things, for columns of the same name, and for text that is not Unicode.
+        For other things, and for columns of the same name.
     """
     import pandas as pd
 
@@ -136,18 +135,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
     need_distinct(names)
-    for name, (_, column) in zip(names, frame.items(), strict=True):
-        if column.dtype == object:
-            _need_unicode(name, column)
     return frame if all(isinstance(c, str) for c in frame.columns) else frame.set_axis(names, axis=1)
-
-
-def _need_unicode(name: str, values: pd.Series[Any]) -> None:
-    """Raise for halves of characters, which a wrong decoding leaves: nothing can hash or write them."""
-    for row, value in enumerate(values, 1):
-        if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
-            text = f"text that is not Unicode in data row {row}: {value!r:.60}"
-            raise CoterieError(f"Column '{name}' has {text}. Decode it with the encoding that it has.")
 
 
 def need_distinct(names: Iterable[str]) -> None:

@@ -112,7 +112,7 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
                 frame.to_csv(draft, index=False, compression={"method": "gzip", "mtime": 0})
             else:
                 frame.to_csv(draft, index=False)
-    except (OSError, pa.ArrowException) as e:
+    except (OSError, UnicodeError, pa.ArrowException) as e:
         reason = " ".join(str(getattr(e, "strerror", None) or e).split()).replace(str(draft), str(file))
         raise CoterieError(f"'{file}' cannot be written: {reason[:200].rstrip('. ')}.") from e
 

@@ -11,10 +11,14 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Bools, Floats, Ints
 from coterie.objectives import mean_loss, parameters
+from coterie.objectives.gradient_steps import Draws
 
 
 class Mixed:
-    """Clients that belong to one of several objectives, for methods that work on one kind after another (GroupSGD).
+    """Clients that belong to one of several objectives.
+
+    Parameters are one row for each client, (m, d), where all kinds have as many; otherwise a sequence of m rows of
+    unequal length, such as ``federation.Ragged``.
 
     Attributes
     ----------
@@ -57,26 +61,96 @@ class Mixed:
 
     @property
     def dim(self) -> int:
-        """Number of parameters; a CoterieError where there are several kinds of model."""
-        found = sorted(int(self.parts[j].dim) for j in np.unique(self.kind))
+        """Number of parameters; a CoterieError where kinds differ."""
+        found = sorted({int(self.parts[j].dim) for j in np.unique(self.kind)})
         if len(found) > 1:
             raise CoterieError(
-                f"Clients have several kinds of model, of {found[0]} to {found[-1]} parameters: train them with "
-                "GroupSGD, each kind of model in clusters of its own."
+                f"Clients have models of {found[0]} to {found[-1]} parameters: train them with GroupSGD, each kind of "
+                "model in clusters of its own."
             )
         return found[0] if found else 0
 
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""
-        return self._gathered([mean_loss.sizes(part) for _, part in self.kinds()], np.float64)
+        return self._gathered([mean_loss.sizes(part) for _, part in self.kinds()])
+
+    def value(self, theta: Any) -> Floats:
+        """Losses (m,)."""
+        return self._gathered([part.value(_rows(theta, rows)) for rows, part in self.kinds()])
+
+    def accuracy(self, theta: Any) -> Floats:
+        """Share of every client's weight that is classified rightly (m,)."""
+        return self._gathered([part.accuracy(_rows(theta, rows)) for rows, part in self.kinds()])
+
+    def gradient(self, theta: Floats) -> Floats:
+        """Gradients (m, d) of the losses, where all kinds have as many parameters."""
+        return self._gathered([part.gradient(_rows(theta, rows)) for rows, part in self.kinds()])
+
+    def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
+        """Gradients (m, d) of the mean losses over the rows drawn, where all kinds have as many parameters."""
+        return self._gathered(
+            [mean_loss.gradient(part, _rows(theta, rows), _of(draws, rows)) for rows, part in self.kinds()]
+        )
+
+    def walk(
+        self,
+        theta: Floats,
+        anchor: Floats,
+        eta: Floats,
+        pull: float,
+        steps: Ints,
+        draws: Draws,
+        fresh: bool,
+        shift: Floats | None = None,
+        on: Floats | None = None,
+    ) -> Floats:
+        """Local steps on the mean losses, where all kinds have as many parameters: see ``mean_loss.walk``."""
+        out = []
+        for rows, part in self.kinds():
+            start, to, now = _rows(theta, rows), _rows(anchor, rows), _of(draws, rows)
+            add = None if shift is None else shift[rows]
+            out.append(mean_loss.walk(part, start, to, eta[rows], pull, steps[rows], now, fresh, add, on))
+        return self._gathered(out)
+
+    @property
+    def names(self) -> dict[str, int]:
+        """Layers and their sizes, where all kinds have the same; a CoterieError where they differ."""
+        found = [parameters.layer_sizes(part) for _, part in self.kinds()]
+        for other in found[1:]:
+            if list(other.items()) != list(found[0].items()):
+                raise CoterieError(
+                    "Clients have models of other layers: train them with GroupSGD, each kind in clusters of its own."
+                )
+        return found[0] if found else {}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of what stays with each client."""
+        return tuple(dict.fromkeys(name for _, part in self.kinds() for name in getattr(part, "kept", ())))
+
+    @property
+    def normalising(self) -> tuple[str, ...]:
+        """Names of layers that normalise."""
+        return tuple(dict.fromkeys(name for _, part in self.kinds() for name in parameters.normalising(part)))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the parameters: that of the most precise kind."""
+        return np.result_type(*[np.dtype(parameters.precision(part)) for _, part in self.kinds()], np.float32)
+
+    def start(self, seed: int) -> Floats:
+        """The first model (d,), where all kinds have the same layers: that of the first kind."""
+        if not self.names:
+            return np.zeros(0)
+        return parameters.initial_parameters(next(self.kinds())[1], seed)
 
     def has_finite_gradient(self) -> Bools:
         """Whether every client's data give a gradient (m,)."""
         return self._gathered([parameters.has_finite_gradient(part) for _, part in self.kinds()], np.bool_)
 
-    def _gathered(self, found: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
-        """What kinds gave, each client's number at its place."""
-        whole = np.zeros(len(self), dtype)
+    def _gathered(self, found: Sequence[Any], dtype: Any = None) -> npt.NDArray[Any]:
+        """What kinds gave, each client's row at its place."""
+        whole = np.zeros((len(self), *(found[0].shape[1:] if found else ())), dtype or np.result_type(*found))
         for (rows, _), value in zip(self.kinds(), found, strict=True):
             whole[rows] = value
         return whole
@@ -88,3 +162,14 @@ def kinds(objective: Any) -> Iterator[tuple[Ints, Any]]:
         yield from objective.kinds()
     else:
         yield np.arange(len(objective)), objective
+
+
+def _rows(theta: Any, rows: Ints) -> Floats:
+    """The parameters of some clients of one kind: (m, d) of all, one (d,) for everyone, or rows of unequal length."""
+    if isinstance(theta, np.ndarray):
+        return theta[rows] if theta.ndim == 2 else np.broadcast_to(theta, (len(rows), len(theta)))
+    return np.stack([np.asarray(theta[r]) for r in rows])
+
+
+def _of(draws: Draws, rows: Ints) -> Draws:
+    return Draws(draws.keys[rows], draws.first[rows], draws.size)

@@ -82,7 +82,10 @@ class Guarded(WrappedFederation):
         """
         if by is None or isinstance(by, str) or not groups or groups % 2:
             raise CoterieError("Guarded gradients have two groups for each main client: give `by` and `groups`.")
-        clients = np.arange(len(self.clients)) if to is None else np.asarray(to, dtype=np.int64)
+        clients = np.arange(len(self.clients)) if to is None else np.asarray(to)
+        clients = np.flatnonzero(clients) if clients.dtype == np.bool_ else clients
+        if clients.dtype.kind not in "iu":
+            raise CoterieError("Guarded gradients are asked of clients: give `to` as their numbers, or a mask.")
         labels: Ints = np.asarray(by, dtype=np.int64)
         self.M, self.main = groups // 2, labels % (groups // 2)
         form = self._aggregated if self.one_by_one else self._summed

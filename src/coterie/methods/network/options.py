@@ -22,7 +22,7 @@ MOST = 10**9
 
 def norm(p: Any) -> float:
     """A norm of differences: 1, 2 or infinity."""
-    if isinstance(p, bool) or p not in (1, 2, np.inf, "inf"):
+    if isinstance(p, (bool, np.bool_)) or p not in (1, 2, np.inf, "inf"):
         raise ValueError("no norm")
     return float(p)
 
@@ -90,7 +90,8 @@ class Run:
     schedule: Annotated[Literal["auto", "constant", "decreasing"], Option("Of the step size.")] = "auto"
     batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0, high=MOST)] = 0
     phases: Annotated[
-        tuple[int, int] | None, Option("IV-C: so many steps on x, then so many on Z; by default both at once.", low=1)
+        tuple[int, int] | None,
+        Option("IV-C: so many steps on x, then so many on Z; by default both at once.", low=1, high=MOST),
     ] = None
     codec: Annotated[str | None, codec_option("Of updates: see ``coterie.codecs.by_name``; or auto.")] = "none"
     bytes_per_update: Annotated[
