@@ -16,8 +16,8 @@ from coterie.engines import InProcess
 from coterie.methods.network.optimum import Optimum, optimum
 from coterie.methods.network.path import path
 from coterie.objectives.glm import GLM
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 NORMS = (1, 2, np.inf)
 LAMBDAS = (1e-4, 1e-5, 1e-6)

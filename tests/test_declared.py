@@ -16,8 +16,8 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import declared
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from coterie.results.options import Columns
 from coterie.runs.config_keys import SECTIONS
 from tests.docs.options_page import page

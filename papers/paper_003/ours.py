@@ -16,8 +16,8 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusterings import adjusted_rand_index
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path
 from papers.paper_003.rivals import problem
 from papers.paper_003.study import Chosen, Data, Gridded, Setting

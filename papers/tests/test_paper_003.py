@@ -14,8 +14,8 @@ from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.clusterings import adjusted_rand_index
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from papers.paper_003 import schools, spambase
 from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path
 from papers.paper_003.ours import Ours, lambda_range, local_models, on_table, over_steps, remembered

@@ -36,7 +36,7 @@ from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrectio
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.parameters import initial_parameters
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 from tests.contract.baseline_cases import baseline
 from tests.contract.cases import Case, Problem, State, grouped, helped, own_ties, streamed, with_theta
 from tests.contract.similarity_cases import found, ring

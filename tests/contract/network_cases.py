@@ -12,7 +12,7 @@ from coterie.families import family_named
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
 from coterie.methods.network.path import path
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 from tests.contract.similarity_cases import ring
 
 LAYOUTS = {"personal": Layout.columns(2, np.arange(2)), "slope": Layout.columns(2, np.array([1]))}

@@ -9,8 +9,8 @@ import numpy as np
 
 from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 State = dict[str, Any]
 

@@ -21,8 +21,8 @@ from coterie.methods.tree.setup import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from tests.contract.cases import al2sgd, l2gd, quadratic, with_theta
 from tests.contract.registry import CASES
 

@@ -7,7 +7,7 @@ import pytest
 import coterie
 from coterie.data import prepare
 from coterie.errors import CoterieError
-from coterie.evidence.held_out import evaluate
+from coterie.evidence.compare_fits import evaluate
 from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem

@@ -7,8 +7,8 @@ import pytest
 import coterie
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
+from coterie.evidence.compare_fits import evaluate
 from coterie.evidence.comparison import TableComparison, may_be_as_good
-from coterie.evidence.held_out import evaluate
 from coterie.evidence.intervals import bootstrap, median_ratio
 from coterie.evidence.selection import select
 from coterie.evidence.splits import Splits, split_rows

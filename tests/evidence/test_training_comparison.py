@@ -10,8 +10,8 @@ from scipy import stats
 
 from coterie.errors import CoterieError
 from coterie.evidence import comparison
+from coterie.evidence.compare_trainings import chosen, compare, pick
 from coterie.evidence.intervals import half_width
-from coterie.evidence.over_seeds import chosen, compare, pick
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
 from coterie.runs.config import Config

@@ -14,8 +14,8 @@ from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from tests.messages import names
 
 N, ROWS = 12, 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.relations import graph_layout
 from coterie.relations.network import Network
+from coterie.report import graph_layout
 from tests.reference import graph_layout_twin as twin
 
 

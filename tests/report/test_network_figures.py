@@ -10,8 +10,8 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.relations.clusterings import merge_tree
-from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
+from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure
 
 NS = "{http://www.w3.org/2000/svg}"

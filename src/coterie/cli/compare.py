@@ -109,7 +109,7 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
     from coterie.data.table_files import write_table
-    from coterie.evidence.over_seeds import compare as over_seeds
+    from coterie.evidence.compare_trainings import compare as over_seeds
     from coterie.report.training_page import write_report
     from coterie.runs.callbacks import callbacks
     from coterie.runs.config import read

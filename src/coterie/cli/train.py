@@ -103,7 +103,7 @@ def checked(config: Config) -> None:
 def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
-    from coterie.evidence.over_seeds import pick
+    from coterie.evidence.compare_trainings import pick
     from coterie.runs.callbacks import callbacks
     from coterie.runs.training import train as run
     from coterie.runs.training_problem import TrainingProblem

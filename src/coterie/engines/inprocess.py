@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.engines.blocks import BLOCK, Plan, Runner, Store, owned
 from coterie.engines.ledger import Ledger, measure
 from coterie.engines.message_layout import addressed, grouped, roster, shares, unequal
 from coterie.engines.reduction import counts
+from coterie.engines.site_runner import BLOCK, Plan, Runner, Store, owned
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name
 

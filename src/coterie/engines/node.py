@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import wire
-from coterie.engines.blocks import BLOCK, Plan, Runner, Store
 from coterie.engines.checkpoint import Folder
 from coterie.engines.message_layout import unequal
 from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
+from coterie.engines.site_runner import BLOCK, Plan, Runner, Store
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
 

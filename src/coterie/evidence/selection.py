@@ -26,7 +26,7 @@ from coterie.methods.tree import strengths
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats
 from coterie.objectives.holdout import HeldOut
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 from coterie.runs.labelled_options import main_clients, weight_matrix
 from coterie.runs.table_methods import block_size, client_losses, objective, run
 

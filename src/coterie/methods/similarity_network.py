@@ -20,8 +20,8 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics.kernels import Floats
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.options import Option, check
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 State = dict[str, Any]
 Schedule = Any

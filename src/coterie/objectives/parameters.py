@@ -11,7 +11,7 @@ from coterie.errors import CoterieError, listed
 from coterie.numerics.kernels import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 
 NORMALISATION = "(layers that normalise)"
 """The pattern of layers that normalise, whatever their names."""

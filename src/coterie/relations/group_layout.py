@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.kernels import Floats, Ints
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.relations.graph_layout import spring_layout
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.figures import Axes, Figure
+from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import merge_figure, network_figure
 from coterie.report.tables import Table
 

@@ -67,7 +67,7 @@ def network_figure(
     ----------
     network : Network
     place : (n, 2)
-        From :func:`coterie.relations.graph_layout.spring_layout`.
+        From :func:`coterie.report.graph_layout.spring_layout`.
     groups : (n,), optional
         A label for every client, which colours it: a known cluster, or the group it merged into.
     names : sequence of n labels, optional

@@ -16,8 +16,8 @@ from coterie.data.prepare_table import prepare
 from coterie.data.table import as_names, to_pandas
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
+from coterie.evidence.compare_fits import each_split
 from coterie.evidence.comparison import TableComparison
-from coterie.evidence.held_out import each_split
 from coterie.evidence.intervals import over_splits
 from coterie.evidence.splits import Splits
 from coterie.families import family_named

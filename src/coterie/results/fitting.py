@@ -16,8 +16,8 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
+from coterie.evidence.compare_fits import evaluate
 from coterie.evidence.comparison import TableComparison
-from coterie.evidence.held_out import evaluate
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem

@@ -8,6 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.groups.by_updates import by_updates
 from coterie.methods.groups.evaluation import (
     Groups,
     by_held_out,
@@ -15,7 +16,6 @@ from coterie.methods.groups.evaluation import (
     held_loss,
     numbered,
 )
-from coterie.methods.groups.updates import by_updates
 from coterie.objectives.holdout import HeldOut, hold_out
 from tests.methods.groups.grouped_rows import federation, keeping, rows, softmax
 

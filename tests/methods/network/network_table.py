@@ -4,8 +4,8 @@ import numpy as np
 
 from coterie.methods.network.objective import Prior
 from coterie.objectives.glm import GLM
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 
 def table(n=12, rows=15, d=3, family="binomial", seed=0, groups=3, spread=0.1):

@@ -20,8 +20,8 @@ from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from tests.methods.network.network_table import by_cvxpy, near, objective, table
 
 FAMILIES = ("gaussian", "binomial", "poisson")

@@ -11,8 +11,8 @@ from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import flow, lambda_max, optimum
 from coterie.methods.network.path import path
 from coterie.relations.clusterings import adjusted_rand_index, merge_tree
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from tests.methods.network.network_table import near, table
 
 PERSONAL = Layout.columns(3, np.arange(3))

@@ -13,8 +13,8 @@ from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network.prox import network_prox
 from coterie.objectives.glm import GLM
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 COUNTS = np.array([80, 10, 10, 4])
 N = len(COUNTS)

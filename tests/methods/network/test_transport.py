@@ -11,8 +11,8 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 from tests.messages import names
 
 POINTS = np.random.default_rng(0).normal(size=(6, 3))

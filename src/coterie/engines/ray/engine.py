@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from coterie import files
 from coterie.data.table import as_name, as_names
-from coterie.engines.blocks import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
 from coterie.engines.message_layout import roster, shares
@@ -24,6 +23,7 @@ from coterie.engines.ray import cluster
 from coterie.engines.ray.cluster import ActorSlots, Parts
 from coterie.engines.ray.shard_schema import load
 from coterie.engines.ray.shards import Asked
+from coterie.engines.site_runner import BLOCK
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
 from coterie.methods.estimates import Estimates, GroupedProblem

@@ -21,8 +21,8 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.setup import prepare
 from coterie.numerics.kernels import Floats, Ints, full, pack
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 SOLVED = 1e-5
 """Residual of the optimality conditions up to which the optimum counts as reached."""

@@ -16,8 +16,8 @@ from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_a
 from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
 from coterie.objectives.glm import GLM, Data, row_derivatives
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, overflowed, sizes
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 FLAT = 1e-9
 """Curvature that a client's model has in every direction, relative to its mean: where rows say nothing, z stays."""

@@ -18,8 +18,8 @@ from coterie.methods.network.objective import Evaluation, NetworkObjective, Prio
 from coterie.methods.network.solvers import admm, descend
 from coterie.numerics.kernels import Floats, Ints
 from coterie.numerics.network.edges import DUAL
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 
 @dataclass(frozen=True)

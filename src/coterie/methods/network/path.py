@@ -22,8 +22,8 @@ from coterie.methods.network.objective import NetworkObjective, Prior
 from coterie.methods.network.optimum import Optimum, lambda_max, optimum
 from coterie.numerics.kernels import Floats, Ints
 from coterie.relations.clusterings import MergeTree, merge_tree
-from coterie.relations.layout import Layout
 from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
 
 STEPS = 40
 SPAN = 1e-4

@@ -15,7 +15,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.numerics.kernels import Floats, Ints, full, pack
 from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.mean_loss import sizes
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 
 FLAT = 1e-6
 """Curvature of a client's own block at least, relative to the largest."""

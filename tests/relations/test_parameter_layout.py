@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.relations.layout import Layout
+from coterie.relations.parameter_layout import Layout
 from tests.messages import names
 
 NAMES = {"conv.weight": 3, "conv.bias": 1, "norm": 2, "head.weight": 2, "head.bias": 1, "copy": 3}
