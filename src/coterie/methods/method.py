@@ -28,8 +28,6 @@ class Method:
         The summary in one line.
     relation : str, default "nothing"
         What it knows, or learns, of how clients are related.
-    paper : str
-        Which it is from.
     fits : str
         Path of ``fit(federation, problem, **options) -> Estimates``, for a table and a formula; "" where there is none.
     fit_with : dict
@@ -65,7 +63,6 @@ class Method:
     name: str
     summary: str
     relation: Relation = "nothing"
-    paper: str = ""
     fits: str = ""
     fit_with: Mapping[str, Any] = field(default_factory=dict)
     takes: tuple[str, ...] = ()
