@@ -7,14 +7,14 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo federation-demo hospitals test soak lint style types tests format bench papers docs clean
+.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
 	@echo "make federation-demo  four hospitals, one process each, over NVFlare and over Flower"
-	@echo "make test    install what the tests need, check style and types, run the tests"
+	@echo "make test    install what the tests need, run the tests"
 	@echo "make soak    the long forms of tests: thousands of faults, damaged messages and draws"
-	@echo "make lint    style and types only"
+	@echo "make lint    check style and types"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
 	@echo "make papers  make the papers' tables and figures again, into build/papers; one: make papers NAME=001/table1"
@@ -34,24 +34,16 @@ hospitals: $(VENV)/.federation
 	$(BIN)/python examples/hospitals.py --engine nvflare
 	$(BIN)/python examples/hospitals.py --engine flower --steps 10 --looks 2
 
-# Types are checked beside the tests, which wait now and then.
-test: style
-	$(MAKE) --no-print-directory --jobs 2 types tests
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak --numprocesses auto --dist worksteal
 
-lint: style types
-
-style: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
-
-types: $(VENV)/.dev
 	$(BIN)/mypy
-
-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
