@@ -127,14 +127,10 @@ def iou(a: F64, b: F64) -> F64:
 
 
 def matched_boxes(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> Mask:
-    """Which of the boxes found (n, k, 5), likeliest first, are right.
+    """Which of the boxes found (n, k, 5), likeliest first, are right, (n, k).
 
     Each takes the free true box with which it shares most, if that is at least ``overlap`` (intersection over union); a
     box found twice is wrong once (Everingham et al. 2010).
-
-    Returns
-    -------
-    (n, k) bool
     """
     real = np.asarray(truth, dtype=np.float64)
     shared = iou(found, real) * (real[:, None, :, 0] > 0.0)

@@ -25,70 +25,35 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One level of clusters.
-
-    Attributes
-    ----------
-    name : str
-        The cluster column.
-    labels : (k,) array
-        Cluster labels, sorted by coarser cluster, then by label.
-    parent : (k,) int64
-        Index into the next coarser level; all 0 at the coarsest.
-    """
+    """One level of clusters, named as its column."""
 
     name: str
-    labels: Labels
-    parent: I64
+    labels: Labels  # (k,) sorted by coarser cluster, then by label
+    parent: I64  # (k,) index into the next coarser level; all 0 at the coarsest
 
 
 @dataclass(frozen=True, eq=False)
 class Clients:
     """All clients of a table: rows sorted by (coarsest ... finest cluster, client), in table order within a client.
 
-    Attributes
-    ----------
-    X : (n, p) float64, C-contiguous
-        The design matrix.
-    y, offset, weights : (n,) float64
-        Outcome; known part of the linear predictor (zeros); row weights (ones).
-    starts, stops : (m,) int64
-        Rows of client i are ``starts[i]:stops[i]``.
-    terms : tuple of str, (p,)
-        Names of the columns of X; ``"(Intercept)"`` for the intercept.
-    labels : (m,) array
-        Client labels as they were in the table.
-    name : str
-        The client column.
-    ids : (m,) uint64
-        Hashes of the labels: the key of every random number.
-    levels : tuple of Level
-        Fine to coarse; empty without a cluster column.
-    clusters : (m,) int64
-        Finest cluster of each client, sorted; zeros without clusters.
-    order : (n,) int64
-        Position in the table (counted from 0) of each sorted row.
-    notes : tuple of str
-        What a user should know about how the table was read.
-    relearn : callable, optional
-        Where terms remember rows, such as a mean or knots: from table positions of the rows to learn from, what
-        computes X (NaN outside of a spline's range) at any positions.
+    Where terms remember rows, such as a mean or knots, ``relearn`` gives from table positions of the rows to learn from
+    what computes X (NaN outside of a spline's range) at any positions.
     """
 
-    X: F64
-    y: F64
-    offset: F64
-    weights: F64
-    starts: I64
+    X: F64  # (n, p) design matrix, C-contiguous
+    y: F64  # (n,)
+    offset: F64  # (n,) known part of the linear predictor (zeros)
+    weights: F64  # (n,) row weights (ones)
+    starts: I64  # (m,) rows of client i are starts[i]:stops[i]
     stops: I64
-    terms: tuple[str, ...]
-    labels: Labels
-    name: str
-    ids: npt.NDArray[np.uint64]
-    levels: tuple[Level, ...]
-    clusters: I64
-    order: I64
-    notes: tuple[str, ...] = ()
+    terms: tuple[str, ...]  # (p,) names of the columns of X; "(Intercept)" for the intercept
+    labels: Labels  # (m,) as they were in the table
+    name: str  # the client column
+    ids: npt.NDArray[np.uint64]  # (m,) hashes of the labels: the key of every random number
+    levels: tuple[Level, ...]  # fine to coarse; empty without a cluster column
+    clusters: I64  # (m,) finest cluster of each client, sorted; zeros without clusters
+    order: I64  # (n,) position in the table (counted from 0) of each sorted row
+    notes: tuple[str, ...] = ()  # what a user should know about how the table was read
     relearn: Callable[[I64], Callable[[I64], F64]] | None = None
 
     def __len__(self) -> int:
@@ -123,17 +88,7 @@ class Clients:
         return replace(self, **ends, **of)  # type: ignore[arg-type]
 
     def subset(self, mask: Mask) -> Clients:
-        """The same clients with some of their rows.
-
-        Parameters
-        ----------
-        mask : (n,) bool
-            Sorted rows to keep; a client may be left without rows.
-
-        Returns
-        -------
-        Clients
-        """
+        """The same clients with the sorted rows of a mask (n,) alone; a client may be left without rows."""
         mask = np.asarray(mask, dtype=bool)
         if mask.shape != self.y.shape:
             raise CoterieError(f"The mask has {mask.size:,} entries; there are {len(self.y):,} rows.")
@@ -174,30 +129,12 @@ class Clients:
         weights: npt.ArrayLike | None = None,
         name: str = "client",
     ) -> Clients:
-        """Clients from arrays, without a formula.
+        """Clients from a design matrix (n, p), with its own column of ones if an intercept is wanted, and y (n,).
 
-        X is not copied when it is C-contiguous float64 and its rows are already sorted.
-
-        Parameters
-        ----------
-        X : (n, p) array
-            Design matrix, with its own column of ones if an intercept is wanted.
-        y : (n,) array
-        clients : (n,) labels
-        clusters : (n,) labels or (n, L) labels, fine to coarse, optional
-        terms : sequence of str, optional
-            ``x0, x1, ...`` if not given.
-        offset, weights : (n,) arrays, optional
-        name : str, default "client"
-
-        Returns
-        -------
-        Clients
-
-        Raises
-        ------
-        CoterieError
-            For shapes that do not match, and for missing, infinite or negative values where they cannot be.
+        X is not copied when it is C-contiguous float64 and its rows are already sorted. ``clients`` are labels (n,),
+        ``clusters`` labels (n,) or (n, L), fine to coarse; ``terms`` are ``x0, x1, ...`` if not given, ``offset`` and
+        ``weights`` (n,). A CoterieError for shapes that do not match, and for missing, infinite or negative values
+        where they cannot be.
         """
         design = _matrix(X)
         n = len(design)
@@ -289,22 +226,9 @@ class LabelTree:
 
 
 def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> LabelTree:
-    """Sort clients into their tree.
+    """Sort clients into their tree, from names and labels of the client column and of cluster columns, fine to coarse.
 
-    Parameters
-    ----------
-    client : (column name, labels of the rows)
-    clusters : sequence of (column name, labels of the rows)
-        Fine to coarse.
-
-    Returns
-    -------
-    LabelTree
-
-    Raises
-    ------
-    CoterieError
-        If a client is in two clusters, or a cluster in two coarser ones.
+    A CoterieError if a client is in two clusters, or a cluster in two coarser ones.
     """
     columns = [client, *clusters]
     parents = [_parents(*child, *parent) for child, parent in itertools.pairwise(columns)]

@@ -59,13 +59,7 @@ def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
 class Column:
     """A column of a table. Each reading of it is made when it is first asked for, and kept.
 
-    Attributes
-    ----------
-    series : (n,) Series
-        The column as it came.
-    name : str
-    read_as_missing : str
-        Which texts of the file were read as missing, in words; empty where none were.
+    ``read_as_missing`` says which texts of the file were read as missing, in words; it is empty where none were.
     """
 
     def __init__(self, series: pd.Series[Any], read_as_missing: str = "") -> None:
@@ -101,12 +95,7 @@ class Column:
         """How a formula takes the column when the formula does not say.
 
         Booleans and numbers are numbers; categories and text are categories, except text of which most rows are
-        numbers, which is a column of numbers with faults in it.
-
-        Raises
-        ------
-        CoterieError
-            For dates and other things that are neither.
+        numbers, which is a column of numbers with faults in it. A CoterieError for dates and whatever is neither.
         """
         if self.stored == "other":
             held = str(self.series.dtype)

@@ -40,50 +40,20 @@ _VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """A formula fitted to a table.
+    """A formula fitted to a table."""
 
-    Attributes
-    ----------
-    formula : str
-        The formula, with ``.`` written out.
-    terms : tuple of str, (p,)
-        Names of the columns of X: formulaic's, but ``"(Intercept)"``.
-    levels : dict of str to tuple of str
-        The levels of each category, by column; the other columns are numbers.
-    outcome_levels : (str, str) or None
-        Of a two-valued text outcome: what counts as 0 and as 1.
-    state : dict
-        What formulaic's stateful terms (``center``, ``scale``, ``poly``, ``bs``) remember of the fitted table.
-    """
-
-    formula: str
-    terms: tuple[str, ...]
-    levels: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    outcome_levels: tuple[str, str] | None = None
-    state: dict[str, Any] = field(default_factory=dict)
+    formula: str  # ``.`` written out
+    terms: tuple[str, ...]  # (p,) names of the columns of X: formulaic's, but "(Intercept)"
+    levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each category; other columns are numbers
+    outcome_levels: tuple[str, str] | None = None  # of text of two values: what counts as 0 and as 1
+    state: dict[str, Any] = field(default_factory=dict)  # what center, scale, poly or bs remember of the fitted table
 
     @classmethod
     def fit(cls, df: Any, formula: str, exclude: tuple[str, ...] = (), rows: I64 | None = None) -> Design:
-        """Learn levels and stateful terms from a table.
+        """Learn levels and stateful terms from rows of a table, which must be without faults (None: all of them).
 
-        Parameters
-        ----------
-        df : Table or data frame
-        formula : str
-            ``outcome ~ columns``.
-        exclude : tuple of str
-            Columns that a ``.`` in the formula leaves out besides the outcome.
-        rows : (n,) int64, optional
-            Rows to learn from, which must be without faults; all rows by default.
-
-        Returns
-        -------
-        Design
-
-        Raises
-        ------
-        CoterieError
-            For a formula that cannot be read or computed, and for categories with more than 1,000 levels.
+        A ``.`` in the formula leaves out the columns ``exclude``, besides the outcome. A CoterieError for a formula
+        that cannot be read or computed, and for categories with more than 1,000 levels.
         """
         table = Table.of(df)
         parsed = parse(formula, table.names, exclude)
@@ -160,30 +130,11 @@ class Design:
         on_unseen: Choice = "error",
         on_missing: Choice = "error",
     ) -> tuple[F64, F64 | None]:
-        """The design matrix and the outcome of a table.
+        """The design matrix (n, p), C-contiguous, and the outcome (n,) of a table, None where ``outcome`` is False.
 
-        Parameters
-        ----------
-        df : Table or data frame
-            Columns in any order; others are ignored.
-        outcome : bool, default True
-            Whether to read the outcome too.
-        rows : (n,) int64, optional
-            Rows to take, in this order; all rows by default.
-        on_unseen : {"error", "nan"}, default "error"
-            What to do with levels that the fitted table did not have: raise, or fill their rows of X with NaN.
-        on_missing : {"error", "nan"}, default "error"
-            The same for missing, infinite and non-numeric values.
-
-        Returns
-        -------
-        X : (n, p) float64, C-contiguous
-        y : (n,) float64, or None where `outcome` is False
-
-        Raises
-        ------
-        CoterieError
-            Naming the column, the values and the first rows.
+        ``rows`` (n,) are taken in this order (None: all); other columns are ignored. Levels that the fitted table did
+        not have raise, or with ``on_unseen="nan"`` fill their rows of X with NaN; ``on_missing`` says the same of
+        missing, infinite and non-numeric values. A CoterieError names the column, the values and the first rows.
         """
         table = Table.of(df)
         table.need(self.columns, "formula's")

@@ -25,59 +25,25 @@ _SIMPLE = re.compile(rf"\s*([+-]?)\s*({_NAME}|[01])(?=\s*(?:[+-]|$))")
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a formula says.
+    """What a formula says."""
 
-    Attributes
-    ----------
-    formula : str
-        The formula, ``.`` written out.
-    left, right : str
-        Its two sides.
-    outcome : str
-        Name of the outcome: the column, or the expression on the left.
-    outcome_columns, columns : tuple of str
-        Table columns of the left and of the right side, in order of appearance.
-    categories : frozenset of str
-        Columns that stand inside ``C(...)``.
-    numeric : frozenset of str
-        Columns that stand inside another function or an operator.
-    reckoned : frozenset of str
-        Columns, of either side, that stand beside an operator such as ``*`` of Python.
-    functions : frozenset of str
-        What the right side calls: ``log``, ``C``, ``np``.
-    bare : frozenset of str
-        Columns that stand by themselves in a term.
-    simple : tuple of str or None
-        Right-hand columns where the right side is a plain sum of columns, else None.
-    intercept : bool
-        Only meaningful where `simple` is not None.
-    stateful : tuple of str
-        Terms that remember something of the table they were fitted on, such as ``center(x)``.
-    factors : tuple of tuples of str
-        The columns of each term of the right side.
-    widths : tuple of int
-        How many columns of numbers each term makes, its categories aside; empty where each makes one.
-    vanishing : tuple of (str, str, str, tuple of str)
-        Arithmetic that is none: see :func:`coterie.data.terms.vanishing`.
-    """
-
-    formula: str
+    formula: str  # ``.`` written out
     left: str
     right: str
-    outcome: str
-    outcome_columns: tuple[str, ...]
-    columns: tuple[str, ...]
-    categories: frozenset[str] = frozenset()
-    numeric: frozenset[str] = frozenset()
-    reckoned: frozenset[str] = frozenset()
-    functions: frozenset[str] = frozenset()
-    bare: frozenset[str] = frozenset()
-    simple: tuple[str, ...] | None = None
-    intercept: bool = True
-    stateful: tuple[str, ...] = ()
-    factors: tuple[tuple[str, ...], ...] = ()
-    widths: tuple[int, ...] = ()
-    vanishing: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()
+    outcome: str  # the column, or the expression on the left
+    outcome_columns: tuple[str, ...]  # of the table, in order of appearance
+    columns: tuple[str, ...]  # of the right side, in order of appearance
+    categories: frozenset[str] = frozenset()  # columns inside C(...)
+    numeric: frozenset[str] = frozenset()  # columns inside another function or an operator
+    reckoned: frozenset[str] = frozenset()  # columns of either side beside an operator such as * of Python
+    functions: frozenset[str] = frozenset()  # what the right side calls: log, C, np
+    bare: frozenset[str] = frozenset()  # columns that stand by themselves in a term
+    simple: tuple[str, ...] | None = None  # right-hand columns where it is a plain sum of columns
+    intercept: bool = True  # only meaningful where `simple` is not None
+    stateful: tuple[str, ...] = ()  # terms that remember something of the fitted table, such as center(x)
+    factors: tuple[tuple[str, ...], ...] = ()  # the columns of each term of the right side
+    widths: tuple[int, ...] = ()  # columns of numbers of each term, categories aside; empty where each makes one
+    vanishing: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # arithmetic that is none
 
     @property
     def ordered(self) -> list[tuple[str, str]]:
@@ -97,25 +63,11 @@ class Parsed:
 
 
 def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable[str] = ()) -> Parsed:
-    """Read a formula.
+    """Read ``outcome ~ columns`` in Wilkinson notation, with names that are not identifiers in backticks.
 
-    Parameters
-    ----------
-    formula : str
-        ``outcome ~ columns`` in Wilkinson notation; names that are not identifiers in backticks.
-    names : iterable, optional
-        The table's columns; needed for ``.`` and for saying what is missing.
-    exclude : iterable of str
-        Columns that ``.`` leaves out besides those of the left side.
-
-    Returns
-    -------
-    Parsed
-
-    Raises
-    ------
-    CoterieError
-        For wrong syntax, a missing outcome, a column that is not in the table, a function that is not allowed.
+    ``names`` are the table's columns, needed for ``.`` and for saying what is missing; ``exclude`` those that ``.``
+    leaves out besides the left side's. A CoterieError for wrong syntax, a missing outcome, a column that is not in the
+    table, and a function that is not allowed.
     """
     if not isinstance(formula, str):
         raise CoterieError(f"formula must be text such as 'score ~ hours + age', not {formula!r:.60}.")

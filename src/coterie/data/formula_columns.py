@@ -19,10 +19,7 @@ LEVELS = 1000
 def column_kinds(table: Table, parsed: Parsed) -> dict[str, Kind]:
     """How a formula takes each column it uses, outcome included.
 
-    Raises
-    ------
-    CoterieError
-        For columns that a formula cannot use, or that it uses in two ways.
+    A CoterieError for columns that a formula cannot use, or that it uses in two ways.
     """
     kinds: dict[str, Kind] = {}
     for name in (*parsed.outcome_columns, *parsed.columns):

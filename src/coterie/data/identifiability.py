@@ -28,19 +28,11 @@ _FAR = 20_000.0
 
 
 def constant_within_clients(clients: Clients) -> Mask:
-    """Columns whose coefficient cannot differ between clients, so that all clients must share it.
+    """Columns (p,) bool whose coefficient cannot differ between clients, so that all clients must share it.
 
     These are columns (other than the intercept) that are constant within every client, and columns that within every
     client are a multiple of an earlier column that can be personal (``x:size`` beside ``x`` where ``size`` is the
     client's).
-
-    Parameters
-    ----------
-    clients : Clients
-
-    Returns
-    -------
-    (p,) bool
     """
     full = np.flatnonzero(clients.counts > 0)
     starts, stops, X = clients.starts[full], clients.stops[full], clients.X
@@ -57,12 +49,7 @@ def constant_within_clients(clients: Clients) -> Mask:
 def far_from_zero(terms: Sequence[str], weight: float, x: F64, xx: F64) -> str | None:
     """What is wrong with a column so far from zero that sums can hardly tell it from the intercept; None if none is.
 
-    Parameters
-    ----------
-    weight : float
-        Of all rows.
-    x, xx : (p,) float64
-        Sums of the columns and of their squares.
+    ``weight`` is that of all rows, ``x`` and ``xx`` (p,) are sums of the columns and of their squares.
     """
     if INTERCEPT not in terms:
         return None
@@ -84,13 +71,8 @@ def _too_far(term: str, times: float) -> str:
 def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | None:
     """B (p, p) for which the columns of ``X @ B`` are orthogonal; None where those of X nearly are.
 
-    Columns ``first`` become combinations of each other only, the others of these and each other.
-
-    Parameters
-    ----------
-    clients : Clients
-    first : (q,) int64
-        Where the intercept is among them it comes first, and stays as it is.
+    Columns ``first`` (q,) become combinations of each other only, the others of these and each other. Where the
+    intercept is among ``first`` it comes first, and stays as it is.
     """
     X, p = clients.X, clients.X.shape[1]
     if _well_conditioned(_gram(X)):
@@ -121,33 +103,17 @@ def _shared(
 
 @dataclass(frozen=True)
 class Facts:
-    """What :func:`constant_within` and :func:`collinear_over` know of some of the clients, who are elsewhere.
-
-    Attributes
-    ----------
-    rows, clients, most : int
-        Numbers of rows and clients, and most rows of one client (those without weight do not count).
-    gram : (p, p) float64
-        X'X.
-    low, high : (p + 1,) float64
-        Smallest and largest values of the columns, and of y.
-    constant : (p,) bool
-        Columns that are constant within every client.
-    multiple : (p, p) bool
-        ``[j, k]``: column k is a multiple of column j within every client.
-    weight : float
-        Of all rows.
-    """
+    """What :func:`constant_within` and :func:`collinear_over` know of some of the clients, who are elsewhere."""
 
     rows: int
     clients: int
-    most: int
-    gram: F64
-    low: F64
-    high: F64
-    constant: Mask
-    multiple: Mask
-    weight: float = 0.0
+    most: int  # rows of one client; those without weight do not count
+    gram: F64  # (p, p) X'X
+    low: F64  # (p + 1,) smallest values of the columns, and of y
+    high: F64  # (p + 1,) largest values
+    constant: Mask  # (p,) columns that are constant within every client
+    multiple: Mask  # (p, p) [j, k]: column k is a multiple of column j within every client
+    weight: float = 0.0  # of all rows
 
     @classmethod
     def of(cls, clients: Clients) -> Facts:
@@ -195,10 +161,7 @@ def constant_within(terms: Sequence[str], facts: Facts) -> Mask:
 def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64], Sequence[F64]]) -> str | None:
     """The same as :func:`collinear`, from facts.
 
-    Parameters
-    ----------
-    triangles : callable
-        ``triangles(scale)``: :func:`triangle` of every part; called where a closer look is needed.
+    ``triangles(scale)`` is :func:`triangle` of every part; it is called where a closer look is needed.
     """
     size = np.maximum(np.abs(facts.low), np.abs(facts.high))
     sound = _well_conditioned(facts.gram)
@@ -279,16 +242,8 @@ def _proportional(x: F64, z: F64, starts: npt.NDArray[np.int64]) -> bool:
 def collinear(clients: Clients, sums: bool = False) -> str | None:
     """The sentence that names columns out of range or combinations of others over all rows, or None.
 
-    Parameters
-    ----------
-    clients : Clients
-    sums : bool, default False
-        The columns are summed as they are, so that less can be told.
-
-    Returns
-    -------
-    str or None
-        Columns are compared in their order, so that the later one is named as superfluous.
+    Columns are compared in their order, so that the later one is named as superfluous. Where columns are summed as they
+    are (``sums``), less can be told.
     """
     X, top = clients.X, float(np.abs(clients.y).max(initial=0.0))
     sound = _well_conditioned(_gram(X))

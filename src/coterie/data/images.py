@@ -31,22 +31,12 @@ CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 @dataclass(frozen=True)
 class Fashion:
-    """The images as they come.
+    """The images as they come, 0 to 255, with labels 0 to 9, see ``CLASSES``."""
 
-    Attributes
-    ----------
-    images : (60000, 28, 28) uint8
-        To train on, 0 to 255.
-    labels : (60000,) int64
-        0 to 9, see ``CLASSES``.
-    test_images : (10000, 28, 28) uint8
-    test_labels : (10000,) int64
-    """
-
-    images: Bytes
-    labels: I64
-    test_images: Bytes
-    test_labels: I64
+    images: Bytes  # (60000, 28, 28) to train on
+    labels: I64  # (60000,)
+    test_images: Bytes  # (10000, 28, 28)
+    test_labels: I64  # (10000,)
 
 
 def fashion(folder: str | Path | None = None) -> Fashion:
@@ -70,12 +60,8 @@ def fashion(folder: str | Path | None = None) -> Fashion:
 def read_idx(path: str | Path) -> Bytes:
     """An array of bytes from an idx file, compressed with gzip or not.
 
-    The header is two zeros, the type (8: bytes), the number of axes, and the length of each as a big-endian integer.
-
-    Raises
-    ------
-    CoterieError
-        Where the file is no idx file of bytes, or has more or fewer bytes than its header says.
+    The header is two zeros, the type (8: bytes), the number of axes, and the length of each as a big-endian integer. A
+    CoterieError where it is something else, or the file has more or fewer bytes than it says.
     """
     try:
         raw = local(path).read_bytes()
@@ -171,12 +157,7 @@ def rotated_digits(
 ) -> PartitionedRows:
     """Scikit-learn's 1,797 handwritten digits (8 x 8), seen by clients that hold them at other angles.
 
-    Arguments are those of :func:`rotated`.
-
-    Returns
-    -------
-    Dealt
-        Columns are a constant 1 and the 64 pixels, from 0 to 1.
+    Arguments are those of :func:`rotated`; columns are a constant 1 and the 64 pixels, from 0 to 1.
     """
     from sklearn.datasets import load_digits
 
@@ -288,11 +269,8 @@ def resized(pixels: Array, size: tuple[int, int], order: Any) -> Array:
 def read_image(path: Path) -> npt.NDArray[np.float32]:
     """One grey image (h, w) from a PNG (colours averaged, 0 to 1) or a NumPy file (numbers as they are).
 
-    Raises
-    ------
-    CoterieError
-        Where the file cannot be read, is no grey or coloured image, or has numbers that are not finite; for a PNG also
-        where matplotlib, which reads it, is not installed.
+    A CoterieError where the file cannot be read, is no grey or coloured image, or has numbers that are not finite; for
+    a PNG also where matplotlib, which reads it, is not installed.
     """
     try:
         pixels = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _png(path)

@@ -38,22 +38,11 @@ _HALVES = re.compile("[\ud800-\udfff]")  # of characters, which a wrong decoding
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """A column of labels: ``labels[codes]``.
+    """A column of labels: ``labels[codes]``."""
 
-    Attributes
-    ----------
-    codes : (n,) int64
-        Place of each row's label; -1 where it is missing.
-    labels : (m,) array
-        Distinct labels in natural order (numbers by size, text by code point): integers, floats, booleans, datetimes
-        or Python strings.
-    joined : tuple of str
-        Those of the labels that the column writes in several ways that look alike.
-    """
-
-    codes: I64
-    labels: Labels
-    joined: tuple[str, ...] = ()
+    codes: I64  # (n,) place of each row's label; -1 where it is missing
+    labels: Labels  # (m,) distinct, numbers by size, text by code point: integers, floats, booleans, datetimes or str
+    joined: tuple[str, ...] = ()  # those that the column writes in several ways that look alike
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
@@ -68,18 +57,10 @@ class Coded:
 
 
 def encode(values: Any) -> Coded:
-    """Codes and distinct labels of a column.
+    """Codes and distinct labels of a column: a Series, an array or a sequence.
 
     Whole numbers stored as floats (as happens when a label is missing) become integers; columns that mix numbers and
     text become text, so that 1 and "1" are one client. Text that looks the same is one label: see :func:`tidy`.
-
-    Parameters
-    ----------
-    values : (n,) Series, array or sequence
-
-    Returns
-    -------
-    Coded
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return _integers(values)
@@ -195,16 +176,9 @@ def _texts(labels: Labels) -> Labels:
 
 
 def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
-    """64-bit hashes of labels (SipHash of their text): the key of every random number of a client.
+    """64-bit hashes of labels (m,), uint64, by SipHash of their text: the key of every random number of a client.
 
-    Parameters
-    ----------
-    labels : (m,) array
-
-    Returns
-    -------
-    (m,) uint64
-        The same for 1 and "1", on any machine and in any order.
+    They are the same for 1 and "1", on any machine and in any order.
     """
     from pandas.util import hash_array
 
@@ -213,19 +187,9 @@ def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
 
 
 def find_labels(known: Labels, values: Any) -> I64:
-    """Positions of a column's labels among known ones, for prediction.
+    """Positions (n,) of a column's labels among known ones (m,); -1 for labels not seen and for missing ones.
 
-    Parameters
-    ----------
-    known : (m,) array
-        Distinct labels in any order.
-    values : (n,) Series, array or sequence
-        Compared by their text, so 1, 1.0 and "1" are the same label.
-
-    Returns
-    -------
-    (n,) int64
-        Position in `known`; -1 for labels not seen and for missing ones.
+    Labels are compared by their text, so 1, 1.0 and "1" are the same one.
     """
     import pandas as pd
 

@@ -28,67 +28,34 @@ TRIES = 20  # how often Dirichlet shares are drawn anew before rows are moved
 
 @dataclass(frozen=True)
 class ClientRows:
-    """Rows sorted by client.
+    """Rows sorted by client."""
 
-    Attributes
-    ----------
-    X : (n, ...)
-    y : (n, ...)
-        int64 classes 0, ..., K - 1, where outcomes are classes.
-    starts, stops : (m,) int64
-        Row range of every client.
-    """
-
-    X: Array
-    y: Array
-    starts: I64
+    X: Array  # (n, ...)
+    y: Array  # (n, ...) int64 classes 0, ..., K - 1, where outcomes are classes
+    starts: I64  # (m,) rows of client i are starts[i]:stops[i]
     stops: I64
 
 
 @dataclass(frozen=True)
 class PartitionedRows:
-    """What clients got.
-
-    Attributes
-    ----------
-    train, test : ClientRows
-        Rows to train on and held-out rows of the same clients.
-    group : (m,) int64
-        Hidden group of every client.
-    row : (n,) int64
-        Which row of the table each is, those of ``train`` first.
-    classes : int
-        How many there are; 0 where outcomes are no classes.
-    names : tuple of str
-        What clients are called; empty where they have numbers only.
-    """
+    """What clients got, to train on and held out."""
 
     train: ClientRows
     test: ClientRows
-    group: I64
-    row: I64
-    classes: int
-    names: tuple[str, ...] = ()
+    group: I64  # (m,) hidden group of every client
+    row: I64  # (n,) which row of the table each is, those of train first
+    classes: int  # how many there are; 0 where outcomes are no classes
+    names: tuple[str, ...] = ()  # what clients are called; empty where they have numbers only
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Who gets which rows; those to train on first, then held-out ones, each sorted by client.
+    """Who gets which rows; those to train on first, then held-out ones, each sorted by client."""
 
-    Attributes
-    ----------
-    group : (m,) int64
-    client, row : (n,) int64
-        The client and the row of the table of each.
-    trained : int
-        How many are trained on.
-    names : tuple of str
-    """
-
-    group: I64
-    client: I64
-    row: I64
-    trained: int
+    group: I64  # (m,) hidden group of every client
+    client: I64  # (n,) whose each row is
+    row: I64  # (n,) which row of the table it is
+    trained: int  # how many are trained on
     names: tuple[str, ...] = ()
 
     def take(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: int | None = None) -> PartitionedRows:

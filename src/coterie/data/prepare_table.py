@@ -42,12 +42,11 @@ def prepare(
     design: Design | None = None,
     part: bool = False,
 ) -> tuple[Clients, Design]:
-    """Read the clients of a table.
+    """Read the clients of a table, one row for each observation.
 
     Parameters
     ----------
-    df : DataFrame or Table
-        pandas, polars or another frame that narwhals knows; one row for each observation.
+    df : Table or any data frame that narwhals knows
     formula : str
         ``outcome ~ columns``.
     client : str
@@ -56,10 +55,9 @@ def prepare(
         Columns of known clusters of clients, fine to coarse.
     family : str, default "gaussian"
         A name of ``families.FAMILIES``.
-    offset : str, optional
-        A column that is added to the linear predictor as it is.
-    weights : str, optional
-        A column of row weights, not negative; divided by their mean, but for a ``part``, which does not know it.
+    offset, weights : str, optional
+        Columns that are added to the linear predictor as they are, and of row weights, not negative; these are divided
+        by their mean, but for a ``part``, which does not know it.
     missing : {"error", "drop"}, default "error"
         What to do with rows that have missing, infinite or non-numeric values in a column that is used.
     design : Design, optional
@@ -70,7 +68,7 @@ def prepare(
     Returns
     -------
     clients : Clients
-        With `notes` for what was left out and how the outcome was read.
+        With ``notes`` for what was left out and how the outcome was read.
     design : Design
 
     Raises

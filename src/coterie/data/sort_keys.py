@@ -62,29 +62,13 @@ _YEARS = range(1000, 3000)
 
 
 def sort_keys(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
-    """What the rows of a table are sorted by, and what to say of it.
+    """What the rows (n,) of a table are sorted by, numbers or dates, and how text was read (None where it is no text).
 
-    Numbers, dates, durations and ordered categories are taken as they are. In text, dates and numbers are read: a day
-    or month with the year first, months by their English name, ``31/12/2024`` where some row tells days from months,
-    times, quarters and weeks of a year, and numbers beside the same words in every row (``week 9``, ``w10``).
-
-    Parameters
-    ----------
-    values : (n,) Series or array
-        Without missing values.
-    name : str
-        The column.
-
-    Returns
-    -------
-    keys : (n,) array of numbers or dates
-    note : str or None
-        How the text was read; None where the column is not text.
-
-    Raises
-    ------
-    CoterieError
-        For text with numbers or words of time whose order cannot be told, and for values that have no order.
+    Numbers, dates, durations and ordered categories are taken as they are; none is missing. In text of column ``name``,
+    dates and numbers are read: a day or month with the year first, months by their English name, ``31/12/2024`` where
+    some row tells days from months, times, quarters and weeks of a year, and numbers beside the same words in every row
+    (``week 9``, ``w10``). A CoterieError for text with numbers or words of time whose order cannot be told, and for
+    values that have no order.
     """
     import pandas as pd
 

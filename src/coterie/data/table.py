@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """The typed columns of a frame.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        With text for column names, as :func:`to_pandas` makes them.
-    """
+    """The typed columns of a frame with text for column names, as :func:`to_pandas` makes it."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
@@ -99,20 +93,9 @@ class Table:
 
 
 def to_pandas(df: Any) -> pd.DataFrame:
-    """Any data frame as a pandas one, with text for column names; a pandas frame is not copied.
+    """A pandas, polars or other frame that narwhals knows, or a dict of columns, as a pandas frame.
 
-    Parameters
-    ----------
-    df : pandas, polars or another frame that narwhals knows, or a dict of columns
-
-    Returns
-    -------
-    DataFrame
-
-    Raises
-    ------
-    CoterieError
-        For other things, and for columns of the same name.
+    Column names become text; a pandas frame is not copied. A CoterieError for other things and columns of one name.
     """
     import pandas as pd
 

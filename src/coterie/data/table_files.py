@@ -81,20 +81,10 @@ def read_table(
 
 
 def write_table(df: Any, path: str | os.PathLike[str]) -> None:
-    """Write a table to ``.csv``, ``.csv.gz``, ``.parquet`` or ``.feather``; a file is there whole or not at all.
+    """Write a table without its index to ``.csv``, ``.csv.gz``, ``.parquet`` or ``.feather``, whole or not at all.
 
-    A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so.
-
-    Parameters
-    ----------
-    df : DataFrame
-        Written without its index.
-    path : path
-
-    Raises
-    ------
-    CoterieError
-        For an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
+    A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so. A CoterieError
+    for an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
     """
     import pyarrow as pa
 
@@ -118,21 +108,9 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> str:
-    """Raise CoterieError unless a table can be written to a file, so that it is known before any work.
+    """The extension of a file that a table can be written to, so that it is known before any work.
 
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    str
-        The extension.
-
-    Raises
-    ------
-    CoterieError
-        For an unknown extension, and for a folder that is not there or may not be written to.
+    A CoterieError for an unknown extension, and for a folder that is not there or may not be written to.
     """
     file = files.local(path)
     suffix = _suffix(file, _WRITE)

@@ -17,15 +17,8 @@ SMALL = 500
 
 
 def adjusted_rand_index(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
-    """The adjusted Rand index of two partitions: 1 where they are the same, 0 in the mean where they are unrelated.
+    """How well two partitions of clients (n,) agree: 1 where they are the same, 0 in the mean where unrelated.
 
-    Parameters
-    ----------
-    labels, known : (n,)
-        A label for every client.
-
-    References
-    ----------
     Hubert, Arabie (1985), Comparing partitions, Journal of Classification.
     """
     from sklearn.metrics import adjusted_rand_score
@@ -106,21 +99,12 @@ def joined(n: int, edges: Ints) -> Ints:
 class MergeTree:
     """Which groups merge at which lambda.
 
-    Attributes
-    ----------
-    lam : (K,) float64
-        Rising.
-    labels : (K, n) int64
-        Groups at each: once merged, clients stay so, also where the solutions themselves part again (which they may,
-        on most graphs).
-    merges : tuple of (float, tuple of int, int)
-        In rising order of lambda: where groups merged, the first clients of those that did, and how many clients the
-        new one has.
+    Once merged, clients stay so, also where the solutions themselves part again (which they may, on most graphs).
     """
 
-    lam: Floats
-    labels: Ints
-    merges: tuple[tuple[float, tuple[int, ...], int], ...]
+    lam: Floats  # (K,) rising
+    labels: Ints  # (K, n) groups at each
+    merges: tuple[tuple[float, tuple[int, ...], int], ...]  # rising: lambda, groups' first clients, new size
 
 
 def merge_tree(lam: Floats, labels: Sequence[Ints]) -> MergeTree:

@@ -26,20 +26,12 @@ SMALL = 1e-6
 
 @dataclass(frozen=True)
 class Swept:
-    """A tree after ``climb``: what arrived at each level, and at the root.
+    """A tree after ``climb``: what arrived at each level's nodes, and last at the root."""
 
-    Attributes
-    ----------
-    A, b : list of (k_l, P), (k_l, p)
-        What arrived at each level's nodes; the last entry is the root.
-    drop, logdet : float
-        Sums of ``b'L M^-1 L'b`` and of ``log |I + L'AL|`` over all nodes above the clients.
-    """
-
-    A: list[Floats]
-    b: list[Floats]
-    drop: float
-    logdet: float
+    A: list[Floats]  # (k_l, P) of each level
+    b: list[Floats]  # (k_l, p)
+    drop: float  # sum of b'L M^-1 L'b over all nodes above the clients
+    logdet: float  # sum of log |I + L'AL| over them
 
     def root(self) -> tuple[Floats, Floats]:
         """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
@@ -58,21 +50,11 @@ class Swept:
 
 @dataclass(frozen=True)
 class Positions:
-    """Where every node above the clients is.
+    """Where every node above the clients is, fine to coarse, the root last."""
 
-    Attributes
-    ----------
-    at : list of (k_l, p)
-        Values, fine to coarse, the root last.
-    cov : list of (k_l, P)
-        Their covariances.
-    u : list of (k_l, q)
-        Deviations from the parents, in units of L; the root has none.
-    """
-
-    at: list[Floats]
-    cov: list[Floats]
-    u: list[Floats]
+    at: list[Floats]  # (k_l, p) values
+    cov: list[Floats]  # (k_l, P) their covariances
+    u: list[Floats]  # (k_l, q) deviations from the parents, in units of L; the root has none
 
     def towards(self, goal: Positions, t: float) -> Positions:
         """A fraction t of the way to another place (covariances are the goal's)."""
@@ -87,15 +69,9 @@ class Positions:
 
 @dataclass(frozen=True)
 class ClusterTree:
-    """Parents of every cluster, fine to coarse.
+    """Parents of every cluster, fine to coarse; without any, clients hang on the root."""
 
-    Parameters
-    ----------
-    parents : tuple of (k_l,) int
-        Level l's parents as indices into level l + 1; all 0 at the coarsest level. Empty: clients hang on the root.
-    """
-
-    parents: tuple[Ints, ...] = ()
+    parents: tuple[Ints, ...] = ()  # (k_l,) indices into level l + 1; all 0 at the coarsest level
 
     @classmethod
     def of(cls, clients: Clients) -> ClusterTree:
@@ -222,21 +198,11 @@ def strengths(name: str, value: npt.ArrayLike, size: int) -> Floats:
 
 @dataclass(frozen=True)
 class Ties:
-    """How strongly clients and clusters are tied.
+    """How strongly clients and clusters are tied."""
 
-    Attributes
-    ----------
-    gamma : (m,) float64
-        Finite, 0 or more; a client with 0 is alone.
-    alpha : (k,) float64
-        0 (clusters apart) to 1 (no clusters).
-    clusters : (m,) int64
-        Cluster of each client, sorted.
-    """
-
-    gamma: Floats
-    alpha: Floats
-    clusters: Ints
+    gamma: Floats  # (m,) finite, 0 or more; a client with 0 is alone
+    alpha: Floats  # (k,) 0 (clusters apart) to 1 (no clusters)
+    clusters: Ints  # (m,) cluster of each client, sorted
 
     @classmethod
     def of(

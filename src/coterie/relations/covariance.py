@@ -23,21 +23,11 @@ STRUCTURES = ("isotropic", "two", "diagonal", "full")
 
 @dataclass(frozen=True)
 class Structure:
-    """``L = sum_a phi_a B_a``.
+    """``L = sum_a phi_a B_a``."""
 
-    Parameters
-    ----------
-    name : str
-        isotropic (one variance), two (intercept, slopes), diagonal, full.
-    basis : (a, q, q)
-        Lower triangular before the frame.
-    frame : (q, q), optional
-        What the structure is of, in terms of the coefficients: its B_a are ``frame`` times those of the coefficients.
-    """
-
-    name: str
-    basis: Floats
-    frame: Floats | None = None
+    name: str  # isotropic (one variance), two (intercept, slopes), diagonal, full
+    basis: Floats  # (a, q, q) lower triangular before the frame
+    frame: Floats | None = None  # (q, q) takes the coefficients' B_a to those here
 
     @classmethod
     def named(cls, name: str, q: int, intercept: int | None, mean: Floats | None = None) -> Structure:
@@ -159,15 +149,9 @@ def information(levels: list[tuple[Floats, Floats, Floats, Floats]], dof: float 
     """Expected second derivatives of the deviance by all variance parameters, finest level first.
 
     Exact for one level with a diagonal D; a coarser node's curvature is taken to be spread evenly over its members,
-    which is enough to start a quasi-Newton method.
-
-    Parameters
-    ----------
-    levels : list of ((g, a, q, q), (g, q, q), (g, q, q), (g,))
-        Of each level: derivatives of D, sums of V^-1 as seen through the personal columns, sums of its squares
-        (element by element), and numbers of members.
-    dof : float or None
-        Rows over which sigma^2 is profiled out.
+    which is enough to start a quasi-Newton method. Of each level: derivatives of D (g, a, q, q), sums of V^-1 as seen
+    through the personal columns (g, q, q), sums of its squares, element by element (g, q, q), and numbers of members
+    (g,). Over ``dof`` rows sigma^2 is profiled out.
     """
     at = np.concatenate([[0], np.cumsum([E.shape[0] * E.shape[1] for E, _, _, _ in levels])])
     H = np.zeros((at[-1], at[-1]))

@@ -19,38 +19,20 @@ from coterie.relations.parameter_layout import Layout
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """Where the layers of every group's model are in the augmented one.
+    """Where the layers of every group's model are in the augmented one."""
 
-    Attributes
-    ----------
-    at, length : (layers of all groups,) int64
-        Where each layer begins in the augmented model, and how many numbers it has, group after group.
-    layers : (k,) int64
-        Layers of each group's model.
-    shared : int
-        Length of x_s, which comes first.
-    """
-
-    at: Ints
-    length: Ints
-    layers: Ints
-    shared: int
+    at: Ints  # (layers of all groups,) where each begins in the augmented model, group after group
+    length: Ints  # (layers of all groups,) how many numbers it has
+    layers: Ints  # (k,) layers of each group's model
+    shared: int  # length of x_s, which comes first
 
     @classmethod
     def of(cls, layers: Sequence[Mapping[str, int]], shared: Sequence[str] = ()) -> GroupLayout:
-        """From the layers of every group's model.
+        """From the layers ``{name: size}`` of every group's model, in the order of its parameters.
 
-        Parameters
-        ----------
-        layers : sequence of mappings
-            ``{name: size}`` of each group, in the order of its parameters.
-        shared : sequence of str, default ()
-            Names or patterns of the layers that all groups share; each group's other layers are its own.
-
-        Raises
-        ------
-        CoterieError
-            For a pattern that matches nothing, and for a shared layer that some group lacks or has in another size.
+        ``shared`` are names or patterns of the layers that all groups share; each group's other layers are its own. A
+        CoterieError for a pattern that matches nothing, and for a shared layer that some group lacks or has in another
+        size.
         """
         pieces = [Layout.of(names, shared=shared) for names in layers]
         common = [_chosen(names, piece) for names, piece in zip(layers, pieces, strict=True)]
@@ -120,19 +102,9 @@ class GroupLayout:
         return out
 
     def gather(self, parts: Sequence[Floats], share: Floats) -> Floats:
-        """``sum_g share_g parts_g``, every coordinate at its place.
+        """``sum_g share_g parts_g`` (..., dim), every coordinate at its place, of parts (..., d_g) and shares (k,).
 
-        Parameters
-        ----------
-        parts : k arrays (..., d_g)
-            Such as gradients of the groups' mean losses.
-        share : (k,)
-            Such as |G| / n.
-
-        Returns
-        -------
-        (..., dim)
-            Then the gradient of the augmented objective.
+        With the gradients of the groups' mean losses and |G| / n, it is the gradient of the augmented objective.
         """
         out = np.zeros((*np.shape(parts[0])[:-1], self.dim), dtype=np.result_type(np.asarray(parts[0]), np.float32))
         for g, part in enumerate(parts):

@@ -20,21 +20,11 @@ SQUARED = 1e100
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """An undirected graph whose nodes are clients.
+    """An undirected graph whose nodes are clients."""
 
-    Attributes
-    ----------
-    n : int
-        Clients, numbered from 0 to n - 1.
-    edges : (M, 2) int64
-        Each row i < j, unique, sorted.
-    weight : (M,) float64
-        Positive and finite.
-    """
-
-    n: int
-    edges: Ints
-    weight: Floats
+    n: int  # clients, numbered from 0 to n - 1
+    edges: Ints  # (M, 2) each row i < j, unique, sorted
+    weight: Floats  # (M,) positive and finite
 
     @classmethod
     def of(cls, n: int, edges: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> Network:
@@ -80,13 +70,9 @@ class Network:
 
     @classmethod
     def from_adjacency(cls, A: Any, *, symmetrise: bool = False) -> Network:
-        """A network from a matrix of weights, 0 where there is no edge.
+        """A network from a scipy sparse matrix or an array (n, n) of weights, 0 where there is no edge.
 
-        Parameters
-        ----------
-        A : (n, n) scipy sparse matrix or array
-        symmetrise : bool, default False
-            Take the greater of ``A[i, j]`` and ``A[j, i]``; otherwise they must be equal.
+        With ``symmetrise`` the greater of ``A[i, j]`` and ``A[j, i]`` is taken; otherwise they must be equal.
         """
         from scipy import sparse
 
@@ -237,40 +223,22 @@ class Network:
         return clusterings.by_first(labels.astype(np.int64))
 
     def merged(self, Z: Floats, tolerance: float = 1e-4) -> Ints:
-        """Clusters of clients whose z are equal: components of the edges over which z does not change.
+        """Clusters (n,) of clients whose z (n, q) are equal: components of the edges over which z does not change.
 
-        Parameters
-        ----------
-        Z : (n, q)
-        tolerance : float, default 1e-4
-            Coordinates are equal that differ by no more than this, times the root mean square of Z.
-
-        Returns
-        -------
-        (n,) int64
-            Labels, counted from 0 in the order of the clusters' first clients.
+        Coordinates are equal that differ by no more than ``tolerance`` times the root mean square of Z. Clusters are
+        counted from 0 in the order of their first clients.
         """
         near = tolerance * float(np.sqrt(np.mean(Z * Z))) if Z.size else 0.0
         i, j = self.edges.T
         return clusterings.joined(self.n, self.edges[np.max(np.abs(Z[i] - Z[j]), axis=1, initial=0.0) <= near])
 
     def against(self, known: npt.ArrayLike, seed: int = 0) -> dict[str, float]:
-        """How well the network agrees with known clusters.
+        """How well the network agrees with known clusters (n,); NaN where there is nothing to compare.
 
-        Parameters
-        ----------
-        known : (n,)
-            A label for every client.
-        seed : int, default 0
-            Of the k-means in spectral clustering.
-
-        Returns
-        -------
-        dict
-            ``inside``, the share of weight on edges inside clusters, ``chance``, what it would be if edges were drawn
-            again with the same degrees, ``modularity``, their difference, ``assortativity``, that over ``1 - chance``;
-            adjusted Rand indices of the known clusters with the ``components`` and with a ``spectral`` clustering into
-            as many clusters. NaN where there is nothing to compare.
+        ``inside`` is the share of weight on edges inside clusters, ``chance`` what it would be if edges were drawn
+        again with the same degrees, ``modularity`` their difference, ``assortativity`` that over ``1 - chance``;
+        adjusted Rand indices of the known clusters are with the ``components`` and with a ``spectral`` clustering into
+        as many clusters, for whose k-means ``seed`` is.
         """
         labels = clusterings.codes(known, self.n)
         total = float(self.weight.sum())
