@@ -16,7 +16,7 @@ import pytest
 
 from coterie.cli.progress import Progress, line
 from coterie.results.trained_models import load
-from coterie.runs.callbacks import Look
+from coterie.runs.loop import Look
 from tests.cli.harness import coterie, files
 
 CONFIG = """

@@ -13,8 +13,9 @@ from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
 from coterie.results import trained_models as store
-from coterie.runs.callbacks import Callback, callbacks
+from coterie.runs.callbacks import callbacks
 from coterie.runs.config import Config
+from coterie.runs.loop import Callback
 from coterie.runs.training import FILE, train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, TextIO
 
 from coterie.report.words import amount
-from coterie.runs.callbacks import Callback, Look
+from coterie.runs.loop import Callback, Look
 
 _BESIDE = ("_clients", "_worst", "_10th", "_90th", "validation")
 RARE, LINES = 30.0, 10

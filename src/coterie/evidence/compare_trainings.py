@@ -12,8 +12,8 @@ import numpy.typing as npt
 from coterie.evidence.comparison import TrainingComparison
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.objectives import parameters
-from coterie.runs.callbacks import Callback
 from coterie.runs.config import Config
+from coterie.runs.loop import Callback
 from coterie.runs.training import Trained, train
 from coterie.runs.training_problem import TrainingProblem
 

@@ -1,64 +1,16 @@
-"""What may watch a run, and stop it: anything with ``start``, ``look`` and ``end``, or a function of a look.
-
-A callback gets a :class:`Look` after every round. Where it answers True, the run ends after this round.
-"""
+"""What a configuration may have watch a run, and stop it: its user's code, TensorBoard, MLflow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError
 from coterie.runs.config import Config, called
-
-
-@dataclass(frozen=True)
-class Look:
-    """A run after a round.
-
-    Attributes
-    ----------
-    method : str
-    round, rounds : int
-        Done, and planned.
-    seconds : float
-        Since the run began.
-    bytes_up, bytes_down : int
-        To and from the server since then.
-    scores : dict of float
-        The last held-out scores; empty where nothing was evaluated yet.
-    fresh : bool
-        Whether they are of this round.
-    state : dict
-        The method's; not to be changed.
-    """
-
-    method: str
-    round: int
-    rounds: int
-    seconds: float
-    bytes_up: int
-    bytes_down: int
-    scores: Mapping[str, float] = field(default_factory=dict)
-    fresh: bool = False
-    state: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Callback:
-    """A callback that does nothing: the base of others."""
-
-    def start(self, settings: Mapping[str, Any]) -> None:
-        """Before the first round, with the settings of the run."""
-
-    def look(self, look: Look) -> bool | None:
-        """After a round; True ends the run."""
-
-    def end(self) -> None:
-        """After the last round, also where the run failed."""
+from coterie.runs.loop import Callback, Look
 
 
 class Function(Callback):
@@ -73,15 +25,7 @@ class Function(Callback):
 
 
 class Named(Callback):
-    """A callback of the user's, which may lack methods; where it fails, a CoterieError says that it did.
-
-    Parameters
-    ----------
-    path : str
-        Its import path.
-    inner : object
-        With ``start``, ``look`` and ``end``, or some of them.
-    """
+    """A callback of the user's by its import path, which may lack methods; a CoterieError says where it fails."""
 
     def __init__(self, path: str, inner: Any) -> None:
         self.path, self.inner = path, inner
@@ -108,13 +52,7 @@ class Named(Callback):
 
 
 class TensorBoard(Callback):
-    """Scores and bytes as scalars of TensorBoard, written by ``tensorboardX`` or ``tensorboard`` itself.
-
-    Parameters
-    ----------
-    folder : str
-        A folder for every method is made below it.
-    """
+    """Scores and bytes as scalars of TensorBoard, in a folder for every method below the one that is given."""
 
     def __init__(self, folder: str) -> None:
         self.folder = files.local(folder)
@@ -139,12 +77,7 @@ class TensorBoard(Callback):
 
 
 class MLflow(Callback):
-    """Settings as parameters and scores as metrics of a run of MLflow.
-
-    Parameters
-    ----------
-    experiment : str
-    """
+    """Settings as parameters and scores as metrics of a run of an experiment in MLflow."""
 
     def __init__(self, experiment: str) -> None:
         self.mlflow = _first("MLflow", "mlflow")

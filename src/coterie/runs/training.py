@@ -1,4 +1,4 @@
-"""A run: a ``for`` loop around a method's states that evaluates, tells callbacks, saves, and goes on from there."""
+"""Training on the clients of a configuration: a run that is evaluated, watched and saved, and goes on from there."""
 
 from __future__ import annotations
 
@@ -19,73 +19,40 @@ from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
-from coterie.runs.callbacks import Callback, Look
 from coterie.runs.config import differences
+from coterie.runs.loop import Callback, Look, State, follow
 from coterie.runs.scores import Scores
-from coterie.runs.training_data import Federated
 from coterie.runs.training_objective import layers
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
 
-State = dict[str, Any]
 Point = dict[str, float]
 FILE = "checkpoint"
 _WHY = {DIVERGED: "its steps diverged", BROKEN: "its data give no gradient"}
 _LEFT = "the method left it out"
+_AGAIN = "Begin again without it."
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that ended.
-
-    Attributes
-    ----------
-    method : str
-    setting : dict
-        Its hyper-parameters.
-    seed : int
-    theta : (m, d) or (1, d) array, or Ragged
-        Models of the clients; one row where all have the same.
-    scores : Scores
-        Of these on held-out rows.
-    curve : list of dict
-        Round, scores, bytes and seconds wherever it was evaluated.
-    status : str
-        "running" where all rounds were done.
-    rounds : int
-        Done.
-    quarantined : dict
-        Labels of clients that were left out, the round in which that began, and why.
-    failed : list of str
-        Labels of clients that diverged and ended the run.
-    group : (m,) int64 or None
-        Groups that the method found.
-    ledger : dict
-    seconds : float
-    privacy : dict
-        ``epsilon``, ``delta``, ``unit`` and a ``statement`` of them, where sums had noise.
-    notes : list of str
-        What no theorem covers in the hyper-parameters.
-    labels : tuple of str
-        What clients are called.
-    """
+    """A run that ended."""
 
     method: str
-    setting: dict[str, Any]
+    setting: dict[str, Any]  # its hyper-parameters
     seed: int
-    theta: Any
-    scores: Scores
-    curve: list[Point]
-    status: str
-    rounds: int
-    quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    group: Any = None
+    theta: Any  # models of the clients: (m, d), Ragged, or (1, d) where all have the same
+    scores: Scores  # of these on held-out rows
+    curve: list[Point]  # round, scores, bytes and seconds wherever it was evaluated
+    status: str  # "running" where all rounds were done
+    rounds: int  # done
+    quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)  # clients left out: since which round, why
+    failed: list[str] = field(default_factory=list)  # clients that diverged and ended the run
+    group: Any = None  # (m,) int64: groups that the method found
     ledger: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    privacy: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    labels: tuple[str, ...] = ()
+    privacy: dict[str, Any] = field(default_factory=dict)  # epsilon, delta, unit, statement, where sums had noise
+    notes: list[str] = field(default_factory=list)  # what no theorem covers in the hyper-parameters
+    labels: tuple[str, ...] = ()  # what clients are called
 
     @property
     def trouble(self) -> str:
@@ -98,7 +65,7 @@ class Trained:
 
 @dataclass
 class _Run:
-    """A run while it goes on."""
+    """A run while it goes on; ``judge`` has the rows that are held back to stop by, where there are any."""
 
     problem: TrainingProblem
     trainer: Method
@@ -106,28 +73,59 @@ class _Run:
     judge: TrainingProblem | None
     state: State = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
-    best: State = field(default_factory=dict)
-    before: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    before: float = 0.0  # seconds until the checkpoint that it goes on from
 
     def __post_init__(self) -> None:
         _ = self.problem.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
-        given = dict(self.setting)
-        if self.problem.config.run["strict"] and "strict" in self.trainer.hyper_parameters:
+        self.config, given = self.problem.config.run, dict(self.setting)
+        if self.config["strict"] and "strict" in self.trainer.hyper_parameters:
             given.setdefault("strict", True)
         if self.trainer.layout:
             layout = layers(self.problem.config, self.problem.objective)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
         self.method = self.trainer.make(self.problem.seed, **given)
         if self.trainer.user_defined:
-            self.method = CheckedMethod(
-                self.trainer.name, self.method, (len(self.problem.data), self.problem.objective.dim)
-            )
+            shape = len(self.problem.data), self.problem.objective.dim
+            self.method = CheckedMethod(self.trainer.name, self.method, shape)
         self.fed: InProcess | Private = self.problem.engine(self.trainer)
         self.started = perf_counter()
 
     @property
     def seconds(self) -> float:
         return self.before + perf_counter() - self.started
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All hyper-parameters."""
+        return self.trainer.merge(self.trainer.defaults, self.setting)
+
+    def go(self, callbacks: Sequence[Callback], folder: Path | None) -> Trained:
+        """All rounds that are left, between the first and the last word to callbacks."""
+        problem, name, rounds = self.problem, self.trainer.name, self.config["rounds"]
+        told = {"method": name, "seed": problem.seed, **self.settings, "rounds": rounds}
+
+        def evaluated(state: State) -> bool:
+            self.state, t, patience = state, state["t"], self.config["patience"]
+            if state["status"] == "running" and (t % self.config["evaluate_every"] == 0 or t == rounds):
+                self.evaluate()
+            return bool(patience and self.best and t - self.best["round"] >= patience)
+
+        def keep(state: State, last: bool) -> None:
+            if folder is not None and (last or state["t"] % self.config["checkpoint_every"] == 0):
+                self.save(folder / FILE)
+
+        watching = [lambda _, callback=callback: callback.look(self.look(rounds)) for callback in callbacks]
+        try:
+            for callback in callbacks:
+                callback.start({**told, "configuration": problem.config.fingerprint(name)})
+            _, status = follow(self.method, self.fed, self.state, rounds, [evaluated, *watching], keep)
+        except BudgetSpent:
+            status = "stopped"
+        finally:
+            for callback in callbacks:
+                callback.end()
+        return self.ended(status)
 
     def models(self) -> Any:
         """Every client's model. Looking changes nothing: neither the clients' state nor what is booked.
@@ -141,14 +139,6 @@ class _Run:
         self.fed.restore("look")
         self.fed.ledger.load(book)
         return theta
-
-    @property
-    def privacy(self) -> dict[str, Any]:
-        """What the sums so far have cost."""
-        if not isinstance(self.fed, Private):
-            return {}
-        epsilon, delta = self.fed.spent()
-        return {"epsilon": epsilon, "delta": delta, "unit": self.fed.unit, "statement": self.fed.statement}
 
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
@@ -172,22 +162,51 @@ class _Run:
         return Look(self.trainer.name, t, rounds, self.seconds, book.bytes_up, book.bytes_down, kept, fresh, self.state)
 
     def save(self, file: Path) -> None:
-        document = self.problem.config.document(self.trainer.name)
-        data = {"fingerprint": self.problem.data.fingerprint, "seed": self.problem.seed}
         kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
-        checkpoint.save(file, self.fed, {"configuration": document, "data": data, "setting": self.setting, **kept})
+        checkpoint.save(file, self.fed, {**_about(self.problem, self.trainer.name), "setting": self.setting, **kept})
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint that :func:`saved_run` read."""
         self.fed.resume(saved["engine"])
         kept = saved["state"]
-        every = self.problem.config.run["evaluate_every"]
         self.state, self.best, self.before = dict(kept["method"]), dict(kept["best"]), float(kept["seconds"])
         t, status = self.state["t"], self.state["status"]
         whole = isinstance(t, Integral) and not isinstance(t, bool)
-        if not (whole and 0 <= t <= self.problem.config.run["rounds"] and status == "running"):
+        if not (whole and 0 <= t <= self.config["rounds"] and status == "running"):
             raise ValueError
-        self.curve = [dict(p) for p in kept["curve"] if p["round"] % every == 0]
+        self.curve = [dict(p) for p in kept["curve"] if p["round"] % self.config["evaluate_every"] == 0]
+
+    def ended(self, status: str) -> Trained:
+        """The result: models of the last round, or the best ones where rows were held back to judge by."""
+        if not self.curve or self.curve[-1]["round"] != self.state["t"]:
+            self.evaluate()
+        theta, labels = self.best["theta"] if self.best else self.models(), self.problem.data.labels
+        ours, together = not self.trainer.user_defined, self.trainer.pool_rows
+        state = self.state if ours else self.method.about_clients(self.state)
+        out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
+        why = state.get("why", np.full(len(out), BROKEN))
+        privacy: dict[str, Any] = {}
+        if isinstance(self.fed, Private):
+            privacy = dict(zip(("epsilon", "delta"), self.fed.spent(), strict=True))
+            privacy |= {"unit": self.fed.unit, "statement": self.fed.statement}
+        return Trained(
+            method=self.trainer.name,
+            setting=self.settings,
+            seed=self.problem.seed,
+            theta=theta,
+            scores=self.problem.scores(theta, classes=True),
+            labels=labels,
+            curve=self.curve,
+            status=status,
+            rounds=int(self.state["t"]),
+            quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
+            failed=[] if together else [labels[i] for i in np.atleast_1d(state.get("failed", []))],
+            group=np.asarray(state["group"]) if "group" in state and not together else None,
+            ledger=self.fed.ledger.as_dict(),
+            seconds=self.seconds,
+            privacy=privacy,
+            notes=[*(self.method.notes if ours else ()), *getattr(self.problem.objective, "notes", ())],
+        )
 
 
 def train(
@@ -198,61 +217,32 @@ def train(
     folder: Path | None = None,
     resume: bool = False,
 ) -> Trained:
-    """Train one method.
+    """Train one method with the hyper-parameters ``setting``, each one value; checkpoints go into ``folder``.
 
-    Parameters
-    ----------
-    problem : TrainingProblem
-    name : str
-        Of the method.
-    setting : mapping
-        Its hyper-parameters, each one value.
-    callbacks : sequence of Callback
-    folder : path, optional
-        Where checkpoints go.
-    resume : bool, default False
-        Go on from the checkpoint there; the numbers are those of a run that was never cut. Its setting must be one that
-        the configuration, or ``setting``, has.
-
-    Returns
-    -------
-    Trained
-
-    Raises
-    ------
-    CoterieError
-        For a checkpoint that is missing or of another configuration (the keys that differ are named), and wrong input.
+    ``resume`` goes on from the checkpoint there, and the numbers are those of a run that was never cut: its setting
+    must be one that the configuration, or ``setting``, has. A CoterieError for a checkpoint that is missing or of
+    another configuration (the keys that differ are named), and for wrong input.
     """
-    config = problem.config.run
-    judge = problem.inside() if config["patience"] else None
-    here = TrainingProblem(problem.config, problem.seed, _kept(problem, judge)) if judge is not None else problem
+    judge = problem.inside() if problem.config.run["patience"] else None
+    if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
+        problem = replace(problem, data=replace(judge.data, test=problem.data.test))
     folder = None if folder is None else local(folder)
-    saved = saved_run(here, name, folder) if resume else None
-    if saved is not None:
-        setting = _resumed(trained_method(name, here.config.folder), setting, here.config.given(name), saved["state"])
-    run = _Run(here, trained_method(name, here.config.folder), dict(setting), judge)
-    if saved is None:
+    if not resume:
+        run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge)
         run.state = dict(run.method.init(run.fed))
-        return _train(run, callbacks, folder)
-    with fitting(f"The checkpoint in '{folder}'", "Begin again without it."):
+        return run.go(callbacks, folder)
+    saved = saved_run(problem, name, folder)
+    trainer = trained_method(name, problem.config.folder)
+    run = _Run(problem, trainer, _resumed(trainer, setting, problem.config.given(name), saved["state"]), judge)
+    with fitting(f"The checkpoint in '{folder}'", _AGAIN):
         run.restore(saved)
-        return _train(run, callbacks, folder)
+        return run.go(callbacks, folder)
 
 
-def _train(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> Trained:
-    """All rounds from where a run stands, between the first and the last word to callbacks."""
-    problem, name, config = run.problem, run.trainer.name, run.problem.config.run
-    try:
-        settings = {"method": name, "seed": problem.seed, **run.trainer.merge(run.trainer.defaults, run.setting)}
-        for callback in callbacks:
-            callback.start({**settings, "rounds": config["rounds"], "configuration": problem.config.fingerprint(name)})
-        status = _rounds(run, callbacks, folder)
-    except BudgetSpent:
-        status = "stopped"
-    finally:
-        for callback in callbacks:
-            callback.end()
-    return _ended(run, status)
+def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:
+    """What a checkpoint is of."""
+    data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}
+    return {"configuration": problem.config.document(name), "data": data}
 
 
 def _resumed(
@@ -271,63 +261,6 @@ def _resumed(
     return setting
 
 
-def _rounds(run: _Run, callbacks: Sequence[Callback], folder: Path | None) -> str:
-    """All rounds that are left; "stopped" where somebody asked for it, else the method's status."""
-    config, t = run.problem.config.run, run.state["t"]
-    rounds, every, patience = config["rounds"], config["evaluate_every"], config["patience"]
-    for state in run.method.run(run.fed, range(t + 1, rounds + 1), run.state):
-        run.state = state
-        t, going = state["t"], state["status"] == "running"
-        if (t % every == 0 or t == rounds) and going:
-            run.evaluate()
-        told = [callback.look(run.look(rounds)) for callback in callbacks]
-        waited = bool(patience and run.best and t - run.best["round"] >= patience)
-        last = waited or any(told) or t == rounds
-        if folder is not None and going and (last or t % config["checkpoint_every"] == 0):
-            run.save(folder / FILE)
-        if last and going:
-            return "stopped" if t < rounds else "running"
-    return str(run.state["status"])
-
-
-def _ended(run: _Run, status: str) -> Trained:
-    """The result: models of the last round, or the best ones where rows were held back to judge by."""
-    if not run.curve or run.curve[-1]["round"] != run.state["t"]:
-        run.evaluate()
-    theta = run.best["theta"] if run.best else run.models()
-    labels, state = (
-        run.problem.data.labels,
-        run.method.about_clients(run.state) if run.trainer.user_defined else run.state,
-    )
-    together = run.trainer.pool_rows
-    out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
-    why = state.get("why", np.full(len(out), BROKEN))
-    failed = [] if together else [labels[i] for i in np.atleast_1d(state.get("failed", []))]
-    return Trained(
-        method=run.trainer.name,
-        setting=run.trainer.merge(run.trainer.defaults, run.setting),
-        seed=run.problem.seed,
-        theta=theta,
-        scores=run.problem.scores(theta, classes=True),
-        labels=labels,
-        curve=run.curve,
-        status=status,
-        rounds=int(run.state["t"]),
-        quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
-        failed=failed,
-        group=np.asarray(state["group"]) if "group" in state and not together else None,
-        ledger=run.fed.ledger.as_dict(),
-        seconds=run.seconds,
-        privacy=run.privacy,
-        notes=[*([] if run.trainer.user_defined else run.method.notes), *getattr(run.problem.objective, "notes", ())],
-    )
-
-
-def _kept(problem: TrainingProblem, judge: TrainingProblem) -> Federated:
-    """Rows to train on without those that are held back to judge by, and the test rows as they were."""
-    return replace(judge.data, test=problem.data.test)
-
-
 def saved_run(problem: TrainingProblem, name: str, folder: Path | None) -> dict[str, Any]:
     """The checkpoint in a folder, once it is sure that it is of this configuration; more rounds are allowed."""
     if folder is None:
@@ -336,13 +269,13 @@ def saved_run(problem: TrainingProblem, name: str, folder: Path | None) -> dict[
     kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
     if not isinstance(kept, dict) or "configuration" not in kept:
         raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run.")
-    before, now = kept["configuration"], problem.config.document(name)
-    with fitting(f"The checkpoint in '{folder}'", "Begin again without it."):
-        longer = before["run"]["rounds"] <= now["run"]["rounds"]
+    before, now = kept["configuration"], _about(problem, name)
+    with fitting(f"The checkpoint in '{folder}'", _AGAIN):
+        rounds = now["configuration"]["run"]["rounds"]
+        longer = before["run"]["rounds"] <= rounds
         if longer:
-            before = before | {"run": before["run"] | {"rounds": now["run"]["rounds"]}}
-        data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}
-        found = differences(before, now) or differences({"data": kept["data"]}, {"data": data})
+            before = before | {"run": before["run"] | {"rounds": rounds}}
+        found = differences(before, now["configuration"]) or differences({"data": kept["data"]}, {"data": now["data"]})
     if found:
         more = "" if longer else " Rounds can only be made more."
         raise CoterieError(f"The checkpoint in '{folder}' is of another configuration: {', '.join(found)}.{more}")

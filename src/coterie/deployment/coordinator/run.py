@@ -28,6 +28,7 @@ from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Option, call, check, of
+from coterie.runs.loop import follow
 
 RESULT, JOURNAL = "result", "journal"
 PATIENT: dict[str, Any] = {
@@ -231,10 +232,12 @@ def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
         fed = call(Private, {"rounds": length.rounds} | config.privacy, "[privacy]", fed)
     kept = fed.kept
     begun = dict(kept) if kept is not None else method.init(fed)
-    state = begun
-    for state in method.run(fed, range(begun["t"] + 1, length.rounds + 1), begun):
-        if state["t"] % length.keep_every == 0 and state["status"] == "running":
+
+    def keep(state: Mapping[str, Any], _: bool) -> None:
+        if state["t"] % length.keep_every == 0:
             fed.keep(state)
+
+    state, _ = follow(method, fed, begun, length.rounds, keep=keep)
     found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.participants.labels]}
     return found | ({"privacy": fed.statement} if config.privacy else {})
 
