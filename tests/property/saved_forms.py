@@ -177,7 +177,7 @@ def trained(path: str, folder: Path) -> Form:
         saved.config.fingerprint()
         repr(saved)
 
-    return with_arrays(folder, store.FILE, "training", use)
+    return with_arrays(folder, store.TRAINING.file, "training", use)
 
 
 def resumed(folder: Path) -> Form:

@@ -21,6 +21,7 @@ from coterie.report.fit_page import write_report
 from coterie.results import store
 from coterie.results.json_values import plain, unplain
 from coterie.results.result import FitResult
+from coterie.results.saved_form import Shelf
 from tests.messages import names
 from tests.results import factory
 
@@ -122,9 +123,9 @@ anything = st.one_of(texts, numbers, dates, st.none(), st.tuples(texts, st.integ
 def test_labels_of_mixed_kinds_come_back(values) -> None:
     labels = np.empty(len(values), dtype=object)
     labels[:] = values
-    shelf = store.Shelf()
+    shelf = Shelf()
     entry = json.loads(json.dumps(shelf.put("labels", labels), allow_nan=False))
-    assert same(labels, store.Shelf.from_bytes(shelf.to_bytes()).get(entry))
+    assert same(labels, Shelf.from_bytes(shelf.to_bytes()).get(entry))
 
 
 @given(st.one_of(
@@ -138,9 +139,9 @@ def test_labels_of_mixed_kinds_come_back(values) -> None:
         lambda v: np.array(v[0], dtype=np.int64).astype(f"M8[{v[1]}]")),
 ))  # fmt: skip
 def test_labels_of_one_kind_come_back(labels) -> None:
-    shelf = store.Shelf()
+    shelf = Shelf()
     entry = json.loads(json.dumps(shelf.put("labels", labels), allow_nan=False))
-    again = store.Shelf.from_bytes(shelf.to_bytes()).get(entry)
+    again = Shelf.from_bytes(shelf.to_bytes()).get(entry)
     assert again.dtype == labels.dtype
     np.testing.assert_array_equal(again, labels)
 
@@ -255,14 +256,14 @@ def test_missing_arrays_are_named(saved) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda d: d.pop("model"),
-        lambda d: d["model"].pop("root"),
-        lambda d: d["model"].update(terms=["one"]),
-        lambda d: d["model"].update(levels=5),
+        lambda d: d["result"].pop("model"),
+        lambda d: d["result"]["model"].pop("root"),
+        lambda d: d["result"]["model"].update(terms=["one"]),
+        lambda d: d["result"]["model"].update(levels=5),
         lambda d: d["result"].pop("notes"),
-        lambda d: d["frames"]["comparison"].update(index=None),
-        lambda d: d["design"].pop("formula"),
-        lambda d: d["design"].update(formula="y ~ __import__('os').system('true')"),
+        lambda d: d["result"]["comparison"].update(index=None),
+        lambda d: d["result"]["design"].pop("formula"),
+        lambda d: d["result"]["design"].update(formula="y ~ __import__('os').system('true')"),
         lambda d: d["arrays"].update(file="../../etc/passwd"),
         lambda d: d.update(schema="one"),
         lambda d: d.update(schema=0),

@@ -127,23 +127,23 @@ def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
     ids=lambda v: str(v)[:40],
 )  # fmt: skip
 def test_what_a_file_says_of_a_model_is_checked_before_anything_is_made(packaged, model, message) -> None:
-    document = json.loads((packaged / store.FILE).read_text())
+    document = json.loads((packaged / store.TRAINING.file).read_text())
     document["config"]["model"] |= model
-    (packaged / store.FILE).write_text(json.dumps(document))
+    (packaged / store.TRAINING.file).write_text(json.dumps(document))
     with pytest.raises(CoterieError, match=message):
         store.load(packaged).predict(ROWS, "1")
 
 
 def test_a_saved_method_of_a_user_s_own_is_not_imported_to_say_what_was_configured(packaged) -> None:
-    document = json.loads((packaged / store.FILE).read_text())
+    document = json.loads((packaged / store.TRAINING.file).read_text())
     document["config"]["method"] = "os:system"
-    (packaged / store.FILE).write_text(json.dumps(document))
+    (packaged / store.TRAINING.file).write_text(json.dumps(document))
     with pytest.raises(CoterieError, match="The method 'os:system' is code that is not coterie's"):
         store.load(packaged).config.fingerprint()
 
 
 def test_a_file_that_never_ends_is_not_read(packaged) -> None:
-    (packaged / store.FILE).unlink()
-    (packaged / store.FILE).symlink_to("/dev/zero")
+    (packaged / store.TRAINING.file).unlink()
+    (packaged / store.TRAINING.file).symlink_to("/dev/zero")
     with pytest.raises(CoterieError, match="not a regular file"):
         store.load(packaged)

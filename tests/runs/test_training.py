@@ -255,7 +255,7 @@ def test_a_client_with_broken_rows_is_left_out_of_softmax(problem):
 def test_damaged_models_are_refused(problem, tmp_path, damage):
     if damage != "nothing":
         store.save(tmp_path, problem, train(problem, "fedavg", {}))
-        file = next(tmp_path.glob("*.safetensors")) if damage == "arrays" else tmp_path / store.FILE
+        file = next(tmp_path.glob("*.safetensors")) if damage == "arrays" else tmp_path / store.TRAINING.file
         file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CoterieError, match="damaged" if damage != "nothing" else "no trained models"):
         store.load(tmp_path)

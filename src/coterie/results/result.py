@@ -347,7 +347,8 @@ def load(path: str | os.PathLike[str]) -> FitResult:
     CoterieError
         If there is no model, if it is damaged, or if a newer coterie wrote it.
     """
-    return FitResult(**store.load(files.local(path)))
+    found: FitResult = store.load(files.local(path), FitResult)
+    return found
 
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:

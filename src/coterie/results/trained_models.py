@@ -1,15 +1,11 @@
-"""Trained models on disk: ``training.json`` and, beside it, the arrays in a safetensors file that it names.
+"""Trained models on disk (see :mod:`coterie.results.saved_form`), which answer rows and adapt to a new client's.
 
-Never pickle. The arrays' file is written first and named after its content, so that no fault leaves half a model.
 What is read chooses no code: a model of the package is found by its name, and anything else is the caller's to name.
 """
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import __version__, files
+from coterie import files
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.engines.checkpoint import write
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, fitting, listed, nearest
+from coterie.errors import CoterieError, fitting, nearest
 from coterie.federation import Ragged
 from coterie.methods.groups.confidence import Adapted, adapt
 from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
-from coterie.results.json_values import from_json, plain, unplain
-from coterie.results.store import Shelf
+from coterie.options import need_names
+from coterie.results.json_values import plain, unplain
+from coterie.results.saved_form import Form, Shelf
 from coterie.runs import training_objective as model
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
@@ -41,45 +37,24 @@ from coterie.runs.training_problem import TrainingProblem
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT, FILE = "coterie training", "training.json"
-_ARRAYS = re.compile(r"training-[0-9a-f]{16}\.safetensors")
-_SECTIONS = (*SECTIONS, "method", "options")
-_OWN = {"path": "The model", "loss": "The loss", "score": "The score"}
+TRAINING = Form("training.json", "coterie training")
+_CODE = {"path": "The model", "loss": "The loss", "score": "The score"}
 _REMEDY = "They are damaged: train them again."
 
 
 @dataclass(frozen=True)
 class Saved:
-    """Models that were trained and saved.
-
-    Attributes
-    ----------
-    config : Config
-    method : str
-    setting : dict
-        Hyper-parameters.
-    labels : tuple of str
-        What clients are called.
-    theta : (m, d) or (1, d) array, or Ragged
-        Their models.
-    group : (m,) int64 or None
-        Groups that the method was told, or that it found.
-    classes : int
-    shape : tuple of int
-        Of a row of X.
-    about : dict
-        Configuration's hash, seed, rounds, status, scores and more.
-    """
+    """Models that were trained and saved."""
 
     config: Config
     method: str
-    setting: dict[str, Any]
-    labels: tuple[str, ...]
-    theta: Any
-    group: Any
+    setting: dict[str, Any]  # hyper-parameters
+    labels: tuple[str, ...]  # what clients are called
+    theta: Any  # (m, d) or (1, d), or Ragged: their models
+    group: Any  # (m,) int64: groups that the method was told, or that it found; or None
     classes: int
-    shape: tuple[int, ...]
-    about: dict[str, Any]
+    shape: tuple[int, ...]  # of a row of X
+    about: dict[str, Any]  # the configuration's hash, seed, rounds, status, scores and more
 
     def model(self, client: Any) -> npt.NDArray[Any]:
         """The parameters (d,) of a client, by its label."""
@@ -93,11 +68,8 @@ class Saved:
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         """What a client's model says of rows X (n, ...).
 
-        Returns
-        -------
-        (n, ...)
-            The likeliest class of every row (of every pixel or place, where each has one) under the loss
-            "cross_entropy"; else the model's outputs as they are, such as (n, outputs).
+        Under the loss "cross_entropy" that is the likeliest class of every row (of every pixel or place, where each
+        has one); else the model's outputs as they are, such as (n, outputs).
         """
         rows = self._rows(X, "predict")
         some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
@@ -107,34 +79,18 @@ class Saved:
         return np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
-        """A model for a client that was not there, from its own rows.
-
-        See :func:`coterie.methods.groups.confidence.adapt`.
+        """A model for a client that was not there, from its own rows X, y (n, ...).
 
         It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
-        Models of clients that were left out, or that diverged, have no part in either.
-
-        Parameters
-        ----------
-        X, y : (n, ...)
-        **options
-            ``eta``, ``steps``, ``B`` and ``personal``, by default the layout's personal layers, or all where there is
-            no layout.
-
-        Raises
-        ------
-        CoterieError
-            For rows of another shape, none, or such as are not finite; where no client's model is of use.
+        Models of clients that were left out, or that diverged, have no part in either. Options are ``eta``, ``steps``,
+        ``B`` and ``personal`` of :func:`coterie.methods.groups.confidence.adapt`; by default the layout's personal
+        layers are, or all where there is no layout. A CoterieError for rows of another shape, none, or such as are not
+        finite, and where no client's model is of use.
         """
         rows = self._rows(X, "adapt to")
         if not len(rows):
             raise CoterieError("A new client needs one row at least to adapt a model to.")
-        known = [name for name in inspect.signature(adapt).parameters if name not in ("fed", "w")]
-        for name in options:
-            if name not in known:
-                raise CoterieError(
-                    f"adapt() has no option '{name}'.{nearest(name, known) or f' It has {listed(known)}.'}"
-                )
+        need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
         here = self.objective(rows, _finite(y, "Outcomes to adapt to"))
         if "personal" not in options and any(self.config.layout.values()):
             options["personal"] = model.layers(self.config, here)["personal"]
@@ -190,33 +146,28 @@ def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 
 
 def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
-    """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder.
-
-    Raises
-    ------
-    CoterieError
-        If it cannot be written.
-    """
-    out, shelf, data = files.local(out), Shelf(), problem.data
+    """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder."""
+    out, shelf, data, config = files.local(out), Shelf(), problem.data, problem.config
     ragged = isinstance(run.theta, Ragged)
-    arrays: dict[str, Any] = {"theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta))}
-    arrays["offsets"] = shelf.put("offsets", run.theta.offsets) if ragged else None
     group = data.group if trained_method(run.method).groups else run.group  # known, or found
-    arrays["group"] = None if group is None else shelf.put("group", group)
-    content = shelf.to_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"training-{digest[:16]}.safetensors"
-    about = {
-        key: getattr(run, key) for key in ("seed", "rounds", "status", "quarantined", "failed", "ledger", "seconds")
-    }
-    about |= {"privacy": run.privacy} if run.privacy else {}
-    about |= {"configuration": problem.config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
+    told = (
+        "seed",
+        "rounds",
+        "status",
+        "quarantined",
+        "failed",
+        "ledger",
+        "seconds",
+        *(["privacy"] * bool(run.privacy)),
+    )
+    about = {key: getattr(run, key) for key in told}
+    about |= {"configuration": config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
-        "format": FORMAT,
-        "version": __version__,
-        "arrays": {"file": name, "sha256": digest, **arrays},
-        "config": {key: plain(getattr(problem.config, key)) for key in _SECTIONS},
-        "code": _digests(problem.config),
+        "theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta)),
+        "offsets": shelf.put("offsets", run.theta.offsets) if ragged else None,
+        "group": None if group is None else shelf.put("group", group),
+        "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options")},
+        "code": _digests(config),
         "method": run.method,
         "setting": plain(run.setting),
         "labels": list(data.labels),
@@ -225,13 +176,9 @@ def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
         "about": plain(about),
     }
     try:
-        write(out / name, [content])
-        write(out / FILE, [json.dumps(document, indent=1, allow_nan=False).encode()])
-        for old in out.iterdir():
-            if _ARRAYS.fullmatch(old.name) and old.name != name:
-                old.unlink()
-        write(out / "metrics.csv", [curve(run).to_csv(index=False).encode()])
-        write(out / "clients.csv", [by_client(problem, run).to_csv().encode()])
+        TRAINING.write(out, document, shelf)
+        files.write(out / "metrics.csv", [curve(run).to_csv(index=False).encode()])
+        files.write(out / "clients.csv", [by_client(problem, run).to_csv().encode()])
     except OSError as e:
         raise CoterieError(f"The models cannot be written to '{out}': {e.strerror or e}.") from e
 
@@ -272,10 +219,10 @@ def load(
     allow: Iterable[str] = (),
     changed: bool = False,
 ) -> Saved:
-    """Read what ``coterie train --out`` wrote.
+    """Read what ``coterie train --out`` wrote. Nothing in it runs.
 
-    Nothing in it runs. Models and losses of the package are found by their names; code of a user's own is taken only
-    from this call, and only if its file is the one that was there in training.
+    Models and losses of the package are found by their names; code of a user's own is taken only from this call, and
+    only if its file is the one that was there in training.
 
     Parameters
     ----------
@@ -299,43 +246,31 @@ def load(
         is needed: by ``predict`` and ``adapt``.
     """
     path, home = files.local(path), files.local(folder)
-    what = f"The trained models in '{path}'"
     if isinstance(allow, str) or not isinstance(allow, Iterable) or not all(isinstance(name, str) for name in allow):
         raise CoterieError("allow must be a list of import paths, such as ['mine:net'].")
     try:
-        with fitting(what, _REMEDY):
-            document, shelf = _read(path)
+        with fitting(f"The trained models in '{path}'", _REMEDY):
+            document = TRAINING.document(path)
             config = document["config"]
             sections = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}
             permitted = Permitted(frozenset(allow), given, dict(document.get("code", {})), changed)
             method, options = _text(config["method"]), _options(unplain(config["options"]))
             made = Config(**sections, method=method, options=options, folder=home.absolute(), permitted=permitted)
-            return _saved(document, shelf, made)
+            return _saved(document, TRAINING.shelf(path, document), made)
     except OSError as e:
         raise CoterieError(f"There are no trained models in '{path}': {e.strerror or e} ('{e.filename}').") from e
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Shelf]:
-    """The document and its arrays; a ValueError where they are not what was written together."""
-    document = from_json(files.content(path / FILE))
-    if document["format"] != FORMAT or not _ARRAYS.fullmatch(file := document["arrays"]["file"]):
-        raise ValueError
-    content = files.content(path / file)
-    if hashlib.sha256(content).hexdigest() != document["arrays"]["sha256"]:
-        raise ValueError
-    return document, Shelf.from_bytes(content)
-
-
 def _saved(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Saved:
     """The models; a ValueError where parts do not fit each other."""
-    arrays, labels = document["arrays"], tuple(map(_text, document["labels"]))
-    values, m = shelf.get(arrays["theta"]), len(labels)
+    labels = tuple(map(_text, document["labels"]))
+    values, m = shelf.get(document["theta"]), len(labels)
     theta: npt.NDArray[Any] | Ragged = values
-    group = None if arrays["group"] is None else shelf.get(arrays["group"])
+    group = None if document["group"] is None else shelf.get(document["group"])
     classes, shape = document["classes"], tuple(document["shape"])
-    if arrays["offsets"] is not None:
-        theta = ragged = Ragged(values, shelf.get(arrays["offsets"]))
+    if document["offsets"] is not None:
+        theta = ragged = Ragged(values, shelf.get(document["offsets"]))
         values = values.reshape(len(ragged), -1)
         if np.any(np.diff(ragged.offsets) != values.shape[1]):
             raise ValueError
@@ -373,5 +308,5 @@ def _own_model(path: str) -> str:
 
 def _digests(config: Config) -> dict[str, str]:
     """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
-    found = {p: digest(config.load(p, what)) for key, what in _OWN.items() if model.own(p := config.model[key] or "")}
+    found = {p: digest(config.load(p, what)) for key, what in _CODE.items() if model.own(p := config.model[key] or "")}
     return found | ({config.method: digest(trained_method(config.method).method_class)} if ":" in config.method else {})

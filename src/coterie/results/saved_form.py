@@ -1,0 +1,182 @@
+"""What results are saved as: a JSON document and, beside it, arrays in a safetensors file that it names. Never pickle.
+
+The arrays' file is named after its content and written first; replacing the document then switches from what was there
+to the new at once, so no crash leaves half of it, and other files in the folder are left alone. What is read is checked
+here, once, but for what the parts say together: that is the reader's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import __version__, files
+from coterie.errors import CoterieError
+from coterie.results.json_values import from_json, need_zone, plain, unplain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = npt.NDArray[Any]
+
+_DATES = re.compile(r"[<>|]M8\[\d*(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]")
+_DTYPE = re.compile(r"u?int\d+|U?Int\d+|[fF]loat\d+|bool|boolean|object|str|string|category|datetime64\[\w+(, (.*))?\]")
+_WIDE = 100
+"""How many times as long as its texts an array of equal lengths may be."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A saved form: the name of its document, and the ``format`` that it says it has."""
+
+    file: str
+    format: str
+
+    @property
+    def stem(self) -> str:
+        """How the files of its arrays begin."""
+        return self.file.removesuffix(".json")
+
+    def write(self, folder: Path, document: Mapping[str, Any], shelf: Shelf) -> None:
+        """Write a document and its arrays; an OSError where they cannot be.
+
+        The folder is made; who may not look into it may not read the files either, should they be moved.
+        """
+        content = shelf.to_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        arrays = {"file": f"{self.stem}-{digest[:16]}.safetensors", "sha256": digest}
+        about = {"format": self.format, "version": __version__, **document}
+        text = json.dumps(about | {"arrays": arrays}, allow_nan=False, indent=1)
+        folder.mkdir(parents=True, exist_ok=True)
+        mode = folder.stat().st_mode & 0o666
+        files.write(folder / arrays["file"], [content], mode=mode)
+        files.write(folder / self.file, [text.encode()], mode=mode)
+        for old in folder.iterdir():
+            if self._holds_arrays(old.name) and old.name != arrays["file"]:
+                old.unlink()
+
+    def document(self, folder: Path) -> dict[str, Any]:
+        """The document in a folder; an OSError where there is none, a ValueError where it is cut off or another's."""
+        try:
+            found = from_json(files.content(folder / self.file))
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f"{self.file} is cut off or changed") from e
+        if not isinstance(found, dict) or found.get("format") != self.format:
+            raise CoterieError(f"'{folder / self.file}' is not a {self.format} document.")
+        return found
+
+    def shelf(self, folder: Path, document: Mapping[str, Any]) -> Shelf:
+        """The arrays of a document; a ValueError where they are not those that it was written with."""
+        name = str(document["arrays"]["file"])
+        if not self._holds_arrays(name):
+            raise ValueError("the arrays' file has another name")
+        content = files.content(folder / name)
+        if hashlib.sha256(content).hexdigest() != document["arrays"]["sha256"]:
+            raise ValueError(f"'{name}' is not what was saved")
+        return Shelf.from_bytes(content)
+
+    def _holds_arrays(self, name: str) -> bool:
+        return re.fullmatch(rf"{self.stem}-[0-9a-f]{{16}}\.safetensors", name) is not None
+
+
+class Shelf:
+    """Arrays of any kind, and tables, as the plain arrays that safetensors holds."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def to_bytes(self) -> bytes:
+        """All arrays."""
+        from safetensors.numpy import save as to_bytes
+
+        return to_bytes({k: np.ascontiguousarray(v) for k, v in self.arrays.items()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Shelf:
+        """The arrays that `to_bytes` wrote."""
+        from safetensors.numpy import load as from_bytes
+
+        shelf = cls()
+        shelf.arrays = from_bytes(data)
+        return shelf
+
+    def put(self, name: str, values: Array) -> Any:
+        """Keep an array; what is returned goes into the JSON."""
+        kind = values.dtype.kind
+        if kind in "fiub":
+            self.arrays[name] = values
+            return {"kind": "numbers", "array": name}
+        if kind == "M":
+            self.arrays[name] = values.astype(np.int64)
+            return {"kind": "dates", "array": name, "dtype": values.dtype.str}
+        if kind == "U" or all(type(v) is str for v in values):
+            texts = [str(v).encode("utf-8", "surrogatepass") for v in values]
+            self.arrays[name] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+            self.arrays[f"{name}.stops"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
+            return {"kind": "texts", "array": name, "dtype": values.dtype.str}
+        return {"kind": "mixed", "values": [plain(v) for v in values]}
+
+    def get(self, entry: Any) -> Array:
+        """The array that `put` was given."""
+        kind = entry["kind"]
+        if kind == "mixed":
+            values = [unplain(v) for v in entry["values"]]
+        elif kind == "texts":
+            values = self._texts(entry["array"])
+            if entry["dtype"] != "|O":
+                width, size = re.fullmatch(r"[<>]U(\d{1,9})", entry["dtype"]), self.arrays[entry["array"]].nbytes
+                if not width or int(width[1]) * len(values) > _WIDE * (size + len(values)):
+                    raise ValueError("the texts are cut off")
+                return np.array(values, dtype=entry["dtype"])
+        else:
+            array = self.arrays[entry["array"]]
+            if kind == "dates" and _DATES.fullmatch(entry["dtype"]):
+                return array.astype(entry["dtype"])
+            if kind != "numbers":
+                raise ValueError("it holds an array of no kind that is known")
+            return array
+        out = np.empty(len(values), dtype=object)
+        out[:] = values
+        return out
+
+    def _texts(self, name: str) -> list[str]:
+        ends, data = self.arrays[f"{name}.stops"], self.arrays[name].tobytes()
+        stops = ends.tolist()
+        if (stops[-1] if stops else 0) != len(data) or np.any(np.diff(ends, prepend=0) < 0):
+            raise ValueError("the texts are cut off")
+        return [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip([0, *stops[:-1]], stops, strict=False)]
+
+    def put_frame(self, name: str, frame: pd.DataFrame) -> Any:
+        """Keep a table; what is returned goes into the JSON."""
+        index = [plain(frame.index.name), str(frame.index.dtype), self.put(f"{name}.index", frame.index.to_numpy())]
+        each = [(column, frame.iloc[:, j]) for j, column in enumerate(frame.columns)]
+        columns = [
+            [plain(column), str(series.dtype), self.put(f"{name}.{j}", series.to_numpy())]
+            for j, (column, series) in enumerate(each)
+        ]
+        return {"index": index, "columns": columns}
+
+    def get_frame(self, entry: Any) -> pd.DataFrame:
+        """The table that `put_frame` was given."""
+        import pandas as pd
+
+        name, dtype, values = entry["index"]
+        for known in map(_DTYPE.fullmatch, [dtype, *(kind for _, kind, _ in entry["columns"])]):
+            if known is None:
+                raise ValueError("a table of it has a column of no kind that is known")
+            need_zone(known[2])
+        index = pd.Index(self.get(values), dtype=dtype, name=unplain(name))
+        columns = [pd.Series(self.get(v), dtype=kind, index=index) for _, kind, v in entry["columns"]]
+        if not columns:
+            return pd.DataFrame(index=index)
+        frame: pd.DataFrame = pd.concat(columns, axis=1)
+        frame.columns = pd.Index([unplain(c) for c, _, _ in entry["columns"]])
+        return frame
