@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.measure import Row
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.outcome import Settings
 from papers.paper_000.digits import FIRSTS, FOUND, HEADS, MODELS, RESTARTED, SEEDS, study, success
 from papers.paper_003.study import interval, spread

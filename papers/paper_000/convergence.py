@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory

@@ -20,7 +20,7 @@ from coterie.methods.groups.by_updates import by_updates
 from coterie.methods.groups.evaluation import Groups, correctly_grouped
 from coterie.methods.groups.restarts import by_restarts
 from coterie.methods.ifca import IFCA
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import initial_parameters
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 STALLED = 100.0
 """A group has not followed where ``||d_s f_g - d_s f||^2`` is so many times ``||grad f||^2``."""

@@ -16,7 +16,7 @@ from coterie.methods.local_training.client_work import Reply, finite
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.relations.group_layout import GroupLayout

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.gradient_steps import Draws
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 
 def smoothness(L: npt.ArrayLike, weight: npt.ArrayLike, group: Ints | None = None) -> float:

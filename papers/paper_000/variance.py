@@ -12,7 +12,7 @@ import numpy as np
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.group_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings

@@ -20,7 +20,7 @@ from coterie.methods.clustered_l2gd.fit import distance_monitor, gap, solve_exac
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.plan import OPTIMUM, Plan, gradients_at_optimum, plan_async_al2sgd, plan_async_l2gd
 from coterie.methods.estimates import GroupedProblem
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree, Ties
 from coterie.report.tables import Table

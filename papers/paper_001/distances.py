@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.tables import Table
 from papers.outcome import Settings
 from papers.paper_001.rounds import ETA, ONE_COIN, ROUNDS, STEPS, P

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.datasets import describe, fetch
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.words import joined
 from papers.outcome import Outcome, Settings
 from papers.paper_001.responses import (

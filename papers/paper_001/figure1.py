@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_001.distances import NOTES, PRINTED, TITLES, Distances, measure, rounds_table

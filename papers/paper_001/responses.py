@@ -17,7 +17,7 @@ from coterie.evidence.splits import split_rows
 from coterie.families import BINOMIAL
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import ClusterTree
 from coterie.report.tables import Table

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.methods.clustered_l2gd import fit as rounds
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.paper_001.simulation import Simulation
 
 STEPS, ETA = 50_000, 1e-4

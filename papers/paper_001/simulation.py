@@ -11,7 +11,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.families import GAUSSIAN
 from coterie.methods import given_strengths, hierarchical, local, pooled
 from coterie.methods.estimates import GroupedProblem
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 from papers.simulate import tree

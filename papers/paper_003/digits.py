@@ -10,7 +10,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.images import rotated_digits
 from coterie.methods.network.similarity import NEIGHBOURS
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusterings import adjusted_rand_index
 from coterie.relations.network import Network
 from papers.outcome import Outcome, Settings

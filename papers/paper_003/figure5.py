@@ -10,7 +10,7 @@ import numpy as np
 from coterie.codecs import by_name
 from coterie.codecs.total_variation import TotalVariation
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.pictures import BLUE, ORANGE, panels

@@ -12,7 +12,7 @@ from coterie.codecs import by_name
 from coterie.codecs.feedback import coordinate_order
 from coterie.codecs.total_variation import TotalVariation
 from coterie.data.datasets import fetch
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.pictures import BLUE, GREEN, ORANGE, PURPLE, panels

@@ -15,7 +15,7 @@ from coterie.methods.network.optimum import Optimum, flow
 from coterie.methods.network.path import Path
 from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.numerics.network.edges import DUAL
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes

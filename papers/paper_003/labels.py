@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.data.partition import PartitionedRows, iid_tested
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.keyed_random import uniform
 
 

@@ -17,7 +17,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.pfedme import PFedMe
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run
 from papers.paper_003.study import Data, Fits, Gridded, Setting

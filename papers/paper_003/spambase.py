@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.datasets import fetch
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_003.labels import noisy_labels, rotated_channels, tilted_channels

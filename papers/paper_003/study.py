@@ -18,7 +18,7 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.evidence.splits import split_rows
 from coterie.families import family_named
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import sizes

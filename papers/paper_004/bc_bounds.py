@@ -26,7 +26,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.theory import Value, variance
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.paper_004.wga_theory import (
     Descent,
     geometric,

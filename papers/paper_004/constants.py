@@ -15,7 +15,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.theory import over, packed_hessians
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, full_gradient

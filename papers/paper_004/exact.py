@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.linalg import solve_discrete_lyapunov
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.paper_004.noisy_quadratic import Curve
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.outcome import Outcome, Settings
 from papers.paper_004 import exact
 from papers.paper_004.curves import A1, NOTES, WGA, Measured, chosen, lines, measure, quadratic, table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from papers.outcome import Outcome, Settings
 from papers.paper_004 import exact
 from papers.paper_004.curves import A0, A1, BC, NOTES, Measured, chosen, lines, measure, quadratic, table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_004.wga_theory import best_alpha, bound

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_004.mean_estimation import Setting, averaging, decreasing, errors, estimates, measured

@@ -18,7 +18,7 @@ from coterie.engines import InProcess
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004.simplex_qp import simplex_qp
 

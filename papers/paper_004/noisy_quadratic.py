@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, key, scramble, starts
 
 BLOCK = 64

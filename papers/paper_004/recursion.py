@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.methods.collaboration.theory import Value
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from papers.paper_004.bc_bounds import SLACK, Correction
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 
 NOTHING = 1e-13
 """Curvatures and slopes, relative to the largest, that rounding cannot tell from 0."""

@@ -19,7 +19,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from papers.paper_004 import bc_bounds, wga_theory
 from papers.paper_004.bc_bounds import Correction, sharp_bound, sharp_nonconvex_bound
 from papers.paper_004.constants import Constants

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.theory import Value, over, variance
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
 

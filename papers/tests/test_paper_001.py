@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.methods import given_strengths
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from papers.outcome import Settings
 from papers.paper_001 import bound, distances, figure1, rounds, simulation, table1
 from papers.paper_001.simulation import CLIENTS, COLUMNS, ESTIMATORS, FOLDS, GRID, simulate

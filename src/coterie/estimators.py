@@ -54,7 +54,7 @@ from coterie.data.prepare_table import informative_tree
 from coterie.errors import CoterieError, nearest
 from coterie.families import BINOMIAL, FAMILIES, family_named
 from coterie.methods.registry import FITTED
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.predict import Nodes, finite_mean

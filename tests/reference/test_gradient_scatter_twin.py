@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
 

@@ -7,7 +7,6 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import pull, weighted_rows
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
@@ -104,15 +103,6 @@ def test_a_run_in_closed_form_is_its_steps(d):
     found = closed_form_steps(theta, basis["values"], basis["vectors"], basis["goal"], step, steps)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
     assert basis["values"].shape == (5, min(9, d))
-
-
-def test_pulls():
-    rng = np.random.default_rng(0)
-    theta, gamma, c, u = rng.normal(size=(4, 3)), rng.uniform(size=4), rng.uniform(size=2), rng.normal(size=(2, 3))
-    clusters = np.array([0, 0, 1, 1])
-    expected = [theta[i] + gamma[i] * (u[j] - c[j] * theta[i]) for i, j in enumerate(clusters)]
-    np.testing.assert_allclose(pull(theta, gamma, c, u, clusters), expected, rtol=1e-14)
-    np.testing.assert_allclose(weighted_rows(theta, gamma), gamma[:, None] * theta, rtol=1e-15)
 
 
 def test_keyed_numbers_in_compiled_code_are_those_outside():

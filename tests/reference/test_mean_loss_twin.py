@@ -10,7 +10,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import expand, path, sizes, walk

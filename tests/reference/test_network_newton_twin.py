@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.federation import PerRow
 from coterie.methods.network.objective import derivatives
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.numerics.network.conjugate_gradients import (
     EdgeCurvature,
     add_ties,

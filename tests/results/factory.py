@@ -11,7 +11,7 @@ import pandas as pd
 
 from coterie.data.clients import Level
 from coterie.data.design import Design
-from coterie.numerics.kernels import full, pack
+from coterie.numerics.arrays import full, pack
 from coterie.results.model import Model
 from coterie.results.result import FitResult
 

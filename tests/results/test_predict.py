@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.results.predict import predict_rows
 from tests.messages import names
 from tests.results import factory

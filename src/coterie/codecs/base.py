@@ -17,7 +17,7 @@ import numpy.typing as npt
 from coterie.codecs.framing import Words, compress, decompress, frame, permutation_hashes, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints, float_array, kernel
+from coterie.numerics.arrays import Floats, Ints, float_array, kernel
 from coterie.numerics.keyed_random import U64, key
 
 LONGEST = 8

@@ -36,7 +36,7 @@ from coterie.federation import (
     WrappedFederation,
 )
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.options import Option, check
 
 State = dict[str, Any]

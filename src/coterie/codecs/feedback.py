@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coterie.codecs.base import Codec
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 
 class Sent(NamedTuple):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, kernel, reading
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]

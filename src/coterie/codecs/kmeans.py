@@ -15,7 +15,7 @@ from coterie.codecs.base import Codec
 from coterie.codecs.framing import from_bfloat16, split_head, to_bfloat16, with_head
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
 from coterie.options import Option, check
 

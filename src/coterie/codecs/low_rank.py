@@ -12,7 +12,7 @@ from coterie.codecs.framing import read_table, write_table
 from coterie.codecs.quantisation import Float16
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.arrays import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
 from coterie.options import Option, check
 

@@ -27,7 +27,7 @@ from coterie.codecs.framing import (
 from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, kernel
+from coterie.numerics.arrays import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
 from coterie.options import Option, check
 

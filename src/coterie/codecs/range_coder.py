@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Ints, kernel
+from coterie.numerics.arrays import Ints, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

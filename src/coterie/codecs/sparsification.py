@@ -13,7 +13,7 @@ from coterie.codecs.quantisation import Float16, Float32
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.numerics.keyed_random import U64
 from coterie.options import Option, check
 

@@ -15,7 +15,7 @@ from coterie.codecs.kmeans import cluster_ends
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
 from coterie.numerics.total_variation import taut_string
 from coterie.options import Option, check

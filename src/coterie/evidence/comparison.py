@@ -16,7 +16,7 @@ from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.registry import FITTED, trained_method
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.runs.scores import BALANCED, Rule
 from coterie.runs.training_objective import not_negative
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 
 ENOUGH = 3
 """Splits from which a client's gain gets an interval of its own."""

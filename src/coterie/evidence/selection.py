@@ -24,7 +24,7 @@ from coterie.methods.network.options import HELD_OUT, Asked
 from coterie.methods.network.path import Path, path
 from coterie.methods.tree import strengths
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.parameter_layout import Layout
 from coterie.runs.labelled_options import main_clients, weight_matrix

@@ -18,7 +18,7 @@ from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, 
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
 from coterie.relations.clusters import Ties
 

@@ -22,7 +22,7 @@ from coterie.methods.clustered_l2gd.coordinator import NetworkAverage, Vote, cen
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics.kernels import Bools, Floats, Ints, frozen, kernel
+from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
 from coterie.relations.clusters import Ties
 
 MOST_COMPILED = 4096

@@ -13,7 +13,7 @@ from coterie.methods.local import minimum_norm, weak
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
-from coterie.numerics.kernels import full, pack
+from coterie.numerics.arrays import full, pack
 from coterie.relations.clusters import ClusterTree
 
 

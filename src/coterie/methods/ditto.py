@@ -23,7 +23,7 @@ from coterie.methods.local_training.client_work import (
 )
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
 

@@ -13,7 +13,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import finish, ridge
 from coterie.methods.tree.penalised_tree import Solution, per_cluster
 from coterie.methods.tree.setup import Basis, Setup
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
 
 

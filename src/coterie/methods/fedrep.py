@@ -14,7 +14,7 @@ from coterie.methods.fedper import FedPer
 from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option
 

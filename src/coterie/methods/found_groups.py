@@ -21,7 +21,7 @@ from coterie.methods.groups.restarts import by_restarts
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.personal_layers import ask_first_models
 from coterie.methods.local_training.rounds import State
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.options import Option
 from coterie.relations.group_layout import GroupLayout
 

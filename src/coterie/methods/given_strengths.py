@@ -16,7 +16,7 @@ from coterie.federation import Federation, PerRow
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties, strengths
 
 Strength = float | npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from coterie.methods.local_training.client_work import Reply, finite, make_reply
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, merge
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import value
 from coterie.options import Option
 

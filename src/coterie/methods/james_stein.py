@@ -21,7 +21,7 @@ from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 
 def fit(

@@ -25,7 +25,7 @@ from coterie.methods.local_training.client_work import Reply, finite, make_reply
 from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.options import Option
 
 

@@ -12,7 +12,7 @@ from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Reply, Setup, prepare
-from coterie.numerics.kernels import Floats, full, pack
+from coterie.numerics.arrays import Floats, full, pack
 
 
 @work

@@ -10,7 +10,7 @@ from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats, full, pack
+from coterie.numerics.arrays import Floats, full, pack
 
 FREE = 1e5
 """Standard deviation of a Gaussian client's intercept, in standard deviations of the outcome: as good as infinite."""

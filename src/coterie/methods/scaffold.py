@@ -25,7 +25,7 @@ from coterie.methods.local_training.client_work import (
 )
 from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import kinds

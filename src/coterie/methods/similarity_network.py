@@ -17,7 +17,7 @@ from coterie.methods.checks import need_numbers, need_shape
 from coterie.methods.network.options import Norm
 from coterie.methods.network.transport import FAR, Transport
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.options import Option, check
 from coterie.relations.network import Network

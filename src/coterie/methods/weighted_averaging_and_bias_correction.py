@@ -23,7 +23,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, at_step, require_schedule
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
 

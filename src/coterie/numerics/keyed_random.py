@@ -15,7 +15,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.kernels import kernel
+from coterie.numerics.arrays import kernel
 
 U64 = npt.NDArray[np.uint64]
 

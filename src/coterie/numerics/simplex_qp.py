@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 
 NEGLIGIBLE = 1e-290
 """Curvatures, relative to a problem's largest, whose inverse could overflow: they count as 0."""

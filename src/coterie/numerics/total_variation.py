@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, float_array, kernel
+from coterie.numerics.arrays import Floats, float_array, kernel
 
 LARGEST = 1e280
 """Elements up to this size can be added up and multiplied by lengths without overflow."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel, reading
 
 LANES = 8
 

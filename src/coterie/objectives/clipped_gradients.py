@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, kernel
+from coterie.numerics.arrays import Bools, Floats, kernel
 from coterie.objectives.glm import GLM
 from coterie.objectives.glm import Data as GLMData
 from coterie.objectives.gradient_steps import Draws, add_row

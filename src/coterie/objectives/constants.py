@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, full, kernel, pack, reading
+from coterie.numerics.arrays import Floats, Ints, full, kernel, pack, reading
 from coterie.objectives.glm import GLM, Data, row_derivatives
 from coterie.objectives.quadratic import Quadratic
 

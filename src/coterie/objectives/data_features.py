@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, kernel, reading
 from coterie.objectives.glm import GLM
 
 Raw = tuple[Floats, Floats, Floats, Ints, Ints]

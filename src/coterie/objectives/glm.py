@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.families import GAUSSIAN, Family, constant, derivatives, family_named
-from coterie.numerics.kernels import Floats, Ints, cholesky, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, kernel, reading
 
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
 """A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
@@ -98,6 +98,26 @@ def _derivatives(
                 A[at] += t * x[k]
                 at += 1
     return loss
+
+
+@kernel
+def cholesky(M: Floats) -> bool:
+    """Replace the lower triangle of M by its Cholesky factor; False where M is not positive definite."""
+    n = M.shape[0]
+    for j in range(n):
+        s = M[j, j]
+        for k in range(j):
+            s -= M[j, k] * M[j, k]
+        if not s > 0.0:
+            return False
+        d = np.sqrt(s)
+        M[j, j] = d
+        for i in range(j + 1, n):
+            s = M[i, j]
+            for k in range(j):
+                s -= M[i, k] * M[j, k]
+            M[i, j] = s / d
+    return True
 
 
 @kernel

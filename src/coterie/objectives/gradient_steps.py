@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, kernel, reading
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.glm import GLM, Data, row_derivatives
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel, reading
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM, Data

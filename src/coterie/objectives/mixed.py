@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import mean_loss, parameters
 from coterie.objectives.gradient_steps import Draws
 

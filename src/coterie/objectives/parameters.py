@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, listed
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.relations.parameter_layout import Layout

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints, full, kernel, summing
+from coterie.numerics.arrays import Floats, Ints, full, kernel, summing
 from coterie.objectives.glm import GLM
 
 FLAT = 1e-12

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 SMALL = 500
 """Clients up to whose number eigenvectors are those of a dense matrix."""

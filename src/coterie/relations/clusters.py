@@ -18,7 +18,7 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
 from coterie.numerics import tree_fold
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 
 SMALL = 1e-6
 """What is left of a column of length 1 beside the others, below which they give it."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.parameter_layout import Layout
 
 

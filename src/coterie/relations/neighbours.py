@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 Distance = Callable[[Ints, Ints], Floats]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError, listed
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations import clusterings, neighbours
 
 SQUARED = 1e100

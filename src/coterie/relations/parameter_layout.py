@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 NOTHING = -1
 """A parameter that reads no entry."""

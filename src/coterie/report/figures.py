@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.report import words
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.figures import Axes, Figure, decades

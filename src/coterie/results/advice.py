@@ -13,7 +13,7 @@ from coterie.errors import CoterieError, listed, nearest
 from coterie.evidence.comparison import FEW
 from coterie.evidence.intervals import bootstrap
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools
+from coterie.numerics.arrays import Bools
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.advice import Advice

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Level
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

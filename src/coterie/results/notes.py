@@ -11,7 +11,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 
 FAR = 0.01

@@ -16,7 +16,7 @@ from coterie.data.columns import rows_text
 from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
-from coterie.numerics.kernels import Floats, Ints, pack
+from coterie.numerics.arrays import Floats, Ints, pack
 from coterie.results.model import Model
 
 Scale = Literal["response", "link"]

@@ -11,7 +11,7 @@ from coterie.data.columns import BadRows, Kind, at_rows
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.table import Table
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     pass

@@ -17,7 +17,7 @@ from coterie.data.design import Design
 from coterie.data.table import Table, meant
 from coterie.errors import CoterieError
 from coterie.families import family_named
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 from coterie.results import store
 from coterie.results.model import Model

@@ -11,7 +11,7 @@ from coterie.data.clients import Clients
 from coterie.data.labels import encode, find_labels, tidied
 from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.data.clients import Clients, Level
 from coterie.data.labels import encode, find_labels
 from coterie.errors import CoterieError, nearest
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 Strength = float | Floats
 

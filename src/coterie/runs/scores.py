@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient
 

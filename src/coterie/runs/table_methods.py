@@ -16,7 +16,7 @@ from coterie.families import Family, family_named
 from coterie.methods.estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.method import Method
 from coterie.methods.registry import FITTED
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
 from coterie.relations.clusters import ClusterTree

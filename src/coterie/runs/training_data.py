@@ -27,7 +27,7 @@ from coterie.data.partition import (
 )
 from coterie.errors import CoterieError, nearest
 from coterie.files import local
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
 
 Array = npt.NDArray[Any]

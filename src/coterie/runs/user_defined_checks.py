@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import RAISED, CoterieError
 from coterie.federation import Federation, Ragged
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 
 State = Mapping[str, Any]
 

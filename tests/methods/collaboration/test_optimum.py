@@ -15,7 +15,7 @@ from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from tests.methods.aggregation.test_guarded import M, correcting, last, quadratics, weights

@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network import spaces
 from coterie.methods.network.similarity import Similarity
-from coterie.numerics.kernels import pack
+from coterie.numerics.arrays import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree

@@ -23,7 +23,7 @@ from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult

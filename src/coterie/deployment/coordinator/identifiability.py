@@ -15,7 +15,7 @@ from coterie.families import family_named
 from coterie.federation import Site, work
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import full
+from coterie.numerics.arrays import full
 from coterie.relations.clusters import ClusterTree
 
 _SAME = 1e-12

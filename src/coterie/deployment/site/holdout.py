@@ -16,7 +16,7 @@ from coterie.data.clients import Clients
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
 from coterie.federation import Ints, Site, work
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import totals
 from coterie.runs.table_methods import client_losses, objective

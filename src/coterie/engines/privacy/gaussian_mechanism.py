@@ -17,7 +17,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ragged, Site, find_work, work
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 
 Reply = dict[str, Any]
 

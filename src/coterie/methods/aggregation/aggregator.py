@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 
 State = dict[str, Any]
 """Arrays by name: what a rule remembers from step to step, so that a run can be resumed."""

@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerRow, Ragged, Sums, To, Work, WrappedFederation
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 LARGEST = 1e150
 """Numbers from here on are in no gradient: their squares overflow."""

@@ -25,7 +25,7 @@ from typing import Annotated
 import numpy as np
 
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
-from coterie.numerics.kernels import Bools, Floats, Ints, kernel
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.options import Option, check
 

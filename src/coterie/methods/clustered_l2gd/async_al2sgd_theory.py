@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions, probabilities, smoothness, step_size
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
 
 FLAT = 1e-6

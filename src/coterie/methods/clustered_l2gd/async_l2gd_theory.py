@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
 
 

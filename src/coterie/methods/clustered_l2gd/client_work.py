@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coterie.federation import Federation, Site, Work, work
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.objectives.glm import GLM, Data
 from coterie.objectives.gradient_steps import Draws, descend, descend_one
 from coterie.objectives.quadratic import closed_form_steps, closed_form_steps_one, eigenbasis, quadratic_ranks

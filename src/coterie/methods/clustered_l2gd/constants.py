@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, full, pack
+from coterie.numerics.arrays import Floats, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, packed_product, rounding
 from coterie.relations.clusters import Ties
 

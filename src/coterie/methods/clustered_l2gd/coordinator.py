@@ -20,7 +20,7 @@ from scipy import special
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 
 class Vote(Protocol):

@@ -27,7 +27,7 @@ from coterie.methods.given_strengths import given
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
 
 

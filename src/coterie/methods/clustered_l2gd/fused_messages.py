@@ -20,7 +20,7 @@ import numpy as np
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
 from coterie.methods.clustered_l2gd.coordinator import NetworkAverage
-from coterie.numerics.kernels import Bools, Floats, Ints, pull, weighted_rows
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Ties
 
@@ -81,11 +81,13 @@ def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
 def client_update(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Reply:
     """Algorithm 1: the pull that was decided last, then local steps; what averages are made from."""
     j, gamma = site.clusters, site.state["gamma"]
-    theta = pull(site.state["theta"], gamma, c, u, j)
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by its averages
+        theta = (1.0 - gamma * c[j])[:, None] * site.state["theta"] + gamma[:, None] * u[j]
     theta = local_steps(site, theta, step[j], steps[j], first[j], batch)
     site.state["theta"] = theta
     site.count(int(steps[j].sum()))
-    return {"s": weighted_rows(theta, gamma), "g": gamma}
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {"s": gamma[:, None] * theta, "g": gamma}
 
 
 class ClusterHeads:

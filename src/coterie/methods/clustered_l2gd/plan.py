@@ -24,7 +24,7 @@ from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.estimates import summarise
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.objectives.constants import squared_gradients
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Ties

@@ -24,7 +24,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.mean_loss import encode_loss
 

@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter, hessians
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import full_gradient

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.clustered_l2gd.client_work import describe_clients
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

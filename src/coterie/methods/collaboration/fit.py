@@ -23,7 +23,7 @@ from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import expand, sizes
 
 MOST = 2_000_000

@@ -16,7 +16,7 @@ from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.setup import describe
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import State
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 
 
 class Optimiser(Protocol):

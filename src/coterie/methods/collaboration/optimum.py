@@ -14,7 +14,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Bools, Floats, full
+from coterie.numerics.arrays import Bools, Floats, full
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 
 EXCHANGES = 200

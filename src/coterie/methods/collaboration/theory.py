@@ -18,7 +18,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.objectives.constants import hessians
 from coterie.objectives.mean_loss import sizes

@@ -16,7 +16,7 @@ from coterie.federation import Federation, Site, work
 from coterie.methods.groups.evaluation import Groups, numbered
 from coterie.methods.local_training.client_work import finite
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import sizes, walk

@@ -16,7 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.local_training.client_work import finite, train
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import decode_loss, encode_loss
 from coterie.objectives.parameters import parameter_mask

@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.local_training.personal_layers import Transport, merge
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
 from coterie.relations.clusterings import by_first
 

@@ -15,7 +15,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sums, work
 from coterie.methods.local_training.client_work import Reply, received
 from coterie.methods.local_training.personal_layers import Transport
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import kinds

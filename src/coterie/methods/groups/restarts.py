@@ -18,7 +18,7 @@ from coterie.methods.groups.evaluation import Groups, numbered, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option, checked
 
 

@@ -16,7 +16,7 @@ from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
 from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import sizes, walk
 from coterie.objectives.parameters import has_finite_gradient

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, work
-from coterie.numerics.kernels import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.parameters import initial_parameters, parameter_mask, precision
 
 Transport = dict[str, Any]

@@ -17,7 +17,7 @@ from coterie.methods.local_training.client_work import BROKEN, DIVERGED, usable,
 from coterie.methods.local_training.personal_layers import FirstModels, Transport, ask_first_models
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Declared, Option, check
 
 State = dict[str, Any]

@@ -20,7 +20,7 @@ from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.setup import prepare
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 

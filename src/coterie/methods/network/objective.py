@@ -11,7 +11,7 @@ from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import ridge
-from coterie.numerics.kernels import Floats, Ints, full, reading
+from coterie.numerics.arrays import Floats, Ints, full, reading
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
 from coterie.objectives.glm import GLM, Data, row_derivatives

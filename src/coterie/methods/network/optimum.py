@@ -16,7 +16,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.objective import Evaluation, NetworkObjective, Prior
 from coterie.methods.network.solvers import admm, descend
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.edges import DUAL
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

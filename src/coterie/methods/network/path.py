@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.objective import NetworkObjective, Prior
 from coterie.methods.network.optimum import Optimum, lambda_max, optimum
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusterings import MergeTree, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

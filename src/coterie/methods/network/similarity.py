@@ -15,7 +15,7 @@ from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.options import Declared, Option, check, of
 from coterie.relations.neighbours import Distance
 from coterie.relations.network import Network

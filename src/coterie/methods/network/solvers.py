@@ -17,7 +17,7 @@ from coterie.errors import CoterieError
 from coterie.federation import PerRow, Site, work
 from coterie.methods.network.objective import Evaluation, NetworkObjective
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.newton import minimise
 from coterie.numerics.network.prox import Proximal, network_prox
 

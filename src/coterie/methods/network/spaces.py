@@ -39,7 +39,7 @@ from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives import data_features
 from coterie.objectives.glm import GLM
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.mean_loss import sizes
 from coterie.relations.parameter_layout import Layout

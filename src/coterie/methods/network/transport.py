@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed_random
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
 from coterie.options import Option

@@ -21,7 +21,7 @@ from coterie.methods.tree.client_work import client_factors
 from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
 from coterie.numerics import tree_fold
-from coterie.numerics.kernels import Bools, Floats, Ints, full
+from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.relations.clusters import SMALL, Positions, own
 from coterie.relations.covariance import Structure, guarded_inverse, information
 

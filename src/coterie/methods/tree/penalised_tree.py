@@ -18,7 +18,7 @@ from coterie.federation import Federation, PerCluster, Sums
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import fold_messages, ridge
 from coterie.methods.tree.setup import Setup
-from coterie.numerics.kernels import Floats, full, pack
+from coterie.numerics.arrays import Floats, full, pack
 from coterie.objectives.mean_loss import LIMIT
 from coterie.relations.clusters import Positions, Swept
 

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.families import Family, family_named
 from coterie.federation import Federation, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.kernels import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import ClusterTree
 
 Reply = dict[str, Any]

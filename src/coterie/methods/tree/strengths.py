@@ -24,7 +24,7 @@ from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_o
 from coterie.methods.tree.penalised_tree import solve
 from coterie.methods.tree.setup import Setup, prepare
 from coterie.methods.tree.variances import Variances
-from coterie.numerics.kernels import Floats, pack
+from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import decode_loss
 from coterie.relations.clusters import Positions
 from coterie.relations.covariance import Structure

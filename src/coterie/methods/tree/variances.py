@@ -27,7 +27,7 @@ from coterie.methods.tree.client_work import unfold
 from coterie.methods.tree.marginal_likelihood import Deviance
 from coterie.methods.tree.penalised_tree import per_cluster, solve
 from coterie.methods.tree.setup import Reply, Setup
-from coterie.numerics.kernels import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
 log = logging.getLogger(__name__)

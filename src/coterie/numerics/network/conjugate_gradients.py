@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints, summing
+from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.edges import metric_times
 
 Curvature = tuple[Floats, Floats, Floats]

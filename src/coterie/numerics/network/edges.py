@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints, kernel, summing
+from coterie.numerics.arrays import Floats, Ints, kernel, summing
 
 DUAL = {1: np.inf, 2: 2, np.inf: 1}
 """The dual norm of each p."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints, float_array, kernel
+from coterie.numerics.arrays import Bools, Floats, Ints, float_array, kernel
 from coterie.numerics.network.edges import adjoint, metric_times, norm, penalty_and_slack
 
 INF = float("inf")

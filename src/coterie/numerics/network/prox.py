@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.newton import newton
 from coterie.numerics.network.problem import Certified, Problem, certify

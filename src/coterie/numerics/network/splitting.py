@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.numerics.kernels import Floats, Ints, summing
+from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
 from coterie.numerics.network.edges import l1_level, metric_times
 from coterie.numerics.network.problem import Certified, Problem, certify

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from coterie.errors import RAISED
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.local_steps import Going, Stepper, padded
 from coterie.objectives.deep.module_state import Snapshot

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import CoterieError
-from coterie.numerics.kernels import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import BatchedClients, What, blocks
 from coterie.objectives.deep.local_steps import Going, Training, batch

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from coterie.errors import RAISED, CoterieError
-from coterie.numerics.kernels import Bools, Ints
+from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
 from coterie.objectives.deep.module_state import Generators
 

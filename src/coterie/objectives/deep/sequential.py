@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
 from coterie.objectives.deep.local_steps import Going, Stepper

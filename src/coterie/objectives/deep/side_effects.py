@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError, listed
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.batched import SLOW, BatchedClients
 from coterie.objectives.deep.module_state import Seed

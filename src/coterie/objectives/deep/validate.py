@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import RAISED, CoterieError
-from coterie.numerics.kernels import Ints
+from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture, short
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors

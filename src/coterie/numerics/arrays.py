@@ -1,4 +1,4 @@
-"""What the compiled kernels share: the compiler's settings, packed triangles, small Cholesky factors, rows."""
+"""Arrays: their types, symmetric matrices as packed triangles, and how kernels over arrays are compiled."""
 
 from __future__ import annotations
 
@@ -85,56 +85,3 @@ def pack(A: Floats) -> Floats:
     """The lower triangles of symmetric matrices (..., p, p), packed (..., P)."""
     rows, columns = _triangle(A.shape[-1])
     return np.ascontiguousarray(A[..., rows, columns])
-
-
-@kernel
-def unpack(packed: Floats, A: Floats) -> None:
-    """Write one packed lower triangle into the full symmetric matrix A."""
-    c = 0
-    for i in range(A.shape[0]):
-        for j in range(i + 1):
-            A[i, j] = packed[c]
-            A[j, i] = packed[c]
-            c += 1
-
-
-@kernel
-def cholesky(M: Floats) -> bool:
-    """Replace the lower triangle of M by its Cholesky factor; False where M is not positive definite."""
-    n = M.shape[0]
-    for j in range(n):
-        s = M[j, j]
-        for k in range(j):
-            s -= M[j, k] * M[j, k]
-        if not s > 0.0:
-            return False
-        d = np.sqrt(s)
-        M[j, j] = d
-        for i in range(j + 1, n):
-            s = M[i, j]
-            for k in range(j):
-                s -= M[i, k] * M[j, k]
-            M[i, j] = s / d
-    return True
-
-
-@kernel
-def pull(theta: Floats, gamma: Floats, c: Floats, u: Floats, clusters: Ints) -> Floats:
-    """``theta_i + gamma_i (u_j - c_j theta_i)`` for theta (m, d), c (k,), u (k, d) and client i of cluster j."""
-    out = np.empty(theta.shape)
-    for i in range(theta.shape[0]):
-        j = clusters[i]
-        keep, take = 1.0 - gamma[i] * c[j], gamma[i]
-        for a in range(theta.shape[1]):
-            out[i, a] = keep * theta[i, a] + take * u[j, a]
-    return out
-
-
-@kernel
-def weighted_rows(theta: Floats, gamma: Floats) -> Floats:
-    """``gamma_i theta_i`` (m, d)."""
-    out = np.empty(theta.shape)
-    for i in range(theta.shape[0]):
-        for a in range(theta.shape[1]):
-            out[i, a] = gamma[i] * theta[i, a]
-    return out

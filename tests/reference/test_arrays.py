@@ -7,13 +7,13 @@ import pytest
 from numba.core.errors import TypingError
 
 from coterie.federation import readonly
-from coterie.numerics import kernels
-from coterie.numerics.kernels import frozen, reading
+from coterie.numerics import arrays
+from coterie.numerics.arrays import frozen, reading
 
 
 def test_all_mixtures_share_one_compiled_form(monkeypatch):
     made = []
-    monkeypatch.setattr(kernels, "kernel", lambda f: made.append(plain(f)) or made[-1])
+    monkeypatch.setattr(arrays, "kernel", lambda f: made.append(plain(f)) or made[-1])
 
     @reading
     def dot(data, b):
@@ -31,7 +31,7 @@ def test_all_mixtures_share_one_compiled_form(monkeypatch):
 
 
 def test_a_kernel_that_writes_is_an_error(monkeypatch):
-    monkeypatch.setattr(kernels, "kernel", plain)
+    monkeypatch.setattr(arrays, "kernel", plain)
 
     @reading
     def spoil(a):
