@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.data.partition import PartitionedRows, iid_tested
+from coterie.data.partition import PartitionedRows, iid
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.keyed_random import uniform
 
@@ -15,7 +15,7 @@ def noisy_labels(X: Floats, y: Ints, clients: int, channels: Floats, seed: int =
     In group g, a row of class a has label b with probability ``channels[g, a, b]`` (G, K, K), drawn for each row by
     itself. Rows to test on are labelled by the same rule: a client is judged by what it calls things.
     """
-    partition = iid_tested(len(X), clients, len(channels), seed, 0.5)
+    partition = iid(len(X), clients, seed, 0.5, len(channels))
     upto = np.cumsum(channels, axis=2)[partition.group[partition.client], y[partition.row]]
     u = uniform(seed, "labels", partition.row.astype(np.uint64), 0, 1)
     K = channels.shape[1]

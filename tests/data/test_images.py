@@ -143,12 +143,12 @@ def test_the_share_held_out_and_the_seed():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: rotated_digits(0), "clients must be a whole number of at least 1"),
-        (lambda: rotated_digits(2.5), "clients must be a whole number of at least 1"),
-        (lambda: rotated_digits(899), "1797 rows are not enough for 899 clients"),
+        (lambda: rotated_digits(0), "clients must be a whole number from 1"),
+        (lambda: rotated_digits(2.5), "clients must be a whole number from 1"),
+        (lambda: rotated_digits(899), "1,797 rows are not enough for 899 clients"),
         (lambda: rotated_digits(4, ()), "rotations must be angles"),
-        (lambda: rotated_digits(4, (np.nan,)), "rotations must be angles"),
-        (lambda: rotated_digits(4, test_fraction=1.0), "test fraction must be between 0 and 1"),
+        (lambda: rotated_digits(4, (np.nan,)), "rotations must be angles in degrees"),
+        (lambda: rotated_digits(4, test_fraction=1.0), "test_fraction must be a number between 0 and 1"),
     ],
 )
 def test_what_cannot_be_partitioned_is_named(call, sentence):

@@ -80,7 +80,7 @@ BAD = [
     (lambda: dirichlet(Y, 5, "0.1"), "alpha must be a number above 0"),
     (lambda: dirichlet(Y, 601, 1.0), "600 rows are not enough for 601 clients with 1 each: ask for 600 clients"),
     (lambda: dirichlet(Y, 5, 1.0, least=121), "600 rows are not enough for 5 clients with 121 each: .* 4 clients or f"),
-    (lambda: dirichlet(Y, 5, 1.0, least=0), "least must be a whole number of at least 1"),
+    (lambda: dirichlet(Y, 5, 1.0, least=0), "least must be a whole number from 1"),
     (lambda: dirichlet(["a", "b"], 1, 1.0), "whole numbers from 0, unlike a in data row 1: code classes"),
     (lambda: dirichlet([0, 0.5], 1, 1.0), "whole numbers from 0, unlike 0.5 in data row 2"),
     (lambda: dirichlet([0, np.nan], 1, 1.0), "whole numbers from 0, unlike nan in data row 2"),
@@ -89,10 +89,10 @@ BAD = [
     (lambda: dirichlet([], 1, 1.0), "one whole number for each row"),
     (lambda: shards(Y, 301, 2), "600 rows are not enough for 301 clients with 2 each"),
     (lambda: iid(3, 4), "3 rows are not enough for 4 clients"),
-    (lambda: iid(3, 0), "clients must be a whole number of at least 1"),
-    (lambda: iid(3, True), "clients must be a whole number of at least 1"),
-    (lambda: iid(3, 1, test_fraction=1.0), "test fraction must be from 0 to below 1, not 1"),
-    (lambda: iid(3, 1, test_fraction=-0.1), "test fraction must be from 0 to below 1"),
+    (lambda: iid(3, 0), "clients must be a whole number from 1"),
+    (lambda: iid(3, True), "clients must be a whole number from 1"),
+    (lambda: iid(3, 1, test_fraction=1.0), "test_fraction must be a number from 0 and below 1, not 1"),
+    (lambda: iid(3, 1, test_fraction=-0.1), "test_fraction must be a number from 0 and below 1"),
     (lambda: by_column([]), "column of clients has no rows"),
     (lambda: by_column(["a", None]), "column of clients is empty in 1 row \\(data row 2\\)"),
     (
@@ -104,7 +104,10 @@ BAD = [
     (lambda: rotated(np.zeros((4, 2, 3)), [0, 1, 0, 1], 2), "must be square"),
     (lambda: rotated(np.full((4, 2, 2), np.nan), [0, 1, 0, 1], 2), "not finite in 4 rows"),
     (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 2, ()), "rotations must be angles"),
-    (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 3), "each needs one to train on and one to test on"),
+    (
+        lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 3),
+        "each needs one to train on and one to test on",
+    ),
 ]
 
 

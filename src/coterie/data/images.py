@@ -12,17 +12,22 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.partition import Array, PartitionedRows, by_column, iid_tested, positive_int, whole_labels
+from coterie.data.partition import Array, Number, PartitionedRows, by_column, iid, whole_labels
 from coterie.errors import CoterieError
 from coterie.files import local
+from coterie.options import Option, checked
 
 I64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+Angles = Annotated[tuple[float, ...], Option(what="angles in degrees, finite and one for each group at least")]
+TestShare = Annotated[float, Option("Share of every client's rows that is held out.", above=0.0, below=1.0)]
+Size = Annotated[tuple[int, int] | None, Option("Height and width that images are brought to.", low=1)]
 
 KINDS = (".png", ".npy")
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -40,17 +45,9 @@ class Fashion:
 
 
 def fashion(folder: str | Path | None = None) -> Fashion:
-    """Read the four files of Fashion-MNIST.
+    """Read the four files of Fashion-MNIST, ``train-images-idx3-ubyte.gz`` and so on, by default where Debian has them.
 
-    Parameters
-    ----------
-    folder : path, optional
-        Where the files ``train-images-idx3-ubyte.gz`` and so on are; by default where Debian puts them.
-
-    Raises
-    ------
-    CoterieError
-        Where a file is missing, cut off or something else.
+    A CoterieError where a file is missing, cut off or something else.
     """
     home = FOLDER if folder is None else local(folder)
     images, labels = _pair(home, "train")
@@ -100,13 +97,14 @@ def _found(home: Path, name: str) -> Path:
     )
 
 
+@checked
 def rotated(
     images: npt.ArrayLike,
     labels: npt.ArrayLike,
-    clients: int = 40,
-    rotations: Sequence[float] = (0, 90, 180, 270),
+    clients: Number = 40,
+    rotations: Angles = (0, 90, 180, 270),
     seed: int = 0,
-    test_fraction: float = 0.5,
+    test_fraction: TestShare = 0.5,
 ) -> PartitionedRows:
     """Images partitioned evenly among clients in hidden groups that hold them at other angles.
 
@@ -123,37 +121,33 @@ def rotated(
     test_fraction : float, default 0.5
         Share of every client's rows that is held out, between 0 and 1; at least one row is, and one is not.
 
-    Returns
-    -------
-    Dealt
-        X (n, h, h) of the type of the images.
-
     Raises
     ------
     CoterieError
         For more clients than two rows each allow, no rotation, images that are not square or not finite, labels that
         are no whole numbers, and numbers out of range.
     """
-    angles = np.atleast_1d(np.asarray(rotations, dtype=np.float64))
-    if not angles.size or not np.isfinite(angles).all():
-        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
     images, codes = np.asarray(images), whole_labels(labels)
     if images.ndim != 3 or images.shape[1] != images.shape[2]:
         raise CoterieError(f"Images to turn must be square, (rows, height, height), not {images.shape}.")
-    partition = iid_tested(len(codes), clients, len(angles), seed, test_fraction)
+    if not rotations:
+        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
+    if 2 * clients > len(codes):
+        raise CoterieError(
+            f"{len(codes):,} rows are not enough for {clients:,} clients: each needs one to train on and "
+            "one to test on."
+        )
+    partition = iid(len(codes), clients, seed, test_fraction, len(rotations))
     partitioned = partition.take(images, codes)
     group = partition.group[partition.client]
     turned = np.concatenate([partitioned.train.X, partitioned.test.X])
-    for g, angle in enumerate(angles):
+    for g, angle in enumerate(rotations):
         turned[group == g] = _turn(turned[group == g], angle)
     return partition.take_sorted(turned, codes[partition.row])
 
 
 def rotated_digits(
-    clients: int = 40,
-    rotations: Sequence[float] = (0, 90, 180, 270),
-    seed: int = 0,
-    test_fraction: float = 0.5,
+    clients: int = 40, rotations: Sequence[float] = (0, 90, 180, 270), seed: int = 0, test_fraction: float = 0.5
 ) -> PartitionedRows:
     """Scikit-learn's 1,797 handwritten digits (8 x 8), seen by clients that hold them at other angles.
 
@@ -179,9 +173,8 @@ def _turn(images: Array, angle: float) -> Array:
     return np.asarray(rotate(images, angle, axes=(2, 1), reshape=False, order=1))
 
 
-def read_folder(
-    folder: str | Path, size: tuple[int, int] | None = None, seed: int = 0, test_fraction: float = 0.2
-) -> PartitionedRows:
+@checked
+def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fraction: float = 0.2) -> PartitionedRows:
     """A user's own images and masks, one client a sub-folder.
 
     ``folder/north/images/a.png`` belongs to ``folder/north/masks/a.png``; either may be a NumPy file instead. In masks,
@@ -261,8 +254,7 @@ def resized(pixels: Array, size: tuple[int, int], order: Any) -> Array:
     """An image (h, w) brought to another size by splines of this order (0: nearest, 1: linear)."""
     from scipy.ndimage import zoom
 
-    height, width = (positive_int("size", side) for side in size)
-    factor: Any = (height / pixels.shape[0], width / pixels.shape[1])
+    factor: Any = (size[0] / pixels.shape[0], size[1] / pixels.shape[1])
     return np.asarray(zoom(pixels, factor, order=order, mode="nearest", grid_mode=True))
 
 

@@ -10,7 +10,7 @@ gathers the rows, once::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,18 @@ from coterie.data.columns import at_rows
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
 from coterie.numerics.keyed_random import uniform
+from coterie.options import Option, checked
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
+
+Rows = Annotated[int, Option("How many rows there are.", low=1)]
+Number = Annotated[int, Option("How many clients there are.", low=1)]
+Groups = Annotated[int, Option("Hidden groups of clients.", low=1)]
+Least = Annotated[int, Option("Rows that every client has at least.", low=1)]
+Shards = Annotated[int, Option("Shards a client.", low=1)]
+Concentration = Annotated[float, Option("Of shares.", above=0.0, remedy="0.1 makes clients unlike, 100 alike.")]
+TestShare = Annotated[float, Option("Share of every client's rows that is held out.", low=0.0, below=1.0)]
 
 TRIES = 20  # how often Dirichlet shares are drawn anew before rows are moved
 
@@ -95,40 +104,28 @@ class Partition:
         return ClientRows(X[rows], y[rows], np.concatenate([[0], stops[:-1]]).astype(np.int64), stops)
 
 
-def iid(rows: int, clients: int, seed: int = 0, test_fraction: float = 0.2, groups: int = 1) -> Partition:
+@checked
+def iid(rows: Rows, clients: Number, seed: int = 0, test_fraction: TestShare = 0.2, groups: Groups = 1) -> Partition:
     """Every client gets as many rows as the others, give or take one, whatever they are.
 
-    Parameters
-    ----------
-    rows : int
-        How many there are.
-    clients : int
-    seed : int, default 0
-    test_fraction : float, default 0.2
-        Share of every client's rows that is held out, from 0 to below 1. With more than 0, at least one row is and one
-        is not; a client with a single row trains on it and has none to test on.
-    groups : int, default 1
-        Hidden groups, as large as each other, give or take a client.
-
-    Returns
-    -------
-    Partition
-
-    Raises
-    ------
-    CoterieError
-        For more clients than rows, and numbers out of range.
+    ``groups`` are hidden groups of clients, as large as each other, give or take a client. A CoterieError for more
+    clients than rows, and numbers out of range.
     """
-    n, m = positive_int("rows", rows), positive_int("clients", clients)
-    need_rows(n, m, 1)
-    order = shuffled(seed, n)
-    owner = np.empty(n, dtype=np.int64)
-    owner[order] = np.arange(n) % m
-    return partition_rows(owner, m, order, seed, test_fraction, positive_int("groups", groups))
+    need_rows(rows, clients, 1)
+    order = shuffled(seed, rows)
+    owner = np.empty(rows, dtype=np.int64)
+    owner[order] = np.arange(rows) % clients
+    return partition_rows(owner, clients, order, seed, test_fraction, groups)
 
 
+@checked
 def dirichlet(
-    labels: npt.ArrayLike, clients: int, alpha: float, least: int = 1, seed: int = 0, test_fraction: float = 0.2
+    labels: npt.ArrayLike,
+    clients: Number,
+    alpha: Concentration,
+    least: Least = 1,
+    seed: int = 0,
+    test_fraction: TestShare = 0.2,
 ) -> Partition:
     """Shares of each class drawn from a symmetric Dirichlet distribution over the clients (Yurochkin et al. 2019).
 
@@ -146,11 +143,7 @@ def dirichlet(
         give as many; then rows of the largest clients are moved to those that lack some, so that this always ends.
     seed : int, default 0
     test_fraction : float, default 0.2
-        As in :func:`iid`.
-
-    Returns
-    -------
-    Partition
+        Share of every client's rows that is held out: see :func:`partition_rows`.
 
     Raises
     ------
@@ -161,84 +154,50 @@ def dirichlet(
     ----------
     Yurochkin et al. (2019), Bayesian nonparametric federated learning of neural networks, ICML, section 4.
     """
-    codes, m, least = whole_labels(labels), positive_int("clients", clients), positive_int("least", least)
-    codes = encode(codes).codes  # labels may have gaps
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)) or not 0.0 < alpha < np.inf:
-        raise CoterieError(f"alpha must be a number above 0, not {alpha!r}: 0.1 makes clients unlike, 100 alike.")
-    need_rows(len(codes), m, least)
+    codes = encode(whole_labels(labels)).codes  # labels may have gaps
+    need_rows(len(codes), clients, least)
     sizes = np.bincount(codes)
-    best = _shares(seed, m, len(sizes), float(alpha), sizes, 0)
+    best = _shares(seed, clients, len(sizes), alpha, sizes, 0)
     for attempt in range(1, TRIES):
         if best.sum(axis=0).min() >= least:
             break
-        other = _shares(seed, m, len(sizes), float(alpha), sizes, attempt)
+        other = _shares(seed, clients, len(sizes), alpha, sizes, attempt)
         best = max(best, other, key=lambda counts: int(counts.sum(axis=0).min()))
     order = shuffled(seed, len(codes))
-    by_class = order[np.argsort(codes[order], kind="stable")]
     owner = np.empty(len(codes), dtype=np.int64)
-    owner[by_class] = np.repeat(np.tile(np.arange(m), len(sizes)), best.ravel())
-    return partition_rows(_fill(owner, m, least, order), m, order, seed, test_fraction)
+    owner[_by_class(codes, order)] = np.repeat(np.tile(np.arange(clients), len(sizes)), best.ravel())
+    return partition_rows(_fill(owner, clients, least, order), clients, order, seed, test_fraction)
 
 
-def shards(labels: npt.ArrayLike, clients: int, each: int = 2, seed: int = 0, test_fraction: float = 0.2) -> Partition:
-    """Rows sorted by class and cut into ``clients * each`` shards of one size; every client gets some of them.
+@checked
+def shards(
+    labels: npt.ArrayLike, clients: Number, each: Shards = 2, seed: int = 0, test_fraction: TestShare = 0.2
+) -> Partition:
+    """Rows sorted by class and cut into ``clients * each`` shards of one size; every client gets ``each`` of them.
 
-    Parameters
-    ----------
-    labels : (n,)
-        Classes, whole numbers from 0.
-    clients : int
-    each : int, default 2
-        Shards a client, hence about the most classes it has.
-    seed : int, default 0
-    test_fraction : float, default 0.2
-        As in :func:`iid`.
-
-    Returns
-    -------
-    Partition
-
-    Raises
-    ------
-    CoterieError
-        For more shards than rows, labels that are no whole numbers, and numbers out of range.
+    Hence a client has about ``each`` classes at most; ``labels`` (n,) are whole numbers from 0. A CoterieError for more
+    shards than rows, and labels and numbers that cannot be.
 
     References
     ----------
     McMahan et al. (2017), Communication-efficient learning of deep networks from decentralized data, section 3.
     """
-    codes, m, each = whole_labels(labels), positive_int("clients", clients), positive_int("each", each)
-    n, many = len(codes), m * each
-    need_rows(n, m, each)
+    codes = whole_labels(labels)
+    n, many = len(codes), clients * each
+    need_rows(n, clients, each)
     order = shuffled(seed, n)
-    by_class = order[np.argsort(codes[order], kind="stable")]
     taker = np.empty(many, dtype=np.int64)
-    taker[shuffled(seed, many, "shards")] = np.arange(many) % m
+    taker[shuffled(seed, many, "shards")] = np.arange(many) % clients
     owner = np.empty(n, dtype=np.int64)
-    owner[by_class] = np.repeat(taker, np.diff(np.arange(many + 1) * n // many))
-    return partition_rows(owner, m, order, seed, test_fraction)
+    owner[_by_class(codes, order)] = np.repeat(taker, np.diff(np.arange(many + 1) * n // many))
+    return partition_rows(owner, clients, order, seed, test_fraction)
 
 
-def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Partition:
-    """The clients that a column of the table names, in natural order.
+@checked
+def by_column(column: Any, seed: int = 0, test_fraction: TestShare = 0.2) -> Partition:
+    """The clients that a column of the table names, numbers or text (n,), in natural order and with their ``names``.
 
-    Parameters
-    ----------
-    column : (n,) labels
-        Numbers or text.
-    seed : int, default 0
-    test_fraction : float, default 0.2
-        As in :func:`iid`.
-
-    Returns
-    -------
-    Partition
-        With ``names``.
-
-    Raises
-    ------
-    CoterieError
-        For an empty column, and for rows without a client.
+    A CoterieError for an empty column, and for rows without a client.
     """
     coded = encode(column)
     if not len(coded.codes):
@@ -249,22 +208,14 @@ def by_column(column: Any, seed: int = 0, test_fraction: float = 0.2) -> Partiti
     return partition_rows(coded.codes, len(names), shuffled(seed, len(coded.codes)), seed, test_fraction, names=names)
 
 
-def iid_tested(rows: int, clients: int, groups: int, seed: int, fraction: float) -> Partition:
-    """:func:`iid` where every client must have a row to train on and one to test on, or a CoterieError."""
-    n, m = positive_int("rows", rows), positive_int("clients", clients)
-    if 2 * m > n:
-        raise CoterieError(f"{n} rows are not enough for {m} clients: each needs one to train on and one to test on.")
-    if not 0.0 < fraction < 1.0:
-        raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
-    return iid(n, m, seed, fraction, groups)
-
-
 def partition_rows(
     owner: I64, m: int, order: I64, seed: int, fraction: float, groups: int = 1, names: tuple[str, ...] = ()
 ) -> Partition:
-    """Hold a share of every client's rows out, the first ones of a shuffled order; put clients into groups."""
-    if not 0.0 <= fraction < 1.0:
-        raise CoterieError(f"The test fraction must be from 0 to below 1, not {fraction:g}.")
+    """Hold a share of every client's rows out, the first ones of a shuffled order; put clients into groups.
+
+    With a share above 0, at least one row of each client is held out and one is not; a client with a single row trains
+    on it and has none to test on.
+    """
     group = np.empty(m, dtype=np.int64)
     group[shuffled(seed, m, "hidden group")] = np.arange(m) % groups
     counts = np.bincount(owner, minlength=m)
@@ -275,6 +226,11 @@ def partition_rows(
     test = places(client, counts) < (take if fraction else np.zeros_like(take))[client]
     sort = np.lexsort((client, test))
     return Partition(group, client[sort], order[sort], int(np.sum(~test)), names)
+
+
+def _by_class(codes: I64, order: I64) -> I64:
+    """Rows sorted by class, those of one in the order given."""
+    return order[np.argsort(codes[order], kind="stable")]
 
 
 def places(client: I64, counts: I64) -> I64:
@@ -303,13 +259,6 @@ def whole_labels(labels: npt.ArrayLike) -> I64:
             "code classes as 0, 1, 2 and so on first."
         )
     return values.astype(np.int64)
-
-
-def positive_int(name: str, value: Any) -> int:
-    """A whole number of at least 1, or a CoterieError."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise CoterieError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    return int(value)
 
 
 def need_rows(n: int, m: int, least: int) -> None:
