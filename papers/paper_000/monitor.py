@@ -5,6 +5,7 @@ All of it comes from sums over the clients of a group.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,13 +95,13 @@ def trace_row(sums: Any, layout: GroupLayout, t: int) -> dict[str, Any] | None:
     total = weight.sum()
     share = weight / total
     f = [g / w for g, w in zip(sums["g"], weight, strict=True)]
-    grad = layout.gather(f, share)
-    shared = np.stack([layout.shared_part(g, part) for g, part in enumerate(f)])
+    grad = gathered(layout, f, share)
+    shared = np.stack([shared_part(layout, g, part) for g, part in enumerate(f)])
     norm, shared_norm = float(grad @ grad), float(grad[: layout.shared] @ grad[: layout.shared])
     away = shared - grad[: layout.shared]
     off = np.sum(away**2, axis=1)
     one = np.ones(layout.k)
-    draws = layout.gather(sums["drawn"], one / total)
+    draws = gathered(layout, sums["drawn"], one / total)
     return {
         "t": t,
         "share": share,
@@ -111,14 +112,37 @@ def trace_row(sums: Any, layout: GroupLayout, t: int) -> dict[str, Any] | None:
         "pair": float(ratio(widest(away), norm)),
         "M_shared": ratio(off, shared_norm),
         "empirical": by_block(layout, draws.var(axis=0, ddof=1)),
-        "formula": by_block(layout, layout.gather(sums["square"], one / total**2)),
-        "client": by_block(layout, layout.gather(sums["each"], one / total)),
+        "formula": by_block(layout, gathered(layout, sums["square"], one / total**2)),
+        "client": by_block(layout, gathered(layout, sums["each"], one / total)),
     }
 
 
 def by_block(layout: GroupLayout, values: Floats) -> Floats:
-    """Sums (1 + k,) of the coordinates of every block."""
-    return np.bincount(layout.blocks, values, layout.k + 1).astype(np.float64)
+    """Sums (1 + k,) of the coordinates of every block: x_s, then what is each group's own."""
+    block = np.zeros(layout.dim, dtype=np.int64)
+    for g in range(layout.k):
+        of = layout.of_group(g)
+        block[of[of >= layout.shared]] = g + 1
+    return np.bincount(block, values, layout.k + 1).astype(np.float64)
+
+
+def gathered(layout: GroupLayout, parts: Sequence[Floats], share: Floats) -> Floats:
+    """``sum_g share_g parts_g`` (..., dim), every coordinate at its place, of parts (..., d_g) and shares (k,).
+
+    With the gradients of the groups' mean losses and |G| / n, it is the gradient of the augmented objective.
+    """
+    out = np.zeros((*np.shape(parts[0])[:-1], layout.dim))
+    for g, part in enumerate(parts):
+        out[..., layout.of_group(g)] += share[g] * part
+    return out
+
+
+def shared_part(layout: GroupLayout, g: int, part: Floats) -> Floats:
+    """Those of group g's numbers (d_g,) that belong to x_s, (shared,)."""
+    of = layout.of_group(g)
+    out = np.zeros(layout.shared, dtype=part.dtype)
+    out[of[of < layout.shared]] = part[of < layout.shared]
+    return out
 
 
 def ratio(a: Any, b: float) -> Any:

@@ -17,7 +17,7 @@ from coterie.relations.group_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory
-from papers.paper_000.monitor import by_block, observe
+from papers.paper_000.monitor import by_block, gathered, observe
 from papers.paper_000.robust import BODY, HEAD, made
 from papers.pictures import BLUE, GREY, ORANGE, panels
 
@@ -111,7 +111,7 @@ def measure(sizes: Sequence[int], shared: tuple[str, ...], repeats: int, seed: i
     draws = []
     for t in range(repeats // AT_ONCE):
         sums = fed.total(observe, **to, **over, t=t)
-        draws.append(layout.gather(sums["drawn"], np.full(layout.k, 1.0 / len(group))))
+        draws.append(gathered(layout, sums["drawn"], np.full(layout.k, 1.0 / len(group))))
     rows = objective.row_gradients(np.stack(layout.models(x))[group])
     each = rows.var(axis=1) / BATCH
     blocks = [by_block_of_client(layout, g, v) for g, v in zip(group.tolist(), each, strict=True)]

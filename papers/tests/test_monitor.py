@@ -1,6 +1,7 @@
 """Gradients of groups and their variances along a run, against the notes' formulas written out."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -13,7 +14,7 @@ from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.relations.group_layout import GroupLayout
-from papers.paper_000.monitor import by_block, monitored, observe
+from papers.paper_000.monitor import by_block, gathered, monitored, observe
 from tests.methods.groups import test_group_models as modules
 from tests.methods.test_group_sgd import COUNTS, GROUP, WEIGHTS, heads, quadratics, softmax
 from tests.reference import group_sgd_twin as twin
@@ -97,6 +98,16 @@ def test_groups_that_are_given_are_observed_as_those_of_clusters():
     np.testing.assert_allclose(a["formula"], b["formula"], rtol=1e-12)
 
 
+def test_gathering_is_the_transpose_of_models():
+    layers = [{"a": 2, "b": 1, "c": 3}, {"c": 3, "d": 2, "a": 2}, {"a": 2, "c": 3}]
+    layout = GroupLayout.of(layers, ("a", "c"))
+    np.testing.assert_array_equal(by_block(layout, np.arange(8.0)), [10, 5, 13, 0])
+    rng = np.random.default_rng(0)
+    x, parts, share = rng.normal(size=8), [rng.normal(size=len(layout.of_group(g))) for g in range(3)], np.ones(3)
+    product = sum(share[g] * (layout.models(x)[g] @ parts[g]) for g in range(3))
+    assert gathered(layout, parts, share) @ x == pytest.approx(product)
+
+
 def test_the_variance_formula_on_two_architectures():
     fed, method, B, R = modules.federation(), GroupSGD(eta=0.3, shared=("body*",), B=3), 3, 100
     state = method.init(fed)
@@ -105,7 +116,7 @@ def test_the_variance_formula_on_two_architectures():
     draws, formula = [], np.zeros(3)
     for t in range(4):
         sums = fed.total(observe, **to, uncompressed=method.transport, weigh="clients", B=B, R=R, t=t)
-        draws.append(layout.gather(sums["drawn"], np.full(2, 1 / 8)))
+        draws.append(gathered(layout, sums["drawn"], np.full(2, 1 / 8)))
     X, y = (torch.tensor(a) for a in modules.data())
     for i, g in enumerate(modules.GROUP):
         module, model = modules.net(bool(g)).double(), torch.tensor(layout.models(state["w"])[g])

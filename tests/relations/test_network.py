@@ -72,7 +72,7 @@ def test_no_edges_leave_everyone_isolated(edges):
         (3, [(0, 1), (1, 0)], [1.0, 2.0], "Clients 1 and 0 have edges of different weight"),
         (3, [(0, 1, 2)], None, "of shape (M, 2)"),
         (3, [(0.0, 1.0)], None, "an integer array"),
-        (0, [], None, "n must be a whole number, 1 or more"),
+        (0, [], None, "n must be a whole number from 1"),
         (2.5, [], None, "n must be a whole number"),
     ],
 )

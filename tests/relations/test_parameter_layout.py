@@ -62,7 +62,7 @@ def test_columns():
     [
         ({"shared": ["convv*"]}, names("'convv*' matches parameter conv.weight")),
         ({"shared": ["conv*"], "zero": ["conv.bias"]}, names("'conv.bias' shared zero")),
-        ({"rest": "own"}, names("rest layout shared personal zero 'own'")),
+        ({"rest": "own"}, names("rest shared personal zero 'own'")),
         ({"tied": {"copy": "norm"}}, names("'copy' 3 numbers 'norm' 2")),
         ({"tied": {"copy": "conv.weight", "conv.weight": "copy"}}, "in a circle"),
         ({"tied": {"copy": "nobody"}}, "'nobody' matches no parameter"),

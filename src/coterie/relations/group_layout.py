@@ -85,32 +85,6 @@ class GroupLayout:
         """The model (d_g,) of every group."""
         return [x[self.of_group(g)] for g in range(self.k)]
 
-    @cached_property
-    def blocks(self) -> Ints:
-        """The block of every entry (dim,): 0 for x_s, g + 1 for what is group g's own."""
-        out = np.zeros(self.dim, dtype=np.int64)
-        for g in range(self.k):
-            of = self.of_group(g)
-            out[of[of >= self.shared]] = g + 1
-        return out
-
-    def shared_part(self, g: int, part: Floats) -> Floats:
-        """Those of group g's numbers (d_g,) that belong to x_s, (shared,)."""
-        of = self.of_group(g)
-        out = np.zeros(self.shared, dtype=part.dtype)
-        out[of[of < self.shared]] = part[of < self.shared]
-        return out
-
-    def gather(self, parts: Sequence[Floats], share: Floats) -> Floats:
-        """``sum_g share_g parts_g`` (..., dim), every coordinate at its place, of parts (..., d_g) and shares (k,).
-
-        With the gradients of the groups' mean losses and |G| / n, it is the gradient of the augmented objective.
-        """
-        out = np.zeros((*np.shape(parts[0])[:-1], self.dim), dtype=np.result_type(np.asarray(parts[0]), np.float32))
-        for g, part in enumerate(parts):
-            out[..., self.of_group(g)] += share[g] * part
-        return out
-
 
 def _chosen(names: Mapping[str, int], piece: Layout) -> dict[str, int]:
     """The shared ones of some layers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,12 @@ import numpy.typing as npt
 from coterie.errors import CoterieError, listed
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
+from coterie.options import Option, checked
 from coterie.relations import clusterings, neighbours
+
+Number = Annotated[int, Option("How many clients there are.", low=1)]
+Neighbours = Annotated[int, Option("Neighbours of a client.", low=1)]
+Drawn = Annotated[int, Option("Clients that every client is tied to.", low=0)]
 
 SQUARED = 1e100
 """Numbers up to this, and down to its inverse, can be squared and added up as they are."""
@@ -27,7 +32,8 @@ class Network:
     weight: Floats  # (M,) positive and finite
 
     @classmethod
-    def of(cls, n: int, edges: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> Network:
+    @checked
+    def of(cls, n: Number, edges: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> Network:
         """A network from a user's own edges, checked.
 
         Parameters
@@ -45,7 +51,6 @@ class Network:
             For a self-loop, a client that is not there, a weight that is negative, zero or not a number, a pair with
             two weights, or a wrong shape.
         """
-        n = _whole("n", n, 1)
         try:
             pairs = np.asarray(edges)
         except ValueError as e:
@@ -90,19 +95,17 @@ class Network:
             gap = abs(matrix - matrix.T)
             if gap.nnz and gap.max() > 1e-12 * given.max():
                 raise CoterieError("The adjacency matrix is not symmetric: give (A + A') / 2, or say symmetrise=True.")
-        if symmetrise or len(i):
-            low, high = np.minimum(i, j), np.maximum(i, j)
-            order = np.lexsort((-given, high, low))
-            low, high, given = low[order], high[order], given[order]
-            first = np.append(True, (np.diff(low) != 0) | (np.diff(high) != 0))[: len(low)]
-            i, j, given = low[first], high[first], given[first]
-        return cls.of(matrix.shape[0], np.stack([i, j], axis=1), given)
+        i, j = np.minimum(i, j), np.maximum(i, j)
+        order = np.lexsort((-given, j, i))  # the heavier of two comes first
+        key, first = np.unique((i * matrix.shape[0] + j)[order], return_index=True)
+        return cls.of(matrix.shape[0], _pairs(key, matrix.shape[0]), given[order][first])
 
     @classmethod
+    @checked
     def nearest(
         cls,
         points: npt.ArrayLike,
-        k: int,
+        k: Neighbours,
         *,
         weighted: bool = False,
         mutual: bool = False,
@@ -147,39 +150,33 @@ class Network:
         """
         P = neighbours.snapped(_points(points))
         n = len(P)
-        k = _whole("k", k, 1)
         if n == 1:
             raise CoterieError("One client has no neighbours: a similarity network needs two clients at least.")
-        if k >= n:
-            raise CoterieError(f"k must be at most {n - 1} among {n} clients, not {k}: take a smaller k.")
+        _need_others(k, n)
         far = distance or partial(neighbours.lengths, P)
         near, scale = neighbours.search(P, k, seed, distance)
         i, j = np.repeat(np.arange(n), k), near.ravel()
-        pairs, times = np.unique(np.minimum(i, j) * n + np.maximum(i, j), return_counts=True)
-        if mutual:
-            pairs = pairs[times == 2]
-        edges = np.stack([pairs // n, pairs % n], axis=1)
+        key, times = np.unique(np.minimum(i, j) * n + np.maximum(i, j), return_counts=True)
+        edges = _pairs(key[times == 2] if mutual else key, n)
         if connected:
-            added = neighbours.join(P, cls(n, edges, np.ones(len(edges))).components)
-            pairs = np.sort(np.concatenate([pairs, added[:, 0] * n + added[:, 1]]))
-            edges = np.stack([pairs // n, pairs % n], axis=1)
+            added = neighbours.join(P, clusterings.joined(n, edges))
+            edges = _pairs(np.sort(np.concatenate([edges, added]) @ [n, 1]), n)
         if not weighted:
             return cls(n, edges, np.ones(len(edges)))
         return cls(n, edges, neighbours.kernel(far(edges[:, 0], edges[:, 1]), scale, edges))
 
     @classmethod
-    def complete(cls, n: int) -> Network:
+    @checked
+    def complete(cls, n: Number) -> Network:
         """Everyone tied to everyone: for few clients."""
-        n = _whole("n", n, 1)
         i, j = np.triu_indices(n, 1)
         return cls(n, np.stack([i, j], axis=1).astype(np.int64), np.ones(len(i)))
 
     @classmethod
-    def random(cls, n: int, k: int, seed: int = 0) -> Network:
+    @checked
+    def random(cls, n: Number, k: Drawn, seed: int = 0) -> Network:
         """Every client tied to k others drawn at random: what a network that says nothing is worth."""
-        n, k = _whole("n", n, 1), _whole("k", k, 0)
-        if k >= n:
-            raise CoterieError(f"k must be at most {n - 1} among {n} clients, not {k}: take a smaller k.")
+        _need_others(k, n)
         u = keyed_random.uniform(seed, "random network", np.arange(n), 0, k)
         drawn = np.full((n, k), -1, dtype=np.int64)
         for c in range(k):  # Floyd's sample without repeats, of the n - 1 others
@@ -189,8 +186,8 @@ class Network:
         i = np.repeat(np.arange(n), k)
         j = drawn.ravel()
         j = j + (j >= i)
-        pairs = np.unique(np.minimum(i, j) * n + np.maximum(i, j))
-        return cls(n, np.stack([pairs // n, pairs % n], axis=1), np.ones(len(pairs)))
+        edges = _pairs(np.unique(np.minimum(i, j) * n + np.maximum(i, j)), n)
+        return cls(n, edges, np.ones(len(edges)))
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -217,10 +214,7 @@ class Network:
     @cached_property
     def components(self) -> Ints:
         """Which connected component every client is in, (n,), numbered by their first clients."""
-        from scipy.sparse.csgraph import connected_components
-
-        _, labels = connected_components(self.adjacency, directed=False)
-        return clusterings.by_first(labels.astype(np.int64))
+        return clusterings.joined(self.n, self.edges)
 
     def merged(self, Z: Floats, tolerance: float = 1e-4) -> Ints:
         """Clusters (n,) of clients whose z (n, q) are equal: components of the edges over which z does not change.
@@ -257,10 +251,9 @@ class Network:
         return out | {"spectral": clusterings.adjusted_rand_index(found, labels)}
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise CoterieError(f"{name} must be a whole number, {least} or more, not {value!r}.")
-    return int(value)
+def _need_others(k: int, n: int) -> None:
+    if k >= n:
+        raise CoterieError(f"k must be at most {n - 1} among {n} clients, not {k}: take a smaller k.")
 
 
 def _points(points: npt.ArrayLike) -> Floats:
@@ -306,4 +299,9 @@ def _merged(n: int, pairs: Ints, weight: Floats) -> tuple[Ints, Floats]:
     if len(differs):
         i, j = pairs[differs[0]]
         raise CoterieError(f"Clients {i} and {j} have edges of different weight: keep one of them.")
-    return np.stack([unique // n, unique % n], axis=1), weight[first]
+    return _pairs(unique, n), weight[first]
+
+
+def _pairs(key: Ints, n: int) -> Ints:
+    """Edges i, j (M, 2) from numbers ``i n + j``."""
+    return np.stack([key // n, key % n], axis=1)

@@ -6,16 +6,26 @@ which entry of x, and which of z_n, a parameter reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
 from coterie.errors import CoterieError, nearest
 from coterie.numerics.arrays import Floats, Ints
+from coterie.options import Option, checked
+
+Kind = Literal["shared", "personal", "both", "zero"]
+Names = Annotated[
+    dict[str, int] | tuple[str, ...],
+    Option(low=1, what="a list of names, or a table of names and sizes, which are whole numbers from 1"),
+]
+Patterns = Annotated[tuple[str, ...], Option("Names of parameters, or patterns such as conv*.")]
+Tied = Annotated[dict[str, str] | None, Option(what="a table of names and names")]
+Rest = Annotated[Kind, Option("What is not named.")]
 
 NOTHING = -1
 """A parameter that reads no entry."""
@@ -65,15 +75,16 @@ class Layout:
         return cls(common, own)
 
     @classmethod
+    @checked
     def of(
         cls,
-        names: Sequence[str] | Mapping[str, int],
-        shared: Sequence[str] = (),
-        personal: Sequence[str] = (),
-        both: Sequence[str] = (),
-        zero: Sequence[str] = (),
-        tied: Mapping[str, str] | None = None,
-        rest: str = "personal",
+        names: Names,
+        shared: Patterns = (),
+        personal: Patterns = (),
+        both: Patterns = (),
+        zero: Patterns = (),
+        tied: Tied = None,
+        rest: Rest = "personal",
     ) -> Layout:
         """From the names of columns or layers.
 
@@ -94,16 +105,14 @@ class Layout:
         CoterieError
             For names that match nothing (the names are listed), are matched twice, or are tied in a circle.
         """
-        sizes = _sizes(names)
-        if rest not in KINDS:
-            raise CoterieError(f"rest of a layout must be one of {', '.join(KINDS)}, not {rest!r}.")
+        sizes = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1)
+        if len(sizes) != len(names):
+            raise CoterieError("A layout needs each name once.")
         kind: dict[str, str] = {}
-        for what, patterns in zip(KINDS, (shared, personal, both, zero), strict=True):
-            for name in _matching([patterns] if isinstance(patterns, str) else patterns, sizes):
+        for what, patterns in zip(get_args(Kind), (shared, personal, both, zero), strict=True):
+            for name in _matching(patterns, sizes):
                 if kind.setdefault(name, what) != what:
                     raise CoterieError(f"'{name}' cannot be {kind[name]} and {what}: name it once.")
-        if not isinstance(tied or {}, Mapping):
-            raise CoterieError(f"tied must be a mapping from names to names, not of type {type(tied).__name__}.")
         to = _roots(tied or {}, sizes, kind)
         stops = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
         index = {"x": np.full(sum(sizes.values()), NOTHING), "z": np.full(sum(sizes.values()), NOTHING)}
@@ -173,9 +182,6 @@ class Layout:
         return x, self.to_personal(own) / np.maximum(np.bincount(self.personal[self.personal >= 0]), 1)
 
 
-KINDS = ("shared", "personal", "both", "zero")
-
-
 def _matrix(index: Ints, size: int) -> Any:
     from scipy.sparse import csr_array
 
@@ -183,26 +189,8 @@ def _matrix(index: Ints, size: int) -> Any:
     return csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
 
 
-def _sizes(names: Any) -> dict[str, int]:
-    """How many parameters each name has, checked."""
-    if isinstance(names, str) or not isinstance(names, (Mapping, Iterable)):
-        raise CoterieError(f"names of a layout must be a list, or a mapping to sizes, not {names!r}.")
-    each = list(names)
-    given = dict(names) if isinstance(names, Mapping) else dict.fromkeys(each, 1)
-    if not all(isinstance(name, str) for name in given):
-        raise CoterieError("names of a layout must be text.")
-    if len(given) != len(each):
-        raise CoterieError("A layout needs each name once.")
-    for name, size in given.items():
-        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-            raise CoterieError(f"'{name}' must have a whole number of parameters, 1 or more, not {size!r}.")
-    return given
-
-
 def _matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
     """The names that patterns match; a CoterieError for one that matches nothing."""
-    if not isinstance(patterns, Iterable):
-        raise CoterieError(f"A layout names parameters by text, or a list of it, not by {patterns!r}.")
     out = []
     for pattern in patterns:
         found = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
