@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli import federation_options as o
 from coterie.cli.common import say, status, width
 from coterie.cli.federation_run import opened, unused
+from coterie.cli.options import takes
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def check(
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
 
 
-@o.takes_program
+@takes(o.PROGRAM)
 def preview(
-    run_toml: dict[str, Any],
+    context: typer.Context,
     folder: o.SiteFolder,
     min_group: Annotated[
         int | None,
@@ -64,7 +65,7 @@ def preview(
     from coterie.deployment.coordinator.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
-    home = folders.site(folder)
+    run_toml, home = o.described(context.params), folders.site(folder)
     with status("Running the program on this site's own rows ..."):
         found = look(home, run_toml, run_program, min_group)
     if as_json:

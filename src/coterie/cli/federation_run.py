@@ -12,6 +12,7 @@ import typer
 from coterie.cli import federation_options as o
 from coterie.cli.common import say
 from coterie.cli.common import status as waiting
+from coterie.cli.options import takes
 from coterie.errors import CoterieError, fitting
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def start_site(
     _stay(process, engine, home, foreground)
 
 
-@o.takes_program
+@takes(o.PROGRAM)
 def run(
-    run_toml: dict[str, Any],
+    context: typer.Context,
     folder: o.Root,
     name: Annotated[
         str | None,
@@ -88,6 +89,7 @@ def run(
     from coterie.deployment import folders
     from coterie.deployment.coordinator.run import verified
 
+    run_toml = o.described(context.params)
     home, _, engine = opened(folder)
     run_id = name or unused(home, run_toml["program"])
     with folders.begun(home, run_id, run_toml) as there:

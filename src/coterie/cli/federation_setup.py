@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,11 @@ import typer
 
 from coterie.cli.common import check_folder, place, say, status
 from coterie.cli.federation_options import SiteFolder
+from coterie.cli.options import assignments, flag, optional, takes
+from coterie.deployment.config import FEDERATION, SITE, Config
+from coterie.deployment.config import SCHEMA as SCHEMA_FILE
 from coterie.errors import CoterieError
-from coterie.options import of
+from coterie.options import declared, of
 
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
@@ -21,38 +25,20 @@ INIT = "Example: coterie federation init heart --engine nvflare --site basel --s
 IDENTITY = "Example: coterie federation identity heart/sites/basel basel.pub bern.pub chur.pub"
 SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain --unit chol=mg/dl"
 
-_GROUP = "Rows that a sum, or an answer about a client, must cover to leave a site."
+_declared = declared(Config)
+OPTIONS = {
+    "engine": flag(_declared["engine"]),
+    "site": flag(replace(_declared["sites"], name="site")),
+    "name": optional(_declared["name"], " By default that of the folder."),
+    **{name: flag(_declared[name]) for name in ("host", "port", "seed", "policy")},
+}
+"""Of ``init``: what ``federation.toml`` says."""
 
 
-_Policy = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME=VALUE",
-        help="How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others.",
-    ),
-]
-_Rules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--disclosure",
-        metavar="NAME=VALUE",
-        help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
-        "others of [disclosure] in site.toml.",
-    ),
-]
-
-
+@takes(OPTIONS)
 def init(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(parser=place, metavar="FOLDER", help="Where to write the federation.")],
-    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="flower or nvflare.")],
-    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site; several are wanted.")],
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="By default that of the folder.")] = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Name or address at which sites reach the coordinator.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="One open port at the coordinator.")] = 8002,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of runs that are given none.")] = 0,
     schema: Annotated[
         Path | None,
         typer.Option("--schema", parser=place, metavar="FILE", help="A schema.toml that all sites get."),
@@ -61,31 +47,42 @@ def init(
         list[str] | None,
         typer.Option("--data", metavar="SITE=TABLE", help="The table of a site that is on this machine."),
     ] = None,
-    min_group: Annotated[int, typer.Option("--min-group", metavar="ROWS", help=_GROUP)] = 5,
+    min_group: Annotated[
+        int,
+        typer.Option(
+            "--min-group",
+            metavar="ROWS",
+            help="Rows that a sum, or an answer about a client, must cover to leave a site.",
+        ),
+    ] = 5,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
     ] = None,
-    policy: _Policy = None,
-    disclosure: _Rules = None,
+    disclosure: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--disclosure",
+            metavar="NAME=VALUE",
+            help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
+            "others of [disclosure] in site.toml.",
+        ),
+    ] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
     ] = False,
 ) -> None:
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
-    from coterie.cli.options import assignments
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.config import Config
     from coterie.deployment.schema import Schema
     from coterie.engines.policy import Policy
 
-    waits = assignments("--policy", policy)
+    given: dict[str, Any] = {name: context.params[name] for name in ("engine", "host", "port", "seed")}
+    given |= {"name": context.params["name"] or folder.resolve().name, "sites": context.params["site"] or ()}
+    waits, rules = assignments("--policy", context.params["policy"]), assignments("--disclosure", disclosure)
     of(Policy, waits, "--policy")
-    rules = assignments("--disclosure", disclosure)
-    hidden = secure_sum_setup.defaults(len(site)) if secure else {}
-    named: Any = engine
-    config = Config(name or folder.resolve().name, named, host, port, tuple(site), seed, waits, hidden)
+    config = Config(**given, policy=waits, secure=secure_sum_setup.defaults(len(given["sites"])) if secure else {})
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
@@ -142,8 +139,6 @@ def schema(
     ] = None,
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
-    from coterie.deployment.config import SCHEMA as NAME
-    from coterie.deployment.config import SITE
     from coterie.deployment.schema import Schema
     from coterie.deployment.site.config import MIN_GROUP, Member
 
@@ -153,7 +148,7 @@ def schema(
         table, least = site, MIN_GROUP
     elif (site / SITE).is_file():
         member = Member.read(site)
-        table, least, out = member.table(site), member.min_group, out or site / NAME
+        table, least, out = member.table(site), member.min_group, out or site / SCHEMA_FILE
     else:
         raise CoterieError(f"'{site}' is neither a table nor the folder of a site.")
     known = Schema.read(out) if out.exists() else None
@@ -171,8 +166,6 @@ def proposed(
     table: Path, labels: list[str], categories: list[str], units: list[str], least: int, known: Schema | None
 ) -> tuple[Schema, list[str]]:
     """A schema from a table, with the units that were named."""
-    from dataclasses import replace
-
     from coterie.data.table import Table
     from coterie.data.table_files import read_table
     from coterie.deployment.schema import Schema, propose
@@ -211,7 +204,6 @@ def identity(
     The folder of a whole federation, to try it out on one machine, does both for all its sites.
     """
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.config import FEDERATION, SITE, Config
     from coterie.deployment.site.config import Member
 
     whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()

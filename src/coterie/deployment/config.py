@@ -69,10 +69,13 @@ class Config:
     name: Annotated[str, Option("Of the federation.", read=lambda name: check_name("federation", name))]
     engine: Annotated[Literal["flower", "nvflare"], Option("What carries messages.")]
     host: Annotated[str, Option("Name or address at which sites reach the coordinator.", read=_host)] = "127.0.0.1"
-    port: Annotated[int, Option("Of the coordinator.", low=1, high=65535)] = 8002
-    sites: Annotated[tuple[str, ...], Option("Names, each of a folder, a certificate and a key.", read=_sites)] = ()
+    port: Annotated[int, Option("One open port at the coordinator.", low=1, high=65535)] = 8002
+    sites: Annotated[tuple[str, ...], Option("Name of a site; several are wanted.", read=_sites, metavar="NAME")] = ()
     seed: Annotated[int, Option("Of a run that is given none.", low=0)] = 0
-    policy: Annotated[dict[str, Any], Option("Of an exchange: engines.policy.Policy.")] = field(default_factory=dict)
+    policy: Annotated[
+        dict[str, Any],
+        Option("How the coordinator waits: deadline=60, retries=3, min_clients=2, strict=false and others."),
+    ] = field(default_factory=dict)
     secure: Annotated[dict[str, Any], Option("Of secure sums, where asked for.")] = field(default_factory=dict)
     privacy: Annotated[dict[str, Any], Option("Differential privacy, where asked for.")] = field(default_factory=dict)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie import options
-from coterie.engines import checkpoint
 from coterie.errors import CoterieError
 
 T = TypeVar("T")
@@ -48,6 +47,8 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
 
     ``head`` is a comment above, ``remarks`` are comments behind the lines of keys.
     """
+    from coterie.engines import checkpoint
+
     comment = "".join(f"# {line}\n" for line in head.splitlines())
     lines = text(tables)
     for key, remark in (remarks or {}).items():

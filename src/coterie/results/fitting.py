@@ -212,41 +212,63 @@ class Fitting:
         """Everything found, as one result."""
         import pandas as pd
 
-        clients, options = self.clients, self.options
-        recommended = name if evidence is None else evidence.recommended()
-        seed = options.seed
-        frame = pd.DataFrame() if evidence is None else evidence.table
-        gains = pd.DataFrame() if evidence is None else evidence.by_client(clients, recommended)
+        clients = self.clients
         index = pd.Index(clients.labels, name=clients.name)
         alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
-        chosen = {"family": options.family, "method": options.method, "covariance": options.covariance, "seed": seed}
-        chosen |= {"splits": options.splits, "test_fraction": options.test_fraction, "reml": options.reml}
-        chosen |= {
-            "cluster_variance": options.cluster_variance,
-            "residual": options.residual,
-            "fitted": name,
-            **fitted.info,
-        }
-        chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
-        return FitResult(
-            model=model_of(name, clients, problem, fitted),
+        evident: dict[str, Any] = {}
+        if evidence is not None:
+            best = evidence.recommended()
+            evident = {"comparison": evidence.table, "client_gains": evidence.by_client(clients, best)}
+            evident["recommended"] = best
+        return result_of(
+            name,
+            clients,
+            problem,
+            fitted,
+            self.options,
             design=self.design,
             formula=self.formula,
-            log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
-            reml=bool(fitted.info.get("reml", False)),
-            comparison=frame,
-            client_gains=gains,
-            recommended=recommended,
             reason=reason,
-            loss=problem.family.loss,
             notes=sentences,
             ledger=ledger,
-            settings=self.settings | chosen,
+            settings=self.settings,
             data_fingerprint=data,
-            versions=dict(versions()),
             offset=self.offset,
             local_coefficients=alone,
+            **evident,
         )
+
+
+def result_of(
+    name: str,
+    clients: Clients,
+    problem: GroupedProblem,
+    fitted: Estimates,
+    options: Options,
+    settings: Mapping[str, Any],
+    **more: Any,
+) -> FitResult:
+    """A method's estimates as a result, with the options that led to it; ``more`` are fields of :class:`FitResult`."""
+    import pandas as pd
+
+    said = ("family", "method", "covariance", "seed", "splits", "test_fraction", "reml", "cluster_variance", "residual")
+    chosen: dict[str, Any] = {option: getattr(options, option) for option in said} | {"fitted": name, **fitted.info}
+    chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
+    unknown: dict[str, Any] = {
+        "comparison": pd.DataFrame(),
+        "client_gains": pd.DataFrame(),
+        "recommended": name,
+        "reason": "",
+    }
+    return FitResult(
+        model=model_of(name, clients, problem, fitted),
+        log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
+        reml=bool(fitted.info.get("reml", False)),
+        loss=problem.family.loss,
+        settings={**settings, **chosen},
+        versions=dict(versions()),
+        **unknown | more,
+    )
 
 
 def model_of(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:

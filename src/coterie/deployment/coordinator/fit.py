@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,12 @@ from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_config import RunConfig
 from coterie.deployment.schema import Schema, design_of
 from coterie.engines.remote import Remote
-from coterie.errors import CoterieError, NotIdentified, nearest
-from coterie.families import DEFAULT, family_named
+from coterie.errors import CoterieError, NotIdentified
+from coterie.families import DEFAULT
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
-from coterie.results.fitting import model_of, versions
+from coterie.options import need_names
+from coterie.results.fitting import result_of
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.runs.labelled_options import aligned
@@ -27,10 +28,11 @@ from coterie.runs.labelled_options import aligned
 if TYPE_CHECKING:
     from coterie.data.design import Design
 
+_STRENGTHS = ("gamma", "lam", "alpha")
 _OPTIONS = (
-    "splits", "test_fraction", "shared", "covariance", "reml", "cluster_variance", "residual", "gamma", "lam", "alpha",
-    "rounds",
-)  # fmt: skip
+    *("splits", "test_fraction", "shared", "covariance", "reml", "cluster_variance", "residual", "rounds"),
+    *_STRENGTHS,
+)
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with the option splits=1 sites hold rows out and "
     "compare, for further exchanges."
@@ -52,8 +54,6 @@ def fit(
     ``opened(part, **task)`` opens a part of the run, whose task says more: the rows of a split, or the mean weight.
     ``secure`` says that sums are masked. A CoterieError says what all rows together cannot identify.
     """
-    import pandas as pd
-
     start, task, name = perf_counter(), program.task, program.program
     given, options, design = settled(program, schema, fed.seed)
     family = options.family
@@ -71,27 +71,22 @@ def fit(
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})  # type: ignore[no-any-return]
 
     fitted = fits(fed)
-    notes = _notes(fed, shared)
+    notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
+    if shared:
+        notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
     ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
-    settings = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
-    settings |= {"family": family, "method": name, "fitted": name, "seed": fed.seed, "sites": list(fed.names)}
-    settings |= {"covariance": options.covariance, "reml": options.reml, "quarantined": dict(fed.quarantined)}
-    settings |= {"shared": [t for j, t in enumerate(clients.terms) if j not in found.personal], **fitted.info}
-    result = FitResult(
-        model=model_of(name, clients, found, fitted),
+    columns = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
+    result = result_of(
+        name,
+        clients,
+        found,
+        fitted,
+        options,
         design=design,
         formula=task["formula"],
-        log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
-        reml=bool(fitted.info.get("reml", False)),
-        comparison=pd.DataFrame(),
-        client_gains=pd.DataFrame(),
-        recommended=name,
-        reason="",
-        loss=family_named(family).loss,
         notes=notes,
         ledger=ledger | {"seconds": perf_counter() - start},
-        settings=settings,
-        versions=dict(versions()),
+        settings=columns | {"sites": list(fed.names), "quarantined": dict(fed.quarantined)},
         offset=task.get("offset"),
     )
     if not options.splits:
@@ -106,60 +101,35 @@ def fit(
         save(compare_on_holdout(result, clients, fits, fed, hold, found, options.hold, secure, each))
 
 
-def _notes(fed: Remote, shared: Sequence[str]) -> list[str]:
-    """What sites said of how they read their tables, and which terms are shared."""
-    notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
-    return notes + [f"Shared, because no client varies in them: {', '.join(shared)}."] * bool(shared)
-
-
 def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
     """The options of a program by name, those of every fit, and its design: checked before any site is asked.
 
-    A CoterieError names options that the method does not take, and columns that the schema does not have.
+    Options of a method over rounds may stand beside the others, as ``steps=500``. A CoterieError names options that the
+    method does not take, and columns that the schema does not have.
     """
     task, name = program.task, program.program
-    given = _checked_options(name, program.options, seed)
-    shared = given.get("shared", ())
-    options = Options(
-        family=task.get("family", DEFAULT),
-        shared=(shared,) if isinstance(shared, str) else tuple(shared),
-        covariance=given.get("covariance", "auto"),
-        method=name,
-        reml=given.get("reml", True),
-        cluster_variance=given.get("cluster_variance", "common"),
-        splits=given.get("splits", 0),
-        test_fraction=given.get("test_fraction", Options.test_fraction),
-        seed=seed,
-        residual=given.get("residual", "common"),
-        rounds=dict(given.get("rounds", {})),
-    )
-    if FITTED[name].flat:
+    method = FITTED[name]
+    given = {key: value for key, value in program.options.items() if key in _OPTIONS}
+    others = {key: value for key, value in program.options.items() if key not in _OPTIONS}
+    if method.rounds:
+        given["rounds"] = {"seed": seed, **given.get("rounds", {}), **others}
+    elif others:
+        need_names(f"Method '{name}'", others, _OPTIONS)
+    learned = {key: value for key, value in given.items() if key not in _STRENGTHS}
+    options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "method": name, "seed": seed} | learned)
+    if method.flat:
         raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
     if name == "given-strengths" and given.get("gamma") is None:
         raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
-    if FITTED[name].clustered and not task.get("cluster"):
+    if method.clustered and not task.get("cluster"):
         raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
-    if FITTED[name].corrected is not None and options.splits:
+    if method.corrected is not None and options.splits:
         raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
     return given, options, design_of(schema, task)
 
 
-def _checked_options(name: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """The options by name; those of a method over rounds may stand beside the others, as ``steps=500``."""
-    given = {key: value for key, value in options.items() if key in _OPTIONS}
-    others = {key: value for key, value in options.items() if key not in _OPTIONS}
-    if FITTED[name].rounds:
-        given["rounds"] = {"seed": seed, **given.get("rounds", {}), **others}
-        FITTED[name].over_rounds(given["rounds"])
-    elif others:
-        key = next(iter(others))
-        known = nearest(key, _OPTIONS) or f" There are {', '.join(_OPTIONS)}."
-        raise CoterieError(f"Method '{name}' has no option '{key}'.{known}")
-    return given
-
-
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
-    found = aligned(clients, {name: given.get(name) for name in ("gamma", "lam", "alpha")})
+    found = aligned(clients, {name: given.get(name) for name in _STRENGTHS})
     for name, candidates in found.items():
         if len(candidates) > 1:
             raise CoterieError(

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 
 from coterie.data.design import INTERCEPT
-from coterie.data.identifiability import Facts, constant_within, far_from_zero, shared_terms
+from coterie.data.identifiability import Facts, collinear_over, constant_within, far_from_zero, shared_terms
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.federation import Site, work
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.replies import require_all_replies
-from coterie.numerics.arrays import full
+from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
 
 _SAME = 1e-12
 """Squared sine of the angle between columns below which one is a multiple of the other."""
+_ROUNDING = 1e-12
+"""Eigenvalue of X'X of unit columns that is none."""
 
 
 @work
@@ -55,54 +57,27 @@ def problem(
     """
     p = len(terms)
     sums = require_all_replies(fed.total(view, p=p))
-    _need_independent_columns(terms, float(sums["rows"]), full(np.asarray(sums["gram"])[None])[0])
+    gram, apart = (full(np.asarray(sums[name])[None])[0] for name in ("gram", "apart"))
+    size = np.append(np.sqrt(np.diag(gram)), 1.0)  # of the outcome, too; the largest values stay where they are
+    constant, multiple = np.asarray(sums["varies"]) == 0, apart == 0
+    rows, weight = int(sums["rows"]), float(sums["weight"])
+    facts = Facts(rows, len(fed.clients), 0, gram, -size, size, constant, multiple, weight)
+    trouble = collinear_over(terms, facts, lambda scale: [_root(gram / np.outer(scale, scale))])
     intercept = terms.index(INTERCEPT) if INTERCEPT in terms else None
-    if intercept is not None:
-        gram = full(np.asarray(sums["gram"])[None])[0]
-        if trouble := far_from_zero(terms, gram[intercept, intercept], gram[intercept], np.diag(gram)):
-            raise CoterieError(trouble)
-    unknown = np.full(p, np.nan)  # largest and smallest values are values of rows, which stay where they are
-    constant, multiple = np.asarray(sums["varies"]) == 0, full(np.asarray(sums["apart"])[None])[0] == 0
-    facts = Facts(int(sums["rows"]), len(fed.clients), 0, np.empty((p, p)), unknown, unknown, constant, multiple)
-    must = constant_within(terms, facts)
+    if trouble is None and intercept is not None:
+        trouble = far_from_zero(terms, gram[intercept, intercept], gram[intercept], np.diag(gram))
+    if trouble is not None:
+        raise CoterieError(trouble)
     asked = shared_terms(terms, shared)
-    must &= ~asked
-    nothing = len(fed.clients) == 1 or int(sums["several"]) == 0
-    names = [] if nothing else [str(term) for term in np.array(terms)[must]]
+    must = constant_within(terms, facts) & ~asked
+    single = int(sums["several"]) == 0
+    names = [] if single or len(fed.clients) == 1 else [str(term) for term in np.array(terms)[must]]
     tree = ClusterTree(tuple(level.parent for level in fed.participants.levels))
-    return (
-        GroupedProblem(
-            tree, family_named(family), np.flatnonzero(~(asked | must)), intercept, int(sums["several"]) == 0
-        ),
-        names,
-        (float(sums["weight"]) / float(sums["rows"])),
-    )
+    personal = np.flatnonzero(~(asked | must))
+    return GroupedProblem(tree, family_named(family), personal, intercept, single), names, weight / rows
 
 
-def _need_independent_columns(terms: Sequence[str], rows: float, gram: Any) -> None:
-    """Raise where a column is a combination of earlier ones over all rows."""
-    if rows < len(terms):
-        raise CoterieError(
-            f"There are {rows:,.0f} rows for {len(terms):,} columns: give more rows, or leave columns out of the "
-            "formula."
-        )
-    size = np.sqrt(np.diag(gram))
-    for k, term in enumerate(terms):
-        if not 1e-95 < size[k] < 1e95:
-            raise CoterieError(
-                f"Column '{term}' is 0 in every row of all sites: leave it out of the formula."
-                if size[k] == 0.0
-                else f"Column '{term}' cannot be squared safely: use other units."
-            )
-    R = gram / np.outer(size, size)
-    kept: list[int] = []
-    for k, term in enumerate(terms):
-        c = np.linalg.solve(R[np.ix_(kept, kept)], R[kept, k])
-        if 1.0 - R[kept, k] @ c > 1e-10:
-            kept.append(k)
-            continue
-        parts = [f"'{terms[j]}'" for j, v in zip(kept, c, strict=True) if abs(v) > 1e-6]
-        raise CoterieError(
-            f"Over all sites, column '{term}' is a combination of {' and '.join(parts)}: leave one of them out of the "
-            "formula."
-        )
+def _root(gram: Floats) -> Floats:
+    """R with R'R = X'X of unit columns; what rounding alone leaves of combinations is 0."""
+    values, vectors = np.linalg.eigh(gram)
+    return np.asarray(np.sqrt(np.where(values > _ROUNDING, values, 0.0))[:, None] * vectors.T)

@@ -17,15 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.config import RUN, Config
-from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
 from coterie.methods.registry import FITTED, TRAINED
 from coterie.options import Option, check
+
+if TYPE_CHECKING:
+    from coterie.deployment.schema import Schema
 
 CHECK = "check"
 _NETWORKED = "similarity-network"
