@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from coterie.cli import federation_inspect as inspect
 from coterie.cli import federation_run as run
 from coterie.cli import federation_setup as setup
 from coterie.cli.common import Commands
@@ -19,14 +18,18 @@ def start(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-app.command("init", epilog=setup.INIT)(setup.init)
-app.command("schema", epilog=setup.SCHEMA)(setup.schema)
-app.command("identity", epilog=setup.IDENTITY)(setup.identity)
-app.command("start-coordinator", epilog=run.COORDINATOR)(run.start_coordinator)
-app.command("start-site", epilog=run.SITE)(run.start_site)
-app.command("check", epilog=inspect.CHECK)(inspect.check)
-app.command("preview", epilog=inspect.PREVIEW)(inspect.preview)
-app.command("run", epilog=run.RUN)(run.run)
-app.command("status", epilog=run.STATUS)(run.status)
-app.command("log", epilog=inspect.LOG)(inspect.log)
-app.command("stop", epilog=run.STOP)(run.stop)
+for command, example in {
+    setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",
+    setup.schema: "heart/sites/basel --category pain --unit chol=mg/dl",
+    setup.identity: "heart/sites/basel basel.pub bern.pub chur.pub",
+    run.start_coordinator: "heart",
+    run.start_site: "heart/sites/basel",
+    run.check: "heart",
+    run.preview: "heart/sites/basel --program hierarchical --formula 'disease ~ age'",
+    run.run: "heart --program hierarchical --formula 'disease ~ age + chol' --family binomial",
+    run.status: "heart",
+    run.log: "heart/sites/basel",
+    run.stop: "heart",
+}.items():
+    name = command.__name__.replace("_", "-")
+    app.command(name, epilog=f"Example: coterie federation {name} {example}")(command)

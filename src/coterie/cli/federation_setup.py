@@ -13,17 +13,12 @@ import typer
 from coterie.cli.common import check_folder, place, say, status
 from coterie.cli.federation_options import SiteFolder
 from coterie.cli.options import assignments, flag, optional, takes
-from coterie.deployment.config import FEDERATION, SITE, Config
-from coterie.deployment.config import SCHEMA as SCHEMA_FILE
+from coterie.deployment.config import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError
 from coterie.options import declared, of
 
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
-
-INIT = "Example: coterie federation init heart --engine nvflare --site basel --site bern --host fed.example.org"
-IDENTITY = "Example: coterie federation identity heart/sites/basel basel.pub bern.pub chur.pub"
-SCHEMA = "Example: coterie federation schema heart/sites/basel --category pain --unit chol=mg/dl"
 
 _declared = declared(Config)
 OPTIONS = {
@@ -148,7 +143,7 @@ def schema(
         table, least = site, MIN_GROUP
     elif (site / SITE).is_file():
         member = Member.read(site)
-        table, least, out = member.table(site), member.min_group, out or site / SCHEMA_FILE
+        table, least, out = member.table(site), member.min_group, out or site / SCHEMA
     else:
         raise CoterieError(f"'{site}' is neither a table nor the folder of a site.")
     known = Schema.read(out) if out.exists() else None
