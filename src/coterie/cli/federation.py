@@ -32,4 +32,4 @@ for command, example in {
     run.stop: "heart",
 }.items():
     name = command.__name__.replace("_", "-")
-    app.command(name, epilog=f"Example: coterie federation {name} {example}")(command)
+    app.command(name, epilog=f"Example: coterie federation {name} {example}")(command)  # type: ignore[type-var]

@@ -44,8 +44,7 @@ class Program:
     """What is run, beside the columns of a table."""
 
     program: Annotated[
-        str,
-        Option("A method of 'coterie fit' or of 'coterie train' by its name, or module:function.", group=_PROGRAM),
+        str, Option("A method of 'coterie fit' or of 'coterie train' by its name, or module:function.", group=_PROGRAM)
     ]
     objective: Annotated[
         str | None,
@@ -56,8 +55,7 @@ class Program:
         ),
     ] = None
     objective_option: Annotated[
-        dict[str, Any],
-        Option("An argument of what makes the objective; several are allowed.", group=_PROGRAM),
+        dict[str, Any], Option("An argument of what makes the objective; several are allowed.", group=_PROGRAM)
     ] = field(default_factory=dict)
     option: Annotated[
         dict[str, Any], Option("An option of the program, such as steps=500; several are allowed.", group=_PROGRAM)

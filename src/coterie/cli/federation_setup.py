@@ -35,8 +35,7 @@ def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(parser=place, metavar="FOLDER", help="Where to write the federation.")],
     schema: Annotated[
-        Path | None,
-        typer.Option("--schema", parser=place, metavar="FILE", help="A schema.toml that all sites get."),
+        Path | None, typer.Option("--schema", parser=place, metavar="FILE", help="A schema.toml that all sites get.")
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -117,8 +116,7 @@ def schema(
         Path, typer.Argument(parser=place, metavar="SITE", help="The site's folder, or a table with --out.")
     ],
     label: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="COLUMN", help="A column that names clients or clusters."),
+        list[str] | None, typer.Option("--label", metavar="COLUMN", help="A column that names clients or clusters.")
     ] = None,
     category: Annotated[
         list[str] | None,

@@ -51,32 +51,30 @@ class Summed(TableComparison):
 
     def over_clients(self, name: str) -> tuple[float, float]:
         """A method's mean loss over clients, and its standard error."""
-        n, mean = self.tested, self._mean_of(name)
-        return mean, _error(float(self.sums["square"][self.methods.index(name)]), mean, n, n > 1)
+        at = self.methods.index(name)
+        mean = float(np.asarray(self.sums["mean"])[at] / self.tested)
+        return mean, self._error(self.sums["square"][at], mean)
 
     def gain(self, name: str, other: str) -> tuple[float, float, float, float]:
         """Its mean gain over a baseline with the interval's ends, and the share of clients that gain."""
         better = self.sums["better"][self.methods.index(name), BASELINES.index(other)]
-        return *self._paired(name, other, self._mean_of(other) - self._mean_of(name)), float(better) / self.tested
+        return *self._paired(other, name), float(better) / self.tested
 
     def behind(self, name: str) -> tuple[float, float, float]:
         """How far it is behind the best method in the mean, with the interval's ends."""
-        return self._paired(name, self.best, self._mean_of(name) - self._mean_of(self.best))
+        return self._paired(name, self.best)
 
-    def _mean_of(self, name: str) -> float:
-        return float(np.asarray(self.sums["mean"])[self.methods.index(name)] / self.tested)
-
-    def _paired(self, name: str, other: str, gain: float) -> tuple[float, float, float]:
+    def _paired(self, worse: str, better: str) -> tuple[float, float, float]:
+        gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")
-        apart = self.sums["apart"][self.methods.index(name), self.methods.index(other)]
-        half = 1.96 * _error(float(apart), gain, self.tested, True)
+        half = 1.96 * self._error(self.sums["apart"][self.methods.index(better), self.methods.index(worse)], gain)
         return gain, gain - half, gain + half
 
-
-def _error(square: float, mean: float, n: int, unbiased: bool) -> float:
-    """Standard error of a mean of n numbers, from the sum of their squares."""
-    return float(np.sqrt(max(square - n * mean**2, 0.0) / (n - unbiased) / n))
+    def _error(self, square: Any, mean: float) -> float:
+        """Standard error of a mean over the tested clients, from the sum of squares."""
+        n = self.tested
+        return float(np.sqrt(max(float(square) - n * mean**2, 0.0) / max(n - 1, 1) / n))
 
 
 def compare_on_holdout(
@@ -163,11 +161,8 @@ def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Sp
         names.append(name)
         seconds[name] = perf_counter() - start
         sent = {"theta": PerRow(fitted.client)} if len(fitted.client) else {}
-    told: Mapping[str, Any]
-    if alone:
-        told = require_all_replies(fed.ask(losses, fitted=len(names) > 2, **sent))
-    else:
-        told = require_all_replies(fed.total(moments, fitted=len(names) > 2, **sent))
+    sent["fitted"] = len(names) > 2
+    told = require_all_replies(fed.ask(losses, **sent) if alone else fed.total(moments, **sent))
     values = np.atleast_2d(told["losses"])
     found = {n: np.array(values[:, i]) for i, n in enumerate(names)}
     weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))

@@ -22,6 +22,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+import uvicorn
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone
 _KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
@@ -52,16 +60,12 @@ class Gate:
     """
 
     def __init__(self, address: str, ca: Path, keys: Path) -> None:
-        import httpx
-
         self._keys = _public(keys)
         context = ssl.create_default_context(cafile=str(ca))
         self._client = httpx.AsyncClient(base_url=address, verify=context, timeout=60.0, trust_env=False)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one call."""
-        import httpx
-
         where = f"{(scope.get('client') or ('?',))[0]} {scope.get('method', scope['type'])} {scope.get('path', '')!r}"
         allowed = scope["type"] == "http" and scope["method"] == "POST" and FLEET.fullmatch(scope["path"])
         if not allowed or scope.get("query_string"):
@@ -116,19 +120,12 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
 
 def _public(folder: Path) -> dict[bytes, Any]:
     """The sites' public keys by the form in which calls name them."""
-    from cryptography.hazmat.primitives import serialization
-
-    keys = [serialization.load_ssh_public_key(path.read_bytes()) for path in sorted(folder.glob("*.pub"))]
-    form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    return {key.public_bytes(*form): key for key in keys}
+    keys = [load_ssh_public_key(path.read_bytes()) for path in sorted(folder.glob("*.pub"))]
+    return {key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo): key for key in keys}
 
 
 def _signed(headers: dict[bytes, bytes], keys: dict[bytes, Any]) -> bool:
     """Whether a call's time is signed with the key of a site; whose, and when, is for the SuperLink to check."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-    from cryptography.hazmat.primitives.hashes import SHA256
-
     try:
         key = keys[b64decode(headers[_KEY], validate=True)]
         key.verify(b64decode(headers[_SIGNATURE], validate=True), headers[_SIGNED], ECDSA(SHA256()))
@@ -145,8 +142,6 @@ async def _plain(send: Send, status: int, body: bytes, kind: str = "text/plain")
 
 def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
     """The server of a gate at ``host:port`` with ``certificate``.crt and .key: call its ``run``."""
-    import uvicorn
-
     _many_files()
     return uvicorn.Server(
         uvicorn.Config(
@@ -169,8 +164,6 @@ def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
 
 def _patient(patience: float, most: int) -> type[asyncio.Protocol]:
     """uvicorn's protocol for connections that call within ``patience`` seconds; at most ``most`` have yet to."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
     waiting: dict[Any, asyncio.TimerHandle] = {}
 
     class Patient(H11Protocol):

@@ -8,13 +8,24 @@ from __future__ import annotations
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from coterie import files
 from coterie.errors import CoterieError
 
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
+_UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+           "decipher_only")  # fmt: skip
 
 
 def private(path: Path, data: bytes) -> None:
@@ -26,16 +37,12 @@ def private(path: Path, data: bytes) -> None:
 
 def authority(folder: Path, name: str, days: float) -> None:
     """Make ``ca.key`` and ``ca.crt`` in ``folder`` unless they are there; valid for ``days``."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if (folder / "ca.key").exists():
         return
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} authority")])
-    certificate = _signed(_builder(subject, subject, key, days), key, key, ca=True)
-    private(folder / "ca.key", _pem(key))
-    private(folder / "ca.crt", certificate)
+    key, subject = _new_key(), _name(f"{name} authority")
+    signed = _certificate(subject, key, subject, key, days)
+    private(folder / "ca.key", _written(key))
+    private(folder / "ca.crt", signed)
 
 
 def certificate(folder: Path, path: Path, host: str, days: float) -> None:
@@ -43,43 +50,33 @@ def certificate(folder: Path, path: Path, host: str, days: float) -> None:
 
     The certificate holds for ``host``, ``localhost`` and 127.0.0.1, for ``days`` days.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    issuer_key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    key = ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()).subject
+    issuer_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    key = _new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     try:
-        address = x509.IPAddress(ipaddress.ip_address(host))
-        names += [] if address in names else [address]
+        names.append(x509.IPAddress(ipaddress.ip_address(host)))
     except ValueError:
-        names += [] if host == "localhost" else [x509.DNSName(host)]
-    builder = _builder(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)]), issuer.subject, key, days)
-    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    private(path.with_suffix(".crt"), _signed(builder, key, issuer_key, ca=False))
-    private(path.with_suffix(".key"), _pem(key))
+        names.append(x509.DNSName(host))
+    server = (
+        x509.SubjectAlternativeName(dict.fromkeys(names)),
+        x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]),
+    )
+    private(path.with_suffix(".crt"), _certificate(_name(host), key, issuer, issuer_key, days, *server))
+    private(path.with_suffix(".key"), _written(key))
 
 
 def node_key(path: Path, public: Path) -> None:
     """Make a site's key, EC P-384 in OpenSSH's format, and the public half that the coordinator registers."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    encoding, form = serialization.Encoding, serialization.PrivateFormat
-    private(path, key.private_bytes(encoding.PEM, form.OpenSSH, serialization.NoEncryption()))
-    private(public, key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH))
+    key = _new_key()
+    private(path, _written(key, PrivateFormat.OpenSSH))
+    private(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
 
 
 def need_valid(path: Path, remedy: str) -> None:
     """A CoterieError unless the certificate at ``path`` can be read and holds now."""
-    from cryptography import x509
-
     try:
-        found: Certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise CoterieError(f"There is no certificate {path}: {remedy}.") from None
     except ValueError as problem:
@@ -92,47 +89,41 @@ def need_valid(path: Path, remedy: str) -> None:
         raise CoterieError(f"The certificate {path} begins on {begin} UTC: set this computer's clock, or {remedy}.")
 
 
-def _builder(subject: Any, issuer: Any, key: Any, days: float) -> Any:
-    from cryptography import x509
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
 
-    now = datetime.now(UTC)
-    # Begun an hour ago: clocks differ. One for tests that has ended begins before its end.
-    begin = min(now, now + timedelta(days=days)) - timedelta(hours=1)
-    return (
+
+def _written(key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def _certificate(
+    subject: x509.Name, key: Any, issuer: x509.Name, issuer_key: Any, days: float, *server: x509.ExtensionType
+) -> bytes:
+    """A certificate of a ``server``, by the extensions of one, or of an authority."""
+    now, ca = datetime.now(UTC), not server
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
+        # Begun an hour ago: clocks differ. One for tests that has ended begins before its end.
+        .not_valid_before(min(now, now + timedelta(days=days)) - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=days))
     )
-
-
-def _signed(builder: Any, key: Any, issuer_key: Any, ca: bool) -> bytes:
-    """The certificate with the extensions that strict checks of chains ask for."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
-         "decipher_only"),
-        False,
-    )  # fmt: skip
-    builder = (
-        builder.add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
-        .add_extension(x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **usage), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-    )
-    pem: bytes = builder.sign(issuer_key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
-    return pem
-
-
-def _pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    data: bytes = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return data
+    usage = x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **dict.fromkeys(_UNUSED, False))
+    extensions: list[tuple[x509.ExtensionType, bool]] = [  # with those that strict checks of chains ask for
+        *((one, False) for one in server),
+        (x509.BasicConstraints(ca=ca, path_length=0 if ca else None), True),
+        (usage, True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False),
+    ]
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(issuer_key, hashes.SHA384()).public_bytes(Encoding.PEM)

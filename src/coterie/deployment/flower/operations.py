@@ -21,17 +21,7 @@ from coterie.deployment import processes
 from coterie.deployment.config import Config
 from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.flower import keys
-from coterie.deployment.flower.serve import (
-    FILES,
-    LOG,
-    MARK,
-    PID,
-    READY,
-    environment,
-    flwr,
-    nodes,
-    program,
-)
+from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
 from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError
 

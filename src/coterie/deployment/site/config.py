@@ -52,8 +52,7 @@ class Disclosure:
     rows_per_column: Annotated[int, Option("rows that a site must have for each column of a formula", low=1)] = 10
     max_levels: Annotated[int, Option("levels of a category in a formula", low=1)] = 40
     transforms: Annotated[
-        tuple[str, ...],
-        Option("functions of one column that a formula may hold", choices=sorted(_TRANSFORMS)),
+        tuple[str, ...], Option("functions of one column that a formula may hold", choices=sorted(_TRANSFORMS))
     ] = ("center", "exp", "log", "log10", "log2", "scale", "sqrt", "standardize")
     bases: Annotated[
         tuple[str, ...],
@@ -61,8 +60,7 @@ class Disclosure:
     ] = tuple(sorted(BASES))
     formulas_per_day: Annotated[int, Option("different formulas that are answered in a day (UTC)", low=1)] = 50
     refusals_per_day: Annotated[
-        int,
-        Option("sums refused for what rows hold, after which nothing leaves until the next day (UTC)", low=1),
+        int, Option("sums refused for what rows hold, after which nothing leaves until the next day (UTC)", low=1)
     ] = 20
     min_sites: Annotated[int, Option("sites over which a secure sum may be opened", low=1)] = 3
     works: Annotated[
