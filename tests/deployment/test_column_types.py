@@ -10,7 +10,7 @@ from coterie import options
 from coterie.deployment import column_types
 from coterie.deployment.column_types import TYPES, ColumnType, Findings, SchemaColumn
 from coterie.deployment.schema import Schema, disagreements, propose, unite
-from coterie.deployment.site.row_validation import validate_rows
+from coterie.deployment.site.table import validate_rows
 from coterie.errors import CoterieError
 
 

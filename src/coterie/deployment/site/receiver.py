@@ -244,7 +244,7 @@ class SiteReceiver:
         own = Schema.read(self.folder / SCHEMA)
         path = self.member.table(self.folder)
         from coterie.data.table_files import read_table
-        from coterie.deployment.site.row_validation import validate_rows
+        from coterie.deployment.site.table import validate_rows
 
         least = max(self.member.min_group, self.member.disclosure.min_level) if self.member.guarded else 1
         try:

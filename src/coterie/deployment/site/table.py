@@ -1,26 +1,32 @@
-"""A site's table as the arrays of a task: as it is, or by the rules of the site's owner."""
+"""A site's own table against a schema: the arrays of a task, as it is or by the rules of its owner, and its check."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from coterie.data.columns import Column, at_rows
+from coterie.data.design import Design
+from coterie.data.labels import encode, label_text, spelling_notes
+from coterie.data.table import Table
+from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.config import PROBLEM
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
 from coterie.deployment.site.config import RULES, Member
 from coterie.deployment.site.payload import tell_owner
-from coterie.errors import CoterieError, NoRows, shortened
+from coterie.errors import CoterieError, NoRows, listed, shortened
+from coterie.families import Family, family_named
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from coterie.data.clients import Clients
-    from coterie.data.design import Design
 
 LEFT_OUT = (
     "Sites whose owners set rules of disclosure leave out rows that cannot be used, and clip values to the ranges of "
@@ -30,36 +36,29 @@ LEFT_OUT = (
 """Said of every run over such sites, whatever rows they have."""
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")
 """What an objective is made of."""
+UNITE = "add them with 'coterie federation check --unite'."
 _UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says why."
 
 
 def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, agreed: Schema) -> dict[str, Any]:
     """Everything of a prepared table that a node needs, as plain values."""
-    from coterie.data.prepare_table import prepare as read_clients
-    from coterie.data.table_files import read_table
-    from coterie.deployment.site.row_validation import require_schema
-
-    named = _label_columns(task, own)
     design = design_of(agreed, task)
     columns = [*design.parsed.outcome_columns, *design.columns]
     used = [*columns, *(n for n in (task["offset"], task["weights"]) if n)]
     if wrong := disagreements(agreed, own, [n for n in used if n in agreed.columns]):
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(wrong)}.")
-    table, client = _with_client(read_table(member.table(folder), named, own.na_values), task, member)
+    table, client = _table_of(member.table(folder), member, task, own)
     try:
         require_schema(table, agreed, columns)
-        clients, _ = read_clients(
-            table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
-            task["missing"], design, part=True,
-        )  # fmt: skip
+        clients = _clients(table, client, task, design, task["missing"])
     except CoterieError as problem:
         raise _said_without_rows(folder, task, problem) from problem
     return _as_arrays(clients, task) | {"notes": list(map(_without_rows, clients.notes))}
 
 
-def _label_columns(task: Mapping[str, Any], own: Schema) -> list[str]:
+def _need_labels(task: Mapping[str, Any], own: Schema) -> list[str]:
     """The columns that a task takes for clients and clusters, which the site's owner must have called labels."""
-    named = [*([task["client"]] if task["client"] else []), *clusters_of(task)]
+    named = [*filter(None, [task["client"]]), *clusters_of(task)]
     if loose := [n for n in named if n not in own.labels]:
         raise CoterieError(
             f"Column {loose[0]!r} does not name clients or clusters here: the owner of the site says which do, with "
@@ -68,12 +67,24 @@ def _label_columns(task: Mapping[str, Any], own: Schema) -> list[str]:
     return named
 
 
-def _with_client(table: pd.DataFrame, task: Mapping[str, Any], member: Member) -> tuple[pd.DataFrame, str]:
-    """A table, and its column of clients; without one, the site is the client."""
+def _table_of(path: Path, member: Member, task: Mapping[str, Any], own: Schema) -> tuple[pd.DataFrame, str]:
+    """The site's table, and its column of clients; without one, the site is the client."""
+    from coterie.data.table_files import read_table
+
+    table = read_table(path, _need_labels(task, own), own.na_values)
     if task["client"]:
         return table, task["client"]
     client = "site" if "site" not in table.columns else "(site)"
     return table.assign(**{client: member.name}), client
+
+
+def _clients(table: pd.DataFrame, client: str, task: Mapping[str, Any], design: Design, missing: Any) -> Clients:
+    from coterie.data.prepare_table import prepare
+
+    return prepare(
+        table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
+        missing, design, part=True,
+    )[0]  # fmt: skip
 
 
 def guarded_arrays(
@@ -88,13 +99,13 @@ def guarded_arrays(
     from coterie.deployment.site.formula_grammar import allowed
 
     check_choices(task["family"], task["missing"])
-    named = _label_columns(task, own)
+    _need_labels(task, own)
     design = allowed(task, own, agreed, member.disclosure)
     if strange := [name for name in member.disclosure.complete if name not in own.columns]:
         raise CoterieError(f"Its owner's rules name a column '{strange[0]}' (complete) that its schema has not.")
     path = member.table(folder)
     try:
-        found, told, labelled = _usable_arrays(path, member, task, own, design, named)
+        found, told, labelled = _usable_arrays(path, member, task, own, design)
     except OSError:
         raise
     except Exception as problem:
@@ -114,19 +125,12 @@ def guarded_arrays(
 
 
 def _usable_arrays(
-    path: Path, member: Member, task: Mapping[str, Any], own: Schema, design: Design, named: list[str]
+    path: Path, member: Member, task: Mapping[str, Any], own: Schema, design: Design
 ) -> tuple[dict[str, Any], list[str], int]:
     """The arrays of the rows that can be used, what to tell the owner of the others, and how many rows have labels."""
-    from coterie.data.labels import encode
-    from coterie.data.prepare_table import prepare as read_clients
-    from coterie.data.table_files import read_table
-    from coterie.deployment.site import row_validation
-
-    table, client = _with_client(read_table(path, named, own.na_values), task, member)
+    table, client = _table_of(path, member, task, own)
     rules = member.disclosure
-    columns, sound, told = row_validation.usable_rows(
-        table, own, design, task, max(member.min_group, rules.min_level), rules.complete
-    )
+    columns, sound, told = usable_rows(table, own, design, task, max(member.min_group, rules.min_level), rules.complete)
     coded = {name: encode(table[name]) for name in (client, *clusters_of(task))}
     labelled = np.logical_and.reduce([c.codes >= 0 for c in coded.values()])
     rows = np.flatnonzero(labelled)
@@ -139,10 +143,7 @@ def _usable_arrays(
     if kept.sum() < least <= len(rows):
         kept[:] = False
     columns = columns.assign(**{name: table[name].to_numpy() for name in coded}).iloc[rows]
-    everybody, _ = read_clients(
-        columns, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
-        "error", design, part=True,
-    )  # fmt: skip
+    everybody = _clients(columns, client, task, design, "error")
     at = kept[everybody.order]
     if member.privacy:  # how many rows a client has may be told, so those that cannot be used stay, without weight
         clients = replace(everybody, weights=np.where(at, everybody.weights, 0.0))
@@ -153,9 +154,9 @@ def _usable_arrays(
         "width": len(design.terms),
         "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
         "labelled": everybody.counts,
-        "row_ids": row_validation.row_ids(table, own)[rows[clients.order]],
+        "row_ids": row_ids(table, own)[rows[clients.order]],
         "values": np.hstack(values),
-        "cells": row_validation.cells(columns.iloc[clients.order], design),
+        "cells": cells(columns.iloc[clients.order], design),
     }
     told += [note for note in clients.notes if not note.startswith("In '")]
     return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, len(rows)
@@ -188,8 +189,6 @@ def _said_without_rows(folder: Path, task: Mapping[str, Any], problem: CoterieEr
     Which rows a formula or a range does not fit, and their values, would let a coordinator that asks for one formula
     after another read the table.
     """
-    from coterie.deployment.site.row_validation import Withheld
-
     tell_owner(folder, [str(problem)])
     if isinstance(problem, NoRows):
         return NoRows("No row of its table can be used.")
@@ -211,6 +210,160 @@ def travelling(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Labels as an array that can travel: numbers stay numbers, all else is text."""
     if labels.dtype.kind in "iufb":
         return labels
-    from coterie.data.labels import label_text
-
     return np.array([label_text(v) for v in labels], dtype=str)
+
+
+class Withheld(CoterieError):
+    """What is wrong with rows, for their owner; ``leaves`` is what others may hear of it."""
+
+    def __init__(self, text: str, leaves: str) -> None:
+        super().__init__(text)
+        self.leaves = leaves
+
+
+def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) -> None:
+    """Raise (:class:`Withheld`) for levels that the schema has not, values outside its ranges, and lost columns."""
+    Table.of(table).need(columns, "formula's")
+    for name in columns:
+        column = agreed.columns[name]
+        if column.levels:
+            _, unseen = Column(table[name]).codes_of(column.levels)
+            if unseen.any():
+                what = f"Column '{name}' has levels that the schema does not have"
+                other = listed(map(repr, table[name][unseen].astype(str).unique()), 3)
+                raise Withheld(f"{what} ({other}): {UNITE}", f"{what}: {UNITE}")
+        elif (outside := column.outside(numbers(table[name]))).any():
+            what = f"Column '{name}' has values outside the range of the schema."
+            raise Withheld(column.out_of_range(name, outside), what)
+
+
+def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
+    """A site's schema with the levels that its rows have; what is wrong with them, for others and for the owner.
+
+    What fewer than ``least`` rows have is for the owner alone: levels, values outside of a range, text that is no
+    number. Words that may leave hold no value, level or place of a row; the last says where the owner finds these.
+    """
+    columns, problems, rows, placed = dict(own.columns), list[str](), list[str](), False
+    lost = [name for name in own.columns if name not in table.columns]
+    for name, column in own.columns.items():
+        if name not in lost:
+            found = column.kind.check(name, column, table[name], least)
+            columns[name], placed = found.column, placed or found.placed
+            problems += found.problems
+            rows += found.rows
+    if lost:
+        what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
+        problems.append(f"its table has no {what}")
+    if placed:
+        problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
+    return Schema(columns), problems, rows
+
+
+def usable_rows(
+    table: pd.DataFrame, own: Schema, design: Design, task: Any, least: int, complete: Sequence[str] = ()
+) -> tuple[pd.DataFrame, Mask, list[str]]:
+    """The columns of a task as the site's schema has them, which rows can be used, and what is left out or clipped.
+
+    No row is a reason to refuse. Columns are numbers in the range of the schema, and levels, of the rows that cannot be
+    used too. ``least`` rows make a level that the schema has not used all the same; ``complete`` columns must have a
+    value although the task does not use them. What was left out is said for the owner.
+    """
+    import pandas as pd
+
+    parsed, weights = design.parsed, task["weights"]
+    names = dict.fromkeys([*parsed.outcome_columns, *parsed.columns, *(n for n in (task["offset"], weights) if n)])
+    others = [name for name in complete if name not in names]
+    read = Table.of(table)
+    read.need([*names, *others], "formula's")
+    found, rows, said = dict[str, Any](), np.ones(len(table), dtype=np.bool_), list[str]()
+
+    def without(bad: Mask, what: str) -> None:
+        nonlocal rows
+        if bad.any():
+            said.append(f"Left out: {what} in {at_rows(bad)}.")
+            rows &= ~bad
+
+    for name in names:
+        column = own.columns[name]
+        known = design.levels.get(name) or (design.outcome_levels if name == parsed.outcome else None)
+        if known:
+            codes, coded = read[name].codes_of(known)[0], read[name].labels
+            said += spelling_notes(name, coded.labels, coded.joined)
+            rich = np.bincount(codes[codes >= 0], minlength=len(known)) >= least
+            codes[~(rich | np.isin(known, column.levels))[codes]] = -1
+            without(codes < 0, f"column '{name}' has no level of the schema")
+            found[name] = np.array(known, dtype=object)[codes]
+            continue
+        values = numbers(table[name])
+        with np.errstate(invalid="ignore"):
+            without(~(np.abs(values) <= LARGEST), f"column '{name}' has no number")
+        if (outside := column.outside(values)).any():
+            said.append(f"Clipped: {column.out_of_range(name, outside)}")
+        found[name] = np.clip(values, column.low, column.high) if outside.any() else values
+    for name in others:
+        has = own.columns[name].kind.has_value(table[name])
+        without(~has, f"column '{name}' has no value (complete)")
+    for name, bad in _unfit(found, parsed.outcome, family_named(task["family"]), weights):
+        without(bad & rows, f"column '{name}' does not fit its role")
+    for name, values in found.items():
+        if values.dtype.kind == "f":  # what is left out is no reason to refuse either
+            column, plain = own.columns[name], name == parsed.outcome
+            found[name] = np.where(rows, values, 0.0 if plain else np.clip(0.0, column.low, column.high))
+    return pd.DataFrame(found), rows, said
+
+
+def _unfit(found: dict[str, Any], outcome: str, family: Family, weights: str | None) -> list[tuple[str, Mask]]:
+    """Rows whose outcome is none of the family, and those without a weight."""
+    wrong, y = [], found.get(outcome)
+    if y is not None and y.dtype.kind == "f":
+        wrong.append((outcome, ~family.possible(y) | (y > family.largest)))
+    return wrong + ([] if weights is None else [(weights, found[weights] <= 0.0)])
+
+
+def row_ids(table: pd.DataFrame, own: Schema) -> npt.NDArray[np.uint64]:
+    """What every row is known by: what it holds in the columns of the schema, and how many such rows came before.
+
+    So a row that is added to the table, or moved in it, leaves the others who they are.
+    """
+    import pandas as pd
+    from pandas.util import hash_array
+
+    total = np.zeros(len(table), dtype=np.uint64)
+    for name in sorted(set(own.columns) & set(table.columns)):
+        seed = hash_array(np.array([name], dtype=object), categorize=False)
+        total = total * np.uint64(0x9E3779B97F4A7C15) + (_hashes(table[name]) ^ seed)
+    before = pd.Series(total).groupby(total).cumcount().to_numpy(dtype=np.uint64)
+    return np.asarray(hash_array(total ^ (before * np.uint64(0xD1B54A32D192ED03)), categorize=False), dtype=np.uint64)
+
+
+def _hashes(series: pd.Series[Any]) -> npt.NDArray[np.uint64]:
+    """A number for every value, the same whether a column is of whole numbers, of others, or of text that has them."""
+    import pandas as pd
+    from pandas.util import hash_array
+
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
+        values = series.to_numpy(dtype=np.float64)
+        return np.where(np.isnan(values), np.uint64(0), hash_array(values + 0.0, categorize=False))
+    coded = encode(series)
+    texts = np.array([*map(label_text, coded.labels), ""], dtype=object)
+    values = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy(dtype=np.float64)
+    found = np.where(np.isnan(values), hash_array(texts, categorize=False), hash_array(values + 0.0, categorize=False))
+    found[-1] = 0
+    return np.asarray(found[coded.codes], dtype=np.uint64)
+
+
+def cells(columns: pd.DataFrame, design: Design) -> npt.NDArray[np.int64]:
+    """The cell (n, t) of every row in each of the t terms that have categories, or numbers of two values."""
+    codes: dict[str, tuple[Any, int]] = {}
+    for name in design.columns:
+        if name in design.levels:
+            codes[name] = Column(columns[name]).codes_of(design.levels[name])[0], len(design.levels[name])
+        elif len(values := np.unique(columns[name].to_numpy())) == 2:
+            codes[name] = (columns[name].to_numpy() == values[1]), 2
+    terms = dict.fromkeys(tuple(sorted(codes.keys() & set(term))) for term in design.parsed.factors)
+    found = [np.zeros(len(columns), dtype=np.int64) for term in terms if term]
+    for cell, names in zip(found, filter(None, terms), strict=True):
+        for name in names:
+            cell *= codes[name][1]
+            cell += codes[name][0]
+    return np.stack(found, axis=1) if found else np.empty((len(columns), 0), dtype=np.int64)
