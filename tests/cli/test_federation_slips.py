@@ -120,7 +120,8 @@ def test_the_last_run_is_no_check_and_not_running_where_nothing_runs(place, monk
     found = Engine()
     monkeypatch.setattr(folders, "engine", lambda name: found)
     runs = place / "coordinator"
-    folders.new_run(runs, "mine", {"program": "hierarchical"})
+    with folders.begun(runs, "mine", {"program": "hierarchical"}):
+        pass
     RunLog(runs / "runs" / "mine", ("basel",)).note()
     found.running = True
     assert coterie("federation", "check", place).code == 0

@@ -160,24 +160,20 @@ def _need_same(folder: Path, config: Config) -> None:
         raise CoterieError(f"'{folder}' has the site '{min(gone)}' too: name all its sites and those to add.")
 
 
-def new_run(folder: Path, run: str, program: Mapping[str, Any]) -> Path:
-    """The folder of a run with its ``run.toml``; one that is there already must say the same, and is gone on with."""
-    check_name("run", run)
-    home = folder / RUNS / run
-    path = home / RUN
-    if path.exists():
-        if toml.read(path, "what a run does") != tomllib.loads(toml.text(program)):
-            raise CoterieError(f"There is a run '{run}' with other options: give the new one another name (--name).")
-        return home
-    home.mkdir(parents=True, exist_ok=True)
-    toml.write(path, program, "What this run does; started again, it goes on where it stood.")
-    return home
-
-
 @contextmanager
 def begun(folder: Path, run: str, program: Mapping[str, Any]) -> Iterator[Path]:
-    """:func:`new_run`; where it ends with an error before a coordinator began it, nothing is left of it."""
-    home = new_run(folder, run, program)
+    """The folder of a run with its ``run.toml``; one that is there already must say the same, and is gone on with.
+
+    Where it ends with an error before a coordinator began it, nothing is left of it.
+    """
+    check_name("run", run)
+    home = folder / RUNS / run
+    if (path := home / RUN).exists():
+        if toml.read(path, "what a run does") != tomllib.loads(toml.text(program)):
+            raise CoterieError(f"There is a run '{run}' with other options: give the new one another name (--name).")
+    else:
+        home.mkdir(parents=True, exist_ok=True)
+        toml.write(path, program, "What this run does; started again, it goes on where it stood.")
     try:
         yield home
     except CoterieError:

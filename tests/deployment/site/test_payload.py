@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coterie.deployment.config import SITE
+from coterie.deployment.flower import app
 from coterie.deployment.site import objective, payload
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver, receiver
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError
@@ -101,8 +101,9 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     said = wire.decode(receiver(site)(b""))
     assert said["refused"].startswith("The site cannot take part") and no_path(said, tmp_path)
     (site / SITE).write_text("name = 3")
+    monkeypatch.setenv("COTERIE_FOLDER", str(site))
     with pytest.raises(CoterieError, match=r"'site.toml'") as problem:
-        payload.with_redacted_errors(lambda: Member.read(site), site)
+        app.site(None)
     assert no_path(str(problem.value), tmp_path)
 
 

@@ -18,6 +18,7 @@ from coterie.deployment.flower.serve import MARK
 from coterie.deployment.processes import end_with_parent
 from coterie.deployment.site.config import Member
 from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
+from coterie.errors import CoterieError
 
 Program = Callable[[FlowerTransport, Path, str], object]
 
@@ -31,7 +32,10 @@ def site(context: Any) -> tuple[str, Receiver]:
     """Name of the site here, and what answers its messages."""
     from coterie.deployment.site import payload, receiver
 
-    return payload.with_redacted_errors(lambda: Member.read(folder()).name, folder()), receiver.receiver(folder())
+    try:
+        return Member.read(folder()).name, receiver.receiver(folder())
+    except CoterieError as problem:  # whose text Flower sends on
+        raise CoterieError(payload.redact_paths(str(problem), folder())) from problem
 
 
 def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:

@@ -7,7 +7,7 @@ a sentence can be. The site's own log has the whole text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.engines.requests import clients, covers, numbers
 from coterie.errors import LONGEST, CoterieError, shortened
-from coterie.federation import Ragged
+from coterie.federation import Ints, Ragged
 
 
 def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
@@ -75,18 +75,19 @@ def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | N
 
     ``about`` has ``counts`` and ``clusters`` of the site's clients.
     """
-    counts, clusters = np.asarray(about["counts"]), np.asarray(about["clusters"])
+    who, labels = groups_of(request, np.asarray(about["clusters"]))
+    return int(covers(np.asarray(about["counts"]), who, labels).min()) if len(who) else None
+
+
+def groups_of(request: Mapping[str, Any], clusters: Ints) -> tuple[Ints, Ints]:
+    """The client of each row of an exchange (n,), and the group whose sum it goes into: its own where it is asked."""
     rows, by = clients(request.get("rows"), clusters), request.get("by")
-    n = len(counts) if rows is None else len(rows)
-    if not n:
-        return None
+    who = np.arange(len(clusters)) if rows is None else rows
     if request["kind"] == "ask":
-        labels = np.arange(n)
-    elif by is None:
-        labels = np.zeros(n, dtype=np.int64)
-    else:
-        labels = (clusters if rows is None else clusters[rows]) if isinstance(by, str) else by
-    return int(covers(counts, rows, labels).min())
+        return who, who
+    if by is None:
+        return who, np.zeros(len(who), np.int64)
+    return who, clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
 
 
 def shape(value: Any) -> str:
@@ -143,11 +144,3 @@ def redact_paths(text: str, folder: Path) -> str:
         text = re.sub(rf"""(?P<quote>['"]){own}(?P<rest>/[^'"\n]*)?(?P=quote)""", name, text)
         text = re.sub(rf"""(?<![\w./-]){own}(?P<rest>/[^\s'",:;()]*)?(?![\w.-])""", name, text)
     return shortened(_ANY.sub(PATH, text), LONGEST)
-
-
-def with_redacted_errors(function: Callable[[], Any], folder: Path) -> Any:
-    """What a function returns; its CoterieError without paths, since an engine sends the text on."""
-    try:
-        return function()
-    except CoterieError as problem:
-        raise CoterieError(redact_paths(str(problem), folder)) from problem

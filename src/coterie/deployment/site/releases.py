@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.deployment.site.config import Disclosure
+from coterie.deployment.site.payload import groups_of
 from coterie.engines import checkpoint, wire
-from coterie.engines.requests import clients
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 
@@ -229,14 +229,7 @@ def _day() -> str:
 
 def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:
     """The group (m,) of every client, -1 of those that are not asked; one for each group where some share a client."""
-    rows, by, m = clients(request["rows"], clusters), request.get("by"), len(clusters)
-    who = np.arange(m) if rows is None else rows
-    if request["kind"] == "ask":
-        labels = np.asarray(who)
-    elif by is None:
-        labels = np.zeros(len(who), np.int64)
-    else:
-        labels = clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+    (who, labels), m = groups_of(request, clusters), len(clusters)
     if len(labels) != len(who):
         raise CoterieError(f"A sum by {len(labels)} groups was asked of {len(who)} clients: each has one.")
     pairs = np.unique(np.stack([labels, who]), axis=1)  # a client that is asked twice in a group counts once
