@@ -12,6 +12,7 @@ import pytest
 from coterie.deployment.config import SITE
 from coterie.deployment.flower import app
 from coterie.deployment.site import objective, payload
+from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver, receiver
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError
