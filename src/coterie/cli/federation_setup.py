@@ -20,6 +20,23 @@ from coterie.options import declared, of
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
 
+MinGroup = Annotated[
+    int,
+    typer.Option(
+        "--min-group",
+        metavar="ROWS",
+        help="Rows that a sum, or an answer about a client, must cover to leave a site.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disclosure",
+        metavar="NAME=VALUE",
+        help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
+        "others of [disclosure] in site.toml.",
+    ),
+]
 _declared = declared(Config)
 OPTIONS = {
     "engine": flag(_declared["engine"]),
@@ -41,27 +58,12 @@ def init(
         list[str] | None,
         typer.Option("--data", metavar="SITE=TABLE", help="The table of a site that is on this machine."),
     ] = None,
-    min_group: Annotated[
-        int,
-        typer.Option(
-            "--min-group",
-            metavar="ROWS",
-            help="Rows that a sum, or an answer about a client, must cover to leave a site.",
-        ),
-    ] = 5,
+    min_group: MinGroup = 5,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
     ] = None,
-    disclosure: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--disclosure",
-            metavar="NAME=VALUE",
-            help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
-            "others of [disclosure] in site.toml.",
-        ),
-    ] = None,
+    disclosure: Rules = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
     ] = False,
