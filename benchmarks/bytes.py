@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.measure import Row, skipped
 from coterie.codecs import by_name
-from coterie.codecs.feedback import FEEDBACKS, coordinate_order, received
+from coterie.codecs.feedback import coordinate_order, received, with_feedback
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 
@@ -177,12 +177,12 @@ def problem(setting: str, seed: int) -> Problem:
 
 def sent(p: Problem, way: Way, scale: float, budget: float = np.inf, reads: bool = True) -> tuple[float, int]:
     """Bytes until the loss is there, and steps; infinite where it does not get there. ``reads``: decode what came."""
-    up, down, feedback = by_name(way.up), by_name(way.down or None), FEEDBACKS[way.feedback]
+    up, down, feedback = by_name(way.up), by_name(way.down or None), way.feedback
     x, memory, own, lost = np.zeros(p.d), np.zeros((N, p.d)), np.zeros((N, p.d)), np.zeros((1, p.d))
     update, total, start, server = None, 0, p.loss(np.zeros(p.d)), keyed_random.starts(0, "server", [0])
     for t in range(400 if p.d < 1_000 else 100):
         order = coordinate_order(way.order, own if t else None, update)
-        before, message = memory, feedback(memory, p.gradient(x, t), up, p.keys, t, order)
+        before, message = memory, with_feedback(feedback, memory, p.gradient(x, t), up, p.keys, t, order)
         memory, total = message.memory, total + len(message.payload.values)
         estimate = message.estimate
         if reads:
@@ -193,7 +193,7 @@ def sent(p: Problem, way: Way, scale: float, budget: float = np.inf, reads: bool
         step = -scale / p.L / (1.0 + t / DECAY if p.falling else 1.0) * (p.weights @ estimate)
         if way.down:
             order = coordinate_order("last-update" if way.order != "natural" else "natural", None, update)
-            message = FEEDBACKS["ef"](lost, step[None], down, server, t, order)
+            message = with_feedback("ef", lost, step[None], down, server, t, order)
             lost, step, total = message.memory, message.estimate[0], total + N * len(message.payload.values)
         x, update = x + step, -step
         loss = p.loss(x)

@@ -17,9 +17,8 @@ _COMPARED = 200  # characters of names that are looked at for resemblance, which
 class CoterieError(ValueError):
     """Something in the input or the settings that the user can put right.
 
-    The message is one clear sentence that names the column, the client or the row. The command line prints it alone
-    and leaves with exit code 2. A message that repeats a text of any length, such as a formula or a name that came from
-    elsewhere, is shortened in the middle.
+    The message is one clear sentence that names the column, the client or the row; one that repeats a text of any length
+    is shortened in the middle. The command line prints it alone and leaves with exit code 2.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -44,19 +43,9 @@ class NoSuchName(CoterieError, KeyError):
 def fitting(what: str, remedy: str) -> Iterator[None]:
     """Around what is done with something that was read: where its parts do not fit together, one sentence says so.
 
-    Files and messages come from anywhere, and checks of every part before use would be all of the code twice.
-
-    Parameters
-    ----------
-    what : str
-        What was read: "The model in 'x'".
-    remedy : str
-        What to do: "Save it again."
-
-    Raises
-    ------
-    CoterieError
-        For whatever else is raised inside, but what the operating system refuses.
+    Files and messages come from anywhere, and checks of every part before use would be all of the code twice. ``what``
+    was read, "The model in 'x'", and the ``remedy``, "Save it again.", are parts of the CoterieError that whatever is
+    raised inside becomes, but what the operating system refuses.
     """
     try:
         yield
@@ -75,22 +64,7 @@ def entry(values: Mapping[str, Any], name: str) -> Any:
 
 
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:
-    """Names that may have been meant, as the end of a message.
-
-    Parameters
-    ----------
-    name : object
-        What the user wrote.
-    names : iterable
-        What there is.
-    limit : int, default 3
-        Names shown at most.
-
-    Returns
-    -------
-    str
-        ``" Did you mean 'school'?"`` with a leading space; ``""`` when nothing resembles `name`.
-    """
+    """Of what there is, what may have been meant by ``name``, as the end of a message: " Did you mean 'school'?" or ""."""
     known = [n for n in dict.fromkeys(str(n) for n in names) if len(n) <= _COMPARED]
     if len(str(name)) > _COMPARED:
         return ""

@@ -7,11 +7,12 @@ message, so an engine may call it on any block of clients. Anything across clien
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -375,19 +376,50 @@ class Federation(Protocol):
         """Return every site to the state it had at ``mark(tag)``; the clients that were not reached."""
 
 
-class WrappedFederation:
+class Query(NamedTuple):
+    """The arguments of an :meth:`Federation.ask` or a :meth:`Federation.total`."""
+
+    kind: Literal["ask", "total"]
+    work: Work
+    message: Mapping[str, Any]
+    to: To = None
+    check: Check | None = None
+    by: By = None
+    groups: int | None = None
+
+    def of(self, fed: Federation) -> Any:
+        """What a federation replies."""
+        if self.kind == "ask":
+            return fed.ask(self.work, to=self.to, check=self.check, **self.message)
+        return fed.total(self.work, to=self.to, by=self.by, groups=self.groups, **self.message)
+
+
+class Answering(ABC):
+    """A federation that answers both kinds of queries in one place."""
+
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
+        """See :meth:`Federation.ask`."""
+        replies: Replies = self._answer(Query("ask", work, message, to, check))
+        return replies
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """See :meth:`Federation.total`."""
+        sums: Sums = self._answer(Query("total", work, message, to, None, by, groups))
+        return sums
+
+    @abstractmethod
+    def _answer(self, query: Query) -> Any:
+        """Replies or Sums, by the kind of the query."""
+
+
+class WrappedFederation(Answering):
     """A federation around another one, for methods to use in its place: what no subclass changes is passed on."""
 
     def __init__(self, fed: Federation) -> None:
         self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
 
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """See :meth:`Federation.ask`."""
-        return self.fed.ask(work, to=to, check=check, **message)
-
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """See :meth:`Federation.total`."""
-        return self.fed.total(work, to=to, by=by, groups=groups, **message)
+    def _answer(self, query: Query) -> Any:
+        return query.of(self.fed)
 
     def mark(self, tag: str) -> Ints:
         """See :meth:`Federation.mark`."""

@@ -21,25 +21,11 @@ def find_in(folder: Path, first: bool = False) -> None:
 def import_object(
     path: str, what: str = "", folder: Path | None = None, *, first: bool = False, copies: bool = True
 ) -> Any:
-    """What an import path names; a module, where it has no ":name".
+    """What an import path names; a module, where it has no ":name". ``what`` it is, "The method", is for messages.
 
-    Parameters
-    ----------
-    path : str
-    what : str
-        What it is, for messages: "The method".
-    folder : path, optional
-        Modules in it are found too, after all others.
-    first : bool, default False
-        Whether they are found before all others; one that was imported from elsewhere under the same name is an error
-        then.
-    copies : bool, default True
-        Whether that one may stand for one of the same text.
-
-    Raises
-    ------
-    CoterieError
-        For a module that is not there, fails, or wishes to end the process, and for a name that it does not have.
+    Modules in the ``folder`` are found too: after all others, or ``first``. Then one that was imported from elsewhere
+    under the same name is an error, unless ``copies`` of the same text may stand for it. A CoterieError for a module
+    that is not there, fails, or wishes to end the process, and for a name that it does not have.
     """
     module, _, name = path.partition(":")
     said = f"{what} '{path}'".lstrip()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import ORDERS, coordinate_order, error_feedback
+from coterie.codecs.feedback import ORDERS, coordinate_order, with_feedback
 from coterie.codecs.total_variation import TotalVariation, quantised_runs
 from coterie.errors import CoterieError
 from coterie.numerics.total_variation import pinned_tv
@@ -124,7 +124,7 @@ def test_error_feedback_sends_everything_in_the_end() -> None:
     g = np.random.default_rng(6).normal(size=(8, 57))
     codec, memory, total = by_name("tv"), np.zeros_like(g), np.zeros_like(g)
     for t in range(200):
-        sent = error_feedback(memory, g, codec, np.arange(8), t)
+        sent = with_feedback("ef", memory, g, codec, np.arange(8), t)
         memory, total = sent.memory, total + sent.estimate
     np.testing.assert_allclose(total / 200, g, atol=0.15)
     np.testing.assert_allclose(total + memory, 200 * g, rtol=1e-9)
@@ -157,9 +157,9 @@ def test_bodies_that_cannot_be_are_refused_even_with_a_right_checksum() -> None:
 
     for body in (b"", b"\x05", b"\x05\x00", b"\x05\x00" + b"\x01" * 12, b"\x00\x00"):
         with pytest.raises(CoterieError, match="Row 0 is not a message of codec 'tv:all'"):
-            TotalVariation(k=None).unpack(Ragged.of([body]), 9)
+            TotalVariation(k=None)._unpack(Ragged.of([body]), 9)
     with pytest.raises(CoterieError, match="Row 1 is not a message of codec 'tv:4'"):
-        TotalVariation().unpack(Ragged.of([b"\x00" * 6, b"\x01" * 4]), 9)
+        TotalVariation()._unpack(Ragged.of([b"\x00" * 6, b"\x01" * 4]), 9)
 
 
 def test_orders_are_what_both_ends_know() -> None:

@@ -19,6 +19,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, Ints, float_array, kernel
 from coterie.numerics.keyed_random import U64, key
+from coterie.options import check
 
 LONGEST = 8
 """Bytes of a body for each coordinate, and one more, at most."""
@@ -35,71 +36,46 @@ class Encoded:
 class Codec(ABC):
     """Rows of numbers as bytes. A codec has no memory: the same rows, keys and step give the same bytes.
 
-    A subclass writes ``pack`` and ``unpack``, which see finite rows in the order they travel in, and no frame.
-
-    Attributes
-    ----------
-    name : str
-        As :func:`coterie.codecs.by_name` reads it, parameters included.
-    identity : int
-        0 to 31, in the first byte of each message.
-    version : int
-        0 to 3, to be raised when the meaning of the body changes.
-    unbiased : bool
-        Whether the mean of what is decoded, over the draws, is the row. All others want
-        :mod:`coterie.codecs.feedback`.
-    zstandard : bool
-        Whether bodies go through zstandard where that makes them shorter.
+    A subclass writes ``_pack`` and ``_unpack``, which see finite rows in the order they travel in, and no frame.
     """
 
     name: str
-    identity: ClassVar[int]
-    version: ClassVar[int] = 0
-    unbiased: ClassVar[bool] = False
-    zstandard: ClassVar[bool] = False
+    """As :func:`coterie.codecs.by_name` reads it, parameters included."""
+    identity: ClassVar[int]  # 0 to 31, in the first byte of each message
+    version: ClassVar[int] = 0  # 0 to 3, to be raised when the meaning of the body changes
+    unbiased: ClassVar[bool] = False  # whether the mean of what is decoded is the row; all others want a feedback
+    zstandard: ClassVar[bool] = False  # whether bodies go through zstandard where that makes them shorter
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @abstractmethod
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
         """The bodies of finite rows (m, d); ``draws`` (m,) are keys of the rows' random numbers."""
 
     @abstractmethod
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
         """The rows (m, d) of bodies whose checksum held; a CoterieError where a body cannot be one of this codec's."""
 
     def encode(
         self, rows: npt.ArrayLike, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
     ) -> Encoded:
-        """Encode each row.
+        """Encode each row of finite numbers (m, d).
 
-        Parameters
-        ----------
-        rows : (m, d)
-            Finite numbers; d is at least 1.
-        keys : (m,) uint64
-            What the rows' random numbers are made from: ``keyed_random.starts(seed, stream, site.ids)``.
-        step : int or (m,) int
-            The method's own step number. Rows of the same key need another step for other draws.
-        order : (d,) or (m, d) int, optional
-            The order in which the coordinates travel, known at both ends. By default their own.
-
-        Returns
-        -------
-        Encoded
-
-        Raises
-        ------
-        CoterieError
-            For NaN or infinite numbers, naming the row; for numbers this codec cannot hold; for an order that is not
-            a permutation.
+        ``keys`` (m,) are what the rows' random numbers are made from, ``keyed_random.starts(seed, stream, site.ids)``;
+        ``step``, int or (m,), is the method's own step number: rows of the same key need another step for other draws.
+        ``order`` (d,) or (m, d) is the order in which coordinates travel, known at both ends; by default their own. A
+        CoterieError names the row of NaN or infinite numbers, or of such as this codec cannot hold, and refuses an
+        order that is no permutation.
         """
         rows = finite_rows(rows)
         m, d = rows.shape
         order, salts = self._order_and_salts(m, d, order)
         keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (m,))
         draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (m,)))
-        bodies = self.pack(np.ascontiguousarray(_permuted(rows, order)), draws)
+        bodies = self._pack(np.ascontiguousarray(_permuted(rows, order)), draws)
         with np.errstate(over="ignore", invalid="ignore"):
-            claimed = _unpermuted(self.unpack(bodies, d), order)
+            claimed = _unpermuted(self._unpack(bodies, d), order)
         _refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
         short, flags = compress(bodies) if self.zstandard else (bodies, np.zeros(m, dtype=np.uint8))
         heads = np.uint8(self.identity << 3 | self.version << 1) | flags
@@ -108,11 +84,8 @@ class Codec(ABC):
     def decode(self, payload: Ragged, d: int, order: Ints | None = None) -> Floats:
         """The rows (m, d) that :meth:`encode` claimed.
 
-        Raises
-        ------
-        CoterieError
-            Naming the row, where bytes were corrupted or cut off, or were written by another codec or version, or for
-            rows of another length or order. Also where there are no rows of bytes.
+        A CoterieError names the row whose bytes were corrupted or cut off, or were written by another codec or version,
+        or for rows of another length or order. It also says where there are no rows of bytes.
         """
         if not isinstance(payload, Ragged) or payload.values.dtype != np.uint8 or payload.values.ndim != 1:
             raise CoterieError(f"Messages of codec {self.name!r} are rows of bytes, and what came is something else.")
@@ -122,7 +95,7 @@ class Codec(ABC):
         _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
         full = decompress(bodies, (heads & 1).astype(np.bool_), LONGEST * (d + 1))
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = self.unpack(full, d)
+            rows = self._unpack(full, d)
         _refuse(~np.isfinite(rows).all(axis=1), f"holds NaN or infinite numbers, which codec {self.name!r} never sends")
         return _unpermuted(rows, order)
 

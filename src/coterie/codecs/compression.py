@@ -17,26 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs.base import Codec
-from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, ef21, received
+from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, received, with_feedback
 from coterie.codecs.registry import by_name, codec_option
 from coterie.errors import CoterieError
-from coterie.federation import (
-    By,
-    Check,
-    Federation,
-    Ints,
-    PerCluster,
-    PerRow,
-    Ragged,
-    Replies,
-    Site,
-    Sums,
-    To,
-    Work,
-    WrappedFederation,
-)
+from coterie.federation import By, Federation, PerCluster, PerRow, Query, Ragged, Replies, Site, Sums, WrappedFederation
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.options import Option, check
 
 State = dict[str, Any]
@@ -70,7 +56,8 @@ class Compression:
 
     def deliver(self, reference: Floats, models: Floats, ids: npt.ArrayLike, step: int) -> Sent:
         """Compress the change of models (m, d) since their references; ``memory`` are the new references."""
-        return ef21(reference, models, by_name(self.down), keyed_random.starts(self.seed, "deliver", ids), step)
+        keys = keyed_random.starts(self.seed, "deliver", ids)
+        return with_feedback("ef21", reference, models, by_name(self.down), keys, step)
 
     def memory(self, n: int, d: int) -> State:
         """What the server remembers of what n clients were sent and sent themselves, at first."""
@@ -129,7 +116,7 @@ def send(
     if feedback != "none":
         memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
     keys, good = keyed_random.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
-    sent = FEEDBACKS[feedback](np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
+    sent = with_feedback(feedback, np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
     if feedback != "none":
         site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
     if order is not None:
@@ -200,15 +187,8 @@ class CompressedFederation(WrappedFederation):
     so what a biased codec loses is part of the next change; what an unbiased one adds is left, as its errors would grow
     with what is left of them. A client that missed a message is sent the whole reference first: a codec ``down`` saves
     bytes where most clients take part in every round. With a codec ``up`` the server sees every client's change, not
-    sums only.
-
-    Parameters
-    ----------
-    fed : Federation
-    state : dict
-        Of the method: how many ``messages`` there were; with a codec ``down`` also the ``reference`` (k, d) of every
-        model, and which of them every client ``holds`` (m,), -1 for none.
-    compression : Compression
+    sums only. The method's ``state`` holds how many ``messages`` there were; with a codec ``down`` also the
+    ``reference`` (k, d) of every model, and which of them every client ``holds`` (m,), -1 for none.
     """
 
     def __init__(self, fed: Federation, state: State, compression: Compression) -> None:
@@ -223,34 +203,39 @@ class CompressedFederation(WrappedFederation):
         self._base, self._index = np.empty((0, 0)), np.empty(0, dtype=np.int64)  # what they were, and which of these
         self._lost: Floats | None = None  # of each model, what a biased codec has kept from the clients
 
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """See ``Federation.ask``; ``check`` sees replies as they travel."""
-        sent = self._compressed(to, None, None, message) if "transport" in message else message
-        return self._delivered(self.fed.ask(work, to=to, check=check, **sent), message)
+    def _answer(self, query: Query) -> Any:
+        """Replies as they travel, which a ``check`` sees; of clients' changes, the sums that there would be without."""
+        coded = "transport" in query.message
+        changes = coded and query.kind == "total" and self.up != "none"
+        sent = self._compressed(query) if coded else query
+        if changes:
+            sent = Query("ask", query.work, sent.message, query.to, self._check)
+        found = sent.of(self.fed)
+        if coded and self.down != "none" and "w" in query.message:  # who answered holds what was just sent
+            rows = found.rows
+            self.state["holds"][found.to[rows]] = 0 if self._labels is None else self._labels[rows]
+        if not changes:
+            return found if query.kind == "ask" else _with_lost(found, self._lost)
+        if query.by is None:
+            return self._summed(found, np.zeros(len(found.to), dtype=np.int64), None)
+        return self._summed(found, *self._grouped(found.to, query.by, query.groups))
 
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """See ``Federation.total``; of clients' changes it makes the sums ``x`` that there would be without codecs."""
-        if "transport" not in message or self.up == "none":
-            sent = self._compressed(to, by, groups, message) if "transport" in message else message
-            sums = self._delivered(self.fed.total(work, to=to, by=by, groups=groups, **sent), message)
-            return _with_lost(cast("Sums", sums), self._lost)
-        sent = self._compressed(to, by, groups, message)
-        replies = self._delivered(self.fed.ask(work, to=to, check=self._check, **sent), message)
-        if by is None:
-            return self._summed(replies, np.zeros(len(replies.to), dtype=np.int64), None)
-        labels = self.clients.clusters[replies.to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
-        return self._summed(replies, labels, int(labels.max(initial=-1)) + 1 if groups is None else groups)
+    def _grouped(self, to: Ints, by: By, groups: int | None) -> tuple[Ints, int]:
+        """The group of each of the clients ``to``, and the number of groups."""
+        labels = self.clients.clusters[to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+        return labels, int(labels.max(initial=-1)) + 1 if groups is None else groups
 
-    def _compressed(self, to: To, by: By, groups: int | None, message: State) -> State:
-        """The message as it travels."""
+    def _compressed(self, query: Query) -> Query:
+        """The query as it travels."""
+        message = query.message
         codecs = {name: codec for name, codec in (("up", self.up), ("down", self.down)) if codec != "none"}
-        out = message | {"transport": {**message["transport"], **codecs, "message": self.state["messages"]}}
+        out = {**message, "transport": {**message["transport"], **codecs, "message": self.state["messages"]}}
         self.state["messages"] += 1
         if "w" in message:
             everyone = np.arange(len(self.clients))
-            to = everyone if to is None else everyone[cast("Ints", to)]
-            out["w"] = self._models(to, by, groups, message["w"])
-        return out
+            to = everyone if query.to is None else everyone[cast("Ints", query.to)]
+            out["w"] = self._models(to, query.by, query.groups, message["w"])
+        return query._replace(message=out)
 
     def _models(self, to: Ints, by: By, groups: int | None, w: Any) -> Any:
         """What the clients ``to`` are sent for the models w (d,) or (k, d), or PerRow with one for each of ``by``."""
@@ -260,10 +245,7 @@ class CompressedFederation(WrappedFederation):
             self._labels, models = None, np.atleast_2d(w)
             which, k, self._index = np.arange(len(models)), len(models), np.zeros(len(to), dtype=np.int64)
         else:
-            self._labels, k = to, len(self.clients)
-            if by is not None:
-                self._labels = self.clients.clusters[to] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
-                k = int(self._labels.max(initial=-1)) + 1 if groups is None else groups
+            self._labels, k = (to, len(self.clients)) if by is None else self._grouped(to, by, groups)
             which, first, self._index = np.unique(self._labels, return_index=True, return_inverse=True)
             models = cast("Floats", w.value)[first]
             if not np.array_equal(models[self._index], cast("Floats", w.value)):
@@ -293,13 +275,6 @@ class CompressedFederation(WrappedFederation):
         parts = Ragged(full.ravel(), np.concatenate([[0], np.cumsum(lacks * (full.shape[1] if len(full) else 0))]))
         change = PerRow(sent.payload.take(self._index)) if each else sent.payload
         return {"full": PerRow(parts), "change": change, "each": each}
-
-    def _delivered(self, replies: Replies, message: State) -> Replies:
-        """Note who holds what was just sent."""
-        if self.down != "none" and "w" in message and "transport" in message:
-            rows = replies.rows
-            self.state["holds"][replies.to[rows]] = 0 if self._labels is None else self._labels[rows]
-        return replies
 
     def _check(self, rows: Ints, values: Mapping[str, Any]) -> None:
         """Refuse changes that cannot be decoded, while their site can be left out."""

@@ -26,73 +26,42 @@ class Sent(NamedTuple):
     memory: Floats
 
 
-def plain(
-    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
+FEEDBACKS = ("none", "ef", "ef21")
+
+
+def with_feedback(
+    feedback: str,
+    memory: Floats,
+    gradient: Floats,
+    codec: Codec,
+    keys: npt.ArrayLike,
+    step: npt.ArrayLike,
+    order: Ints | None = None,
 ) -> Sent:
-    """No feedback: ``C(g)``; the memory stays as it is. Right for unbiased codecs."""
-    payload, claimed = _encode(codec, gradient, keys, step, order)
-    return Sent(payload, claimed, memory)
+    """Encode gradients g (m, d) with a feedback, from a memory (m, d) that is zero at first.
 
-
-def error_feedback(
-    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
-) -> Sent:
-    """Error feedback: ``C(e + g)`` is sent, what was lost is kept: ``e <- e + g - C(e + g)`` [1]_ [2]_.
-
-    Parameters
-    ----------
-    memory : (m, d)
-        What former messages lost; zeros at first.
-    gradient : (m, d)
-    codec : Codec
-    keys, step, order
-        As for :meth:`Codec.encode`.
-
-    Returns
-    -------
-    Sent
-        The reader's estimate is the decoded message itself.
+    "none": ``C(g)`` is sent, and the memory stays as it is; right for unbiased codecs. "ef", error feedback [1]_ [2]_:
+    ``C(e + g)`` is sent, and what was lost is kept, ``e <- e + g - C(e + g)``. "ef21" [3]_: the change ``C(g - h)`` is
+    sent, and both ends keep the estimate ``h <- h + C(g - h)``; the reader has the same numbers by :func:`received`.
 
     References
     ----------
     .. [1] Seide, Fu, Droppo, Li, Yu (2014), 1-bit stochastic gradient descent, Interspeech.
     .. [2] Karimireddy, Rebjock, Stich, Jaggi (2019), Error feedback fixes SignSGD, ICML, Algorithm 2.
+    .. [3] Richtarik, Sokolov, Fatkhullin (2021), EF21, NeurIPS, Algorithm 2.
     """
-    wanted = memory + gradient
-    payload, claimed = _encode(codec, wanted, keys, step, order)
-    return Sent(payload, claimed, wanted - claimed)
-
-
-def ef21(
-    memory: Floats, gradient: Floats, codec: Codec, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
-) -> Sent:
-    """EF21: the change ``C(g - h)`` is sent, and both ends keep ``h <- h + C(g - h)``, the estimate [1]_.
-
-    Parameters and result are those of :func:`error_feedback`; the memory is the estimate, and the reader has the same
-    numbers by :func:`received`.
-
-    References
-    ----------
-    .. [1] Richtarik, Sokolov, Fatkhullin (2021), EF21, NeurIPS, Algorithm 2.
-    """
-    payload, claimed = _encode(codec, gradient - memory, keys, step, order)
-    estimate = memory + claimed
-    return Sent(payload, estimate, estimate)
+    if feedback == "ef21":
+        done = codec.encode(gradient - memory, keys, step, order)
+        estimate = memory + done.claimed
+        return Sent(done.payload, estimate, estimate)
+    wanted = gradient if feedback == "none" else memory + gradient
+    done = codec.encode(wanted, keys, step, order)
+    return Sent(done.payload, done.claimed, memory if feedback == "none" else wanted - done.claimed)
 
 
 def received(memory: Floats, payload: Ragged, codec: Codec, order: Ints | None = None) -> Floats:
-    """The reader's new estimates (m, d) under :func:`ef21`, from its former ones."""
+    """The reader's new estimates (m, d) under EF21, from its former ones."""
     return np.asarray(memory + codec.decode(payload, memory.shape[1], order))
-
-
-FEEDBACKS = {"none": plain, "ef": error_feedback, "ef21": ef21}
-
-
-def _encode(
-    codec: Codec, rows: Floats, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None
-) -> tuple[Ragged, Floats]:
-    done = codec.encode(rows, keys, step, order)
-    return done.payload, done.claimed
 
 
 ORDERS = ("natural", "magnitude", "last-update")

@@ -206,6 +206,23 @@ def split_head(bodies: Ragged, n: int, name: str) -> tuple[Bytes, Ragged]:
     return bodies.values[mine], Ragged(bodies.values[free], np.concatenate([[0], np.cumsum(lengths)]))
 
 
+HIGHEST = 15
+"""float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
+
+
+def to_float16(rows: Floats) -> Bytes:
+    """Numbers (m, n) in two bytes each, after two for the power of two, an int16, that a row was divided by."""
+    power = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1].astype("<i2")
+    halves = np.ldexp(rows, HIGHEST - power[:, None].astype(np.int64)).astype("<f2")
+    return np.hstack([power[:, None].view(np.uint8), halves.view(np.uint8)])
+
+
+def from_float16(table: Bytes) -> Floats:
+    """The numbers (m, n) of :func:`to_float16`."""
+    power = np.ascontiguousarray(table[:, :2]).view("<i2").astype(np.int64)
+    return np.ldexp(np.ascontiguousarray(table[:, 2:]).view("<f2").astype(np.float64), power - HIGHEST)
+
+
 def to_bfloat16(x: Floats, up: bool = False) -> Bytes:
     """Numbers (m, n) in two bytes each (the upper half of float32), rounded to nearest, or away from zero."""
     with np.errstate(over="ignore"):

@@ -17,7 +17,7 @@ from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
-from coterie.options import Option, check
+from coterie.options import Option
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,6 @@ class KMeans(Codec):
     # With one value the mean would be sent, which may be 0 and then nothing is.
     k: Annotated[int, Option("How many values.", low=2, high=256)] = 4
     identity: ClassVar[int] = 6
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def of(cls, k: str = "4") -> KMeans:
@@ -41,13 +38,11 @@ class KMeans(Codec):
         """``kmeans:k``."""
         return f"kmeans:{self.k}"
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
         centres, labels = _cluster(rows, self.k)
         return with_head(to_bfloat16(centres), encode_labels(labels.astype(np.uint8), self.k))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
         centres, codes = split_head(bodies, 2 * self.k, self.name)
         return np.take_along_axis(from_bfloat16(centres), decode_labels(codes, d, self.k).astype(np.int64), axis=1)
 

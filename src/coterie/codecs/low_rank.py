@@ -8,13 +8,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from coterie.codecs.base import Codec
-from coterie.codecs.framing import read_table, write_table
-from coterie.codecs.quantisation import Float16
+from coterie.codecs.framing import from_float16, read_table, to_float16, write_table
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
-from coterie.options import Option, check
+from coterie.options import Option
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class LowRank(Codec):
     identity: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if (self.height == 0) != (self.width == 0):
             raise CoterieError("Low rank takes a height and a width, or neither.")
 
@@ -55,26 +54,22 @@ class LowRank(Codec):
             raise CoterieError(f"Rows of {d} coordinates are no matrices of {height} x {width}: give codec the shape.")
         return height, width, min(self.rank, height, width)
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
         height, width, rank = self._shape(rows.shape[1])
         scale = np.abs(rows).max(axis=1, initial=0.0)[:, None, None]
         matrices = rows.reshape(-1, height, width) / np.where(scale > 0.0, scale, 1.0)
         columns = _columns(draws, width * rank).reshape(-1, width, rank)
         left = np.linalg.qr(matrices @ columns)[0]
         right = matrices.transpose(0, 2, 1) @ left * scale
-        halves = Float16()
         parts = [(left, height * rank), (right, width * rank)]
-        packed = [halves.pack(a.reshape(-1, n), draws).values.reshape(-1, 2 + 2 * n) for a, n in parts]
-        return write_table(np.hstack(packed))
+        return write_table(np.hstack([to_float16(a.reshape(-1, n)) for a, n in parts]))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
         height, width, rank = self._shape(d)
         cut = 2 + 2 * height * rank
-        table, halves = read_table(bodies, cut + 2 + 2 * width * rank, self.name), Float16()
-        left = halves.unpack(write_table(table[:, :cut]), height * rank).reshape(-1, height, rank)
-        right = halves.unpack(write_table(table[:, cut:]), width * rank).reshape(-1, width, rank)
+        table = read_table(bodies, cut + 2 + 2 * width * rank, self.name)
+        left = from_float16(table[:, :cut]).reshape(-1, height, rank)
+        right = from_float16(table[:, cut:]).reshape(-1, width, rank)
         return np.asarray(np.einsum("mhr,mwr->mhw", left, right)).reshape(-1, d)
 
 

@@ -14,61 +14,48 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.codecs import framing
 from coterie.codecs.base import Codec
-from coterie.codecs.framing import (
-    from_bfloat16,
-    read_table,
-    split_head,
-    to_bfloat16,
-    unreadable,
-    with_head,
-    write_table,
-)
 from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, kernel
 from coterie.numerics.keyed_random import GOLDEN, U64, scramble
-from coterie.options import Option, check
+from coterie.options import Option
 
-LARGEST = 15
-"""float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
+
+class _Floats(Codec):
+    """Floats of a narrower type, rounded to nearest."""
+
+    dtype: ClassVar[str]
+    zstandard: ClassVar[bool] = True
+
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
+        with np.errstate(over="ignore"):
+            return framing.write_table(rows.astype(self.dtype).view(np.uint8))
+
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
+        wide = np.dtype(self.dtype).itemsize
+        return framing.read_table(bodies, wide * d, self.name).view(self.dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)
-class Float64(Codec):
+class Float64(_Floats):
     """Eight bytes a coordinate, nothing lost: what travels without a codec."""
 
     name: str = "none"
     identity: ClassVar[int] = 0
     unbiased: ClassVar[bool] = True
-    zstandard: ClassVar[bool] = True
-
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
-        return write_table(rows.astype("<f8").view(np.uint8))
-
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
-        return read_table(bodies, 8 * d, self.name).view("<f8").astype(np.float64)
+    dtype: ClassVar[str] = "<f8"
 
 
 @dataclass(frozen=True)
-class Float32(Codec):
+class Float32(_Floats):
     """Four bytes a coordinate, rounded to nearest."""
 
     name: str = "float32"
     identity: ClassVar[int] = 1
-    zstandard: ClassVar[bool] = True
-
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
-        with np.errstate(over="ignore"):
-            return write_table(rows.astype("<f4").view(np.uint8))
-
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
-        return read_table(bodies, 4 * d, self.name).view("<f4").astype(np.float64)
+    dtype: ClassVar[str] = "<f4"
 
 
 @dataclass(frozen=True)
@@ -79,17 +66,11 @@ class Float16(Codec):
     identity: ClassVar[int] = 2
     zstandard: ClassVar[bool] = True
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`. The body begins with the power of two, as an int16."""
-        power = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1].astype("<i2")
-        halves = np.ldexp(rows, LARGEST - power[:, None].astype(np.int64)).astype("<f2")
-        return write_table(np.hstack([power[:, None].view(np.uint8), halves.view(np.uint8)]))
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
+        return framing.write_table(framing.to_float16(rows))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
-        table = read_table(bodies, 2 + 2 * d, self.name)
-        power = np.ascontiguousarray(table[:, :2]).view("<i2").astype(np.int64)
-        return np.ldexp(np.ascontiguousarray(table[:, 2:]).view("<f2").astype(np.float64), power - LARGEST)
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
+        return framing.from_float16(framing.read_table(bodies, 2 + 2 * d, self.name))
 
 
 @dataclass(frozen=True)
@@ -104,9 +85,6 @@ class QSGD(Codec):
     coded: Annotated[bool, Option("Levels in an adaptive arithmetic code where that is shorter.")] = False
     identity: ClassVar[int] = 3
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def of(cls, bits: str = "4", *options: str) -> QSGD:
@@ -129,20 +107,19 @@ class QSGD(Codec):
     def _alphabet(self) -> tuple[int, int]:
         return (2 * self.levels + 1, ANY) if self.coded else (2**self.bits, UNIFORM)
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`. The norm is rounded up, so that no level lies above the highest."""
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
+        """The norm is rounded up, so that no level lies above the highest."""
         top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
-        scale = to_bfloat16(top[:, None], up=True)
-        labels = _round(rows, from_bfloat16(scale)[:, 0], draws, self.levels)
-        return with_head(scale, encode_labels(labels, *self._alphabet()))
+        scale = framing.to_bfloat16(top[:, None], up=True)
+        labels = _round(rows, framing.from_bfloat16(scale)[:, 0], draws, self.levels)
+        return framing.with_head(scale, encode_labels(labels, *self._alphabet()))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
-        scale, codes = split_head(bodies, 2, self.name)
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
+        scale, codes = framing.split_head(bodies, 2, self.name)
         labels = decode_labels(codes, d, self._alphabet()[0])
         if labels.size and labels.max() > 2 * self.levels:
-            raise unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
-        return from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
+            raise framing.unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
+        return framing.from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
 
 
 @kernel
@@ -166,12 +143,10 @@ class SignScale(Codec):
     name: str = "sign"
     identity: ClassVar[int] = 4
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
-        scale = to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
-        return with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
+        scale = framing.to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
+        return framing.with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
-        scale, codes = split_head(bodies, 2, self.name)
-        return from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
+        scale, codes = framing.split_head(bodies, 2, self.name)
+        return framing.from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)

@@ -8,14 +8,13 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from coterie.codecs.base import Codec
-from coterie.codecs.framing import split_head, unreadable, with_head, write_table
-from coterie.codecs.quantisation import Float16, Float32
+from coterie.codecs.framing import from_float16, split_head, to_float16, unreadable, with_head
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats
 from coterie.numerics.keyed_random import U64
-from coterie.options import Option, check
+from coterie.options import Option
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class TopK(Codec):
     identity: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.bits not in (16, 32) or (self.share > 1.0 and self.share % 1.0):
             raise CoterieError(f"Top-k takes a share below 1 or a whole number, and 16 or 32 bits, not {self.share:g}.")
 
@@ -50,29 +49,24 @@ class TopK(Codec):
         """How many of ``d`` coordinates are sent."""
         return min(d, int(self.share) if self.share >= 1.0 else max(1, round(self.share * d)))
 
-    def _values(self) -> Codec:
-        return Float16() if self.bits == 16 else Float32()
-
-    def _length(self, k: int) -> int:
-        return 2 + 2 * k if self.bits == 16 else 4 * k
-
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
         (m, d), k = rows.shape, self.size(rows.shape[1])
         where = np.sort(np.argpartition(-np.abs(rows), k - 1, axis=1)[:, :k], axis=1)
         chosen = np.zeros((m, d), dtype=np.uint8)
         np.put_along_axis(chosen, where, 1, axis=1)
-        values = self._values().pack(np.take_along_axis(rows, where, axis=1), draws)
-        return with_head(values.values.reshape(m, self._length(k)), encode_labels(chosen, 2))
+        values = np.take_along_axis(rows, where, axis=1)
+        with np.errstate(over="ignore"):
+            table = to_float16(values) if self.bits == 16 else values.astype("<f4").view(np.uint8)
+        return with_head(table, encode_labels(chosen, 2))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
         k = self.size(d)
-        head, codes = split_head(bodies, self._length(k), self.name)
+        head, codes = split_head(bodies, 2 + 2 * k if self.bits == 16 else 4 * k, self.name)
         chosen = decode_labels(codes, d, 2).astype(bool)
         wrong = chosen.sum(axis=1) != k
         if wrong.any():
             raise unreadable(self.name, int(np.argmax(wrong)))
         out = np.zeros(chosen.shape)
-        out[chosen] = self._values().unpack(write_table(head), k).reshape(-1)
+        values = from_float16(head) if self.bits == 16 else np.ascontiguousarray(head).view("<f4")
+        out[chosen] = values.reshape(-1)
         return out

@@ -18,7 +18,7 @@ from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
 from coterie.numerics.total_variation import taut_string
-from coterie.options import Option, check
+from coterie.options import Option
 
 Bytes = npt.NDArray[np.uint8]
 Schedule = Callable[[npt.ArrayLike], npt.ArrayLike]
@@ -54,7 +54,7 @@ class TotalVariation(Codec):
     identity: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if isinstance(self.gamma, str) and self.gamma != "relative":
             raise CoterieError(f"gamma must be 'relative', a number or a function of the step, not {self.gamma!r}.")
         given = 0.0 if isinstance(self.gamma, str) or callable(self.gamma) else np.asarray(self.gamma, dtype=np.float64)
@@ -93,8 +93,7 @@ class TotalVariation(Codec):
             return replace(self, gamma=self.gamma(step)).encode(rows, keys, step, order)
         return super().encode(rows, keys, step, order)
 
-    def pack(self, rows: Floats, draws: U64) -> Ragged:
-        """See :class:`Codec`."""
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
         far = np.abs(rows).max(axis=1, initial=0.0) >= LARGEST
         if far.any():
             raise CoterieError(
@@ -102,8 +101,7 @@ class TotalVariation(Codec):
             )
         return self._bodies(rows, self._weights(rows))
 
-    def unpack(self, bodies: Ragged, d: int) -> Floats:
-        """See :class:`Codec`."""
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
         if self.k is None:
             return _unpack_exact_runs(bodies, d, self.name)
         book, codes = split_head(bodies, 1 + self.k, self.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,32 +23,21 @@ from coterie.engines.reduction import Adder, Gather
 from coterie.engines.retry import Retry
 from coterie.engines.routing import Address, Addresses, Grouping, Part, shared_out
 from coterie.errors import CoterieError, fitting
-from coterie.federation import By, Check, Ints, Replies, Roster, Sums, To, Work, work_name
+from coterie.federation import Answering, Check, Ints, Query, Replies, Roster, Sums, work_name
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import KeyOffers, Secure, SecureExchange
 
+Answers = list[tuple[Part, dict[str, Any]]]
 
-class Coordinator(ABC):
+
+class Coordinator(Answering):
     """Speaks to all sites at once, and adds their sums in a fixed order.
 
-    Parameters
-    ----------
-    clients : Roster
-        All clients.
-    sites : sequence of (m_s,) int64
-        Clients of each site, rising; every client has one site.
-    names : sequence of str, optional
-        What the sites are called.
-    policy : Policy, optional
-        How long to wait, how often to ask again, how many must answer.
-    journal : path, optional
-        Folder that remembers every counted exchange; a run with the same journal goes on where it stood.
-    watch : callable, optional
-        ``watch(Exchanged)`` is told of every exchange that happened.
-    secure : Secure, optional
-        Hide what each site sends to :meth:`total`; the sites must be set so too.
-
+    ``sites`` are the clients (m_s,) of each site, rising; every client has one. The ``policy`` says how long to wait,
+    how often to ask again and how many must answer; the ``journal`` is a folder that remembers every counted exchange,
+    and a run with the same one goes on where it stood; ``watch(Exchanged)`` is told of every exchange that happened;
+    ``secure`` hides what each site sends to :meth:`total`, and the sites must be set so too.
     """
 
     def __init__(
@@ -90,50 +79,29 @@ class Coordinator(ABC):
         be infinite. Sites that did not reply are left out, or None.
         """
 
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """A row for each request: see :meth:`coterie.federation.Federation.ask`."""
+    def _answer(self, query: Query) -> Replies | Sums:
         with self.ledger.timed():
-            address = self._address(to, message)
-            rows, request = address.rows, {"kind": "ask", "work": work_name(work)}
-            key = self._key(request, address, None, message)
-            if (past := self._past("ask", key)) is not None:
-                return Replies(past["values"], rows, past["rows"], past["missing"])
+            kind, work, message, to, check, by, groups = query
+            address = self._addresses.of(to)
+            measure(message, len(address.rows), self.clients.k)
+            grouping = None if kind == "ask" else Grouping(by, groups, address, self.clients)
+            request = {"kind": kind, "work": work_name(work)} | ({} if grouping is None else {"by": grouping.by})
+            key = self._key(request, address, None if grouping is None else grouping.labels, message)
+            if (past := self._past(kind, key)) is not None:
+                return _told(grouping, past["values"], address.rows, past["rows"], past["missing"])
             with self._all_or_nothing():
-                answers, event = self._exchange(request, address, message, check=check)
+                hidden = None if grouping is None else self._hidden(address, grouping, unequal(message))
+                answers, event = self._exchange(request, address, message, grouping, hidden, check)
                 answered, missing = _answered(address, answers)
-                gather = Gather(len(answered), unequal(message))
-                for part, values in answers:
-                    at = part.at if not len(missing) else np.searchsorted(answered, _numbers(address, part))
-                    gather.add(at, values)
-                found = Replies(gather.result(), rows, answered, missing)
-                self._record("ask", key, found)
-            self._notify(event)
+                if grouping is None:
+                    values = _gathered(address, answers, answered, unequal(message))
+                else:
+                    values = _added(grouping, answers, unequal(message), hidden)
+                found = _told(grouping, values, address.rows, answered, missing)
+                self._record(kind, key, found)
+            if self._watch is not None:
+                self._watch(event)
             return found
-
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`."""
-        with self.ledger.timed():
-            address = self._address(to, message)
-            rows, grouping = address.rows, Grouping(by, groups, address, self.clients)
-            request = {"kind": "total", "work": work_name(work), "by": grouping.by}
-            key = self._key(request, address, grouping.labels, message)
-            if (past := self._past("total", key)) is not None:
-                return Sums(past["values"], rows, past["rows"], past["missing"], grouping.count(past["rows"]))
-            lists = unequal(message) and grouping.by is not None
-            adder, hidden = Adder(grouping.size, lists), self._hidden(address, grouping, lists)
-            with self._all_or_nothing():
-                answers, event = self._exchange(request, address, message, grouping, hidden)
-                for part, values in answers:
-                    wrap = grouping.size is None
-                    sums = {n: (v[None] if wrap else v, _dtype(v)) for n, v in values.items()}
-                    adder.add(compact(grouping.of(part)), sums)
-                if hidden is not None:
-                    adder.add(*hidden.sums)
-                answered, missing = _answered(address, answers)
-                total = Sums(adder.result(), rows, answered, missing, grouping.count(answered))
-                self._record("total", key, total)
-            self._notify(event)
-            return total
 
     def mark(self, tag: str) -> Ints:
         """Let every site keep its state under ``tag``; the clients that were not reached."""
@@ -185,11 +153,6 @@ class Coordinator(ABC):
         """Why each site that is missing from the last exchange is missing."""
         return self._retry.troubles
 
-    def _address(self, to: To, message: Mapping[str, Any]) -> Address:
-        address = self._addresses.of(to)
-        measure(message, len(address.rows), self.clients.k)
-        return address
-
     def _exchange(
         self,
         request: dict[str, Any],
@@ -198,7 +161,7 @@ class Coordinator(ABC):
         grouping: Grouping | None = None,
         hidden: SecureExchange | None = None,
         check: Check | None = None,
-    ) -> tuple[list[tuple[Part, dict[str, Any]]], Exchanged]:
+    ) -> tuple[Answers, Exchanged]:
         """One exchange: the values of every site that is counted, in the order of the sites; and what to tell of it."""
         started, before = time.perf_counter(), replace(self.ledger)
         exchange = [self._life, self.number + 1]
@@ -250,10 +213,11 @@ class Coordinator(ABC):
                 self._journal.cut(length)  # an interrupt may come when the entry is on disk already
             raise
 
-    def _hidden(self, address: Address, grouping: Grouping, lists: bool) -> SecureExchange | None:
+    def _hidden(self, address: Address, grouping: Grouping, unequal: bool) -> SecureExchange | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
         if self._keys is None:
             return None
+        lists = unequal and grouping.by is not None
         from coterie.engines.secure_sum import SecureExchange
 
         groups = {self.names[part.site]: grouping.of(part) for part in address.parts}
@@ -279,11 +243,6 @@ class Coordinator(ABC):
             up=self.ledger.bytes_up - before.bytes_up,
             seconds=time.perf_counter() - start,
         )
-
-    def _notify(self, event: Exchanged) -> None:
-        """Tell who watches of an exchange that is counted."""
-        if self._watch is not None:
-            self._watch(event)
 
     def _command(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
         if (past := self._past(kind, tag.encode())) is not None:
@@ -345,7 +304,7 @@ class Coordinator(ABC):
             self._retry.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}
 
 
-def _answered(address: Address, answers: Sequence[tuple[Part, Any]]) -> tuple[Ints, Ints]:
+def _answered(address: Address, answers: Answers) -> tuple[Ints, Ints]:
     """Positions of the requests that were answered, and of the others."""
     n = len(address.rows)
     if len(answers) == len(address.parts):
@@ -354,6 +313,32 @@ def _answered(address: Address, answers: Sequence[tuple[Part, Any]]) -> tuple[In
     for part, _ in answers:
         mask[part.at] = True
     return np.flatnonzero(mask), np.flatnonzero(~mask)
+
+
+def _gathered(address: Address, answers: Answers, answered: Ints, lists: bool) -> dict[str, Any]:
+    """The rows of all replies, where their requests stand among those that were answered."""
+    gather = Gather(len(answered), lists)
+    for part, values in answers:
+        whole = len(answered) == len(address.rows)
+        gather.add(part.at if whole else np.searchsorted(answered, _numbers(address, part)), values)
+    return gather.result()
+
+
+def _added(grouping: Grouping, answers: Answers, lists: bool, hidden: SecureExchange | None) -> dict[str, Any]:
+    """The sums of all sites, in their order, or those that were hidden."""
+    adder = Adder(grouping.size, lists and grouping.by is not None)
+    for part, values in answers:
+        sums = {n: (v[None] if grouping.size is None else v, _dtype(v)) for n, v in values.items()}
+        adder.add(compact(grouping.of(part)), sums)
+    if hidden is not None:
+        adder.add(*hidden.sums)
+    return adder.result()
+
+
+def _told(grouping: Grouping | None, values: dict[str, Any], to: Ints, answered: Ints, missing: Ints) -> Replies | Sums:
+    if grouping is None:
+        return Replies(values, to, answered, missing)
+    return Sums(values, to, answered, missing, grouping.count(answered))
 
 
 def _numbers(address: Address, part: Part) -> Ints:

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from coterie.engines.ledger import Ledger, measure
 from coterie.engines.message_layout import addressed, grouped, roster, shares, unequal
 from coterie.engines.reduction import counts
-from coterie.engines.site_runner import BLOCK, Plan, Runner, Store, owned
+from coterie.engines.site_runner import BLOCK, Runner, Store, owned
 from coterie.errors import CoterieError
-from coterie.federation import Array, By, Check, Ints, Replies, Site, State, Sums, To, Work, work_name
+from coterie.federation import Answering, Array, Ints, Query, Replies, Site, State, Sums, Work, work_name
 
 _NOBODY = np.empty(0, np.int64)
 
 
-class InProcess:
+class InProcess(Answering):
     """A federation in one process.
 
     State is committed as blocks of clients end: when work raises, blocks that had ended keep their new state, so
@@ -71,31 +71,28 @@ class InProcess:
         self._everyone.flags.writeable = False
         self._marks: dict[str, dict[str, Array]] = {}
 
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """A row for each request: see :meth:`coterie.federation.Federation.ask`; nobody's word needs a ``check``."""
+    def _answer(self, query: Query) -> Replies | Sums:
         start = perf_counter()
+        _, work, message, to, _, by, groups = query  # nobody's word needs a check
         work_name(work)
         own_shapes = bool(message) and unequal(message)
         rows = addressed(to, self.clients)
         plan = self._run.planned(rows, own_shapes)
-        down = self._down(message, plan)
-        values, up = self._run.rows(plan, work, message, own_shapes)
-        self._book(start, down, up)
-        return Replies(values, self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY)
-
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """Sums over requests, within groups: see :meth:`coterie.federation.Federation.total`."""
-        start = perf_counter()
-        work_name(work)
-        own_shapes = bool(message) and unequal(message)
-        rows = addressed(to, self.clients)
-        plan = self._run.planned(rows, own_shapes)
-        down = self._down(message, plan)
-        labels, size = (None, None) if by is None else grouped(by, plan.clusters, groups, self.clients.k)
-        values, up = self._run.sums(plan, work, message, by if isinstance(by, str) else labels, size, own_shapes)
-        self._book(start, down, up)
-        count = counts(labels, size, slice(0, plan.n))
-        return Sums(values, self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY, count)
+        each, once = measure(message, plan.n, self.clients.k) if message else (0.0, 0.0)
+        told = self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY
+        found: Replies | Sums
+        if query.kind == "ask":
+            values, up = self._run.rows(plan, work, message, own_shapes)
+            found = Replies(values, *told)
+        else:
+            labels, size = (None, None) if by is None else grouped(by, plan.clusters, groups, self.clients.k)
+            values, up = self._run.sums(plan, work, message, by if isinstance(by, str) else labels, size, own_shapes)
+            found = Sums(values, *told, counts(labels, size, slice(0, plan.n)))
+        self.ledger.exchanges += 1
+        self.ledger.bytes_down += int(each * plan.n + once)
+        self.ledger.bytes_up += int(up)
+        self._book(start)
+        return found
 
     def together(self, work: Work, /, **message: Any) -> None:
         """Run work once on all clients, undivided: for methods whose clients may speak among themselves at one site.
@@ -106,8 +103,7 @@ class InProcess:
         work_name(work)
         for _ in self._run.run(self._run.planned(None, False, whole=True), work, message, owned):
             pass
-        self.ledger.gradient_calls += self._run.gradients
-        self.ledger.seconds += perf_counter() - start
+        self._book(start)
 
     def mark(self, tag: str) -> Ints:
         """Keep the present state under ``tag``; it is copied only when it is next written."""
@@ -138,14 +134,6 @@ class InProcess:
     def _positions(self, n: int) -> Ints:
         return self._everyone[:n] if n <= len(self._everyone) else np.arange(n)
 
-    def _down(self, message: Mapping[str, Any], plan: Plan) -> float:
-        each, once = measure(message, plan.n, self.clients.k) if message else (0.0, 0.0)
-        return each * plan.n + once
-
-    def _book(self, start: float, down: float, up: float) -> None:
-        book = self.ledger
-        book.exchanges += 1
-        book.bytes_down += int(down)
-        book.bytes_up += int(up)
-        book.gradient_calls += self._run.gradients
-        book.seconds += perf_counter() - start
+    def _book(self, start: float) -> None:
+        self.ledger.gradient_calls += self._run.gradients
+        self.ledger.seconds += perf_counter() - start

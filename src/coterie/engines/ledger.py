@@ -21,24 +21,15 @@ _PLAIN = (bool, int, float, str, bytes, np.generic)
 class Ledger:
     """Costs of a federation since it began; a resumed run goes on adding.
 
-    Attributes
-    ----------
-    exchanges : int
-        Calls of ``ask`` and ``total``. Repeats of a lost message are not new exchanges.
-    bytes_down, bytes_up : int
-        To and from the sites. Engines that send count what they sent, lost messages included. In process nothing
-        is sent: there these are the bytes of the numbers that would travel if every client were a site of its own.
-    gradient_calls : int
-        Client gradients evaluated, as work told by ``site.count(gradients)``.
-    seconds : float
-        Wall time spent in exchanges.
+    Engines that send count the bytes that they sent, lost messages included. In process nothing is sent: there these
+    are the bytes of the numbers that would travel if every client were a site of its own.
     """
 
-    exchanges: int = 0
-    bytes_down: int = 0
+    exchanges: int = 0  # calls of ask and total; repeats of a lost message are not new ones
+    bytes_down: int = 0  # to the sites
     bytes_up: int = 0
-    gradient_calls: int = 0
-    seconds: float = 0.0
+    gradient_calls: int = 0  # of clients, as work told by site.count(gradients)
+    seconds: float = 0.0  # of wall time in exchanges
 
     @contextmanager
     def timed(self) -> Iterator[None]:

@@ -32,23 +32,13 @@ class Faults:
     """What goes wrong. A number is a probability for each attempt, keyed by (seed, exchange, site, attempt).
 
     A function ``(exchange, site) -> bool`` is asked at every attempt, so one that depends on its arguments alone makes
-    the site miss the exchange.
-
-    Attributes
-    ----------
-    request, reply : float or function, default 0
-        Messages to a site, and back, that are lost.
-    damage : float or function, default 0
-        Messages in which a byte is changed, on either way.
-    crash : float or function, default 0
-        Sites that die during the call and come back from their folders; when is drawn: before the work, after it,
-        or after its result was saved.
-    seed : int, default 0
+    the site miss the exchange. A site that crashes dies during the call and comes back from its folder; when is drawn:
+    before the work, after it, or after its result was saved.
     """
 
-    request: Rule = 0.0
-    reply: Rule = 0.0
-    damage: Rule = 0.0
+    request: Rule = 0.0  # a message to a site is lost
+    reply: Rule = 0.0  # a message back is lost
+    damage: Rule = 0.0  # a byte of a message is changed
     crash: Rule = 0.0
     seed: int = 0
 

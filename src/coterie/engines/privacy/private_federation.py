@@ -17,21 +17,8 @@ from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.accountant import Accountant, Event, accounting, noise_for
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
-from coterie.federation import (
-    Array,
-    By,
-    Check,
-    Federation,
-    Ints,
-    PerCluster,
-    PerRow,
-    Replies,
-    Sums,
-    To,
-    Work,
-    WrappedFederation,
-    work_name,
-)
+from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Query, Sums, Work, WrappedFederation, work_name
+from coterie.numerics.kernels import Floats
 from coterie.options import Option, checked
 
 
@@ -104,33 +91,25 @@ class Private(WrappedFederation):
         self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
         self._public = PUBLIC | {work_name(work) for work in public} | (ABOUT_ROWS if unit == "row" else set())
 
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """A row for each request, of works that say nothing of rows; a CoterieError for any other."""
-        _uncoded(message)
-        if work_name(work) not in self._public:
-            raise CoterieError(
-                f"{work_name(work)} asks for clients' own replies, which no sum hides: take a method that adds up, or "
-                "ask within the federation that this one is around, if the replies stay with their owners."
-            )
-        return super().ask(work, to=to, check=check, **message)
+    def _answer(self, query: Query) -> Any:
+        """Replies of works that say nothing of rows, and private sums; a CoterieError for other replies.
 
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """Private sums over requests, within groups: see :meth:`coterie.federation.Federation.total`.
-
-        Of models that clients trained at home, ``x`` and ``w`` are sums as if every one weighed 1.
-
-        Raises
-        ------
-        CoterieError
-            Where a reply has no bound, or a client is asked more than once.
-        BudgetSpent
-            Where it would cost too much.
-        BelowQuorum
-            Where so few answered that there is too little noise; nothing is returned of it, and it is charged in full.
+        Of models that clients trained at home, ``x`` and ``w`` are sums as if every one weighed 1. BudgetSpent where a
+        sum would cost too much; a CoterieError where a reply has no bound, or a client is asked more than once;
+        BelowQuorum where so few answered that there is too little noise: it is charged in full all the same.
         """
-        name = work_name(work)
-        if name in self._public:
-            return super().total(work, to=to, by=by, groups=groups, **message)
+        name = work_name(query.work)
+        if query.kind == "ask":
+            _uncoded(query.message)
+            if name not in self._public:
+                raise CoterieError(
+                    f"{name} asks for clients' own replies, which no sum hides: take a method that adds up, or "
+                    "ask within the federation that this one is around, if the replies stay with their owners."
+                )
+        return query.of(self.fed) if name in self._public else self._private(name, query)
+
+    def _private(self, name: str, query: Query) -> Sums:
+        _, _, message, to, _, by, groups = query
         form = self._form(name, message, by)
         rows = addressed(to, self.clients)
         rows = np.arange(len(self.clients)) if rows is None else rows
@@ -279,7 +258,7 @@ def _bases(w: Any, found: Sums, labels: Ints, size: int | None) -> Any:
     return out if size is not None else out[0]
 
 
-def _each(sums: Any, other: Any, change: Callable[[Array, Array], Array]) -> Any:
+def _each(sums: Any, other: Any, change: Callable[[Floats, Floats], Floats]) -> Any:
     """The change of sums that are an array, or of each in a list."""
     if isinstance(sums, list):
         return [change(np.asarray(s), np.asarray(o)) for s, o in zip(sums, other, strict=True)]

@@ -60,9 +60,8 @@ is a separate protection.
 ``MaskedSum`` the coordinator's, and ``SecureExchange`` carries them over the engines.
 """
 
-from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum
+from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum, SecureExchange
 from coterie.engines.secure_sum.crypto import Identity
-from coterie.engines.secure_sum.exchange import SecureExchange
 from coterie.engines.secure_sum.protocol import Secure
 from coterie.engines.secure_sum.site import SecureSite, secure_sites
 

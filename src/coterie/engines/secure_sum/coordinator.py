@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.replies import most_common
+from coterie.engines.retry import Retry
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import seed_check
-from coterie.engines.secure_sum.fixed_point import Layout, Words, unpack, words_of
+from coterie.engines.secure_sum.fixed_point import Layout, Words, unpack
 from coterie.engines.secure_sum.protocol import Bools, Key, Round, Secure, read_lives, smallest_group
 from coterie.errors import CoterieError
 from coterie.federation import Ints
@@ -142,19 +143,18 @@ class MaskedSum:
             raise CoterieError(f"{name} answered another secure sum than the one it was asked for.")
         if layout.rows != (len(self._round.rows(name)) if layout.names else 0):
             raise CoterieError(f"{name} sent sums of {layout.rows} groups, which are not those it was asked for.")
-        if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (sum(layout.widths()), 2):
+        if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (layout.size(), 2):
             raise CoterieError(f"{name} sent masked sums that do not have the shape it says they have.")
-        if layout.unequal and not self._unequal:
+        if not self._unequal and any(len(shapes) > 1 for shapes in layout.shapes):
             raise CoterieError(f"{name} sent sums whose groups have unequal shapes.")
         if not isinstance(reply.get("sent"), bytes):
             raise CoterieError(f"{name} did not sign what it sent.")
-        layout = layout.by_group() if self._unequal else layout
         self._keys.joined(name, reply, self._round.lives)
         self._came[name], self._sent[name] = (words, layout), reply["sent"]
 
     def disagreeing(self) -> dict[str, str]:
         """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
-        said = {name: _described(layout) for name, (_, layout) in self._came.items()}
+        said = {name: _described(layout, self._unequal) for name, (_, layout) in self._came.items()}
         common = most_common(said.values())
         others = "as many answer something else" if common is None else f"most answer {common}"
         wrong = {name: f"it answers {text} where {others}" for name, text in said.items() if text != common}
@@ -229,10 +229,9 @@ class MaskedSum:
             return self.present[:0], {}
         answered = [name in self._came for name in self._round.names]
         rows = [int(r) for r in np.flatnonzero(self._round.cover[:, answered].any(axis=1))]
-        widths = np.array(layout.widths(), np.int64)
-        total = np.zeros((int(widths.sum()), 2), np.uint64)
+        total = np.zeros((layout.size(), 2), np.uint64)
         for name, (words, _) in self._came.items():
-            at = words_of(np.isin(rows, self._round.rows(name)), widths)
+            at = layout.words_of(np.isin(rows, self._round.rows(name)))
             total[at] = fixed_point.add(total[at], self._stripped(name, words))
         return self.present[rows], unpack(total, layout, self._keys.secure.fraction)
 
@@ -246,18 +245,17 @@ class MaskedSum:
         head = next(iter(self._came.values()))[1]
         if not head.names:
             return head
-        each = [shapes[r] for r in sorted(shapes)]
-        return replace(head, rows=len(each), shapes=tuple(zip(*(each if head.unequal else each[:1]), strict=True)))
+        each = zip(*(shapes[r] for r in sorted(shapes)), strict=True)
+        return replace(head, rows=len(shapes), shapes=tuple(s if len(set(s)) > 1 else s[:1] for s in each))
 
     def _stripped(self, name: str, words: Words) -> Words:
         """A site's words without its own mask and without those it shares with sites whose words are not here."""
         layout, purpose = self._came[name][1], self._round.purpose()
-        widths = np.array(layout.widths(), np.int64)
         words = fixed_point.subtract(words, crypto.stream(crypto.derive(self._secret(name), purpose), len(words)))
         for other in self._round.names:
             if other not in self._came and self._round.common(name, other).any():
                 key = crypto.agree(self._secret(other), self._round.keys[name].public, purpose)
-                self._round.mask(words, widths, name, other, key, off=True)
+                self._round.mask(words, layout, name, other, key, off=True)
         return words
 
     def _secret(self, owner: str) -> bytes:
@@ -280,7 +278,109 @@ class MaskedSum:
         raise CoterieError(f"The shares that sites revealed of the keys of {owner} do not belong together.")
 
 
-def _described(layout: Layout) -> str:
-    shapes = [()] * len(layout.names) if layout.unequal else layout.row(0)
-    named = zip(layout.names, layout.dtypes, shapes, strict=True)
-    return ", ".join(f"{name} ({dtype[1:]} {'by group' if layout.unequal else shape})" for name, dtype, shape in named)
+def _described(layout: Layout, unequal: bool) -> str:
+    named = zip(layout.names, layout.dtypes, layout.shapes, strict=True)
+    return ", ".join(f"{name} ({dtype[1:]} {'by group' if unequal else shapes[0]})" for name, dtype, shapes in named)
+
+
+class SecureExchange:
+    """One secure sum around its exchange: :meth:`requests` begins it, :meth:`take` and :meth:`open` end it.
+
+    ``groups`` are those that each site has clients in, by its name, [0] where there are none; ``beside`` is what every
+    request says beside. After :meth:`open`, ``sums`` are the groups that have sums, and by name the sums with the type
+    of what was summed.
+    """
+
+    def __init__(
+        self,
+        retry: Retry,
+        keys: KeyOffers,
+        groups: Mapping[str, Ints],
+        unequal: bool,
+        beside: Mapping[str, Any],
+    ) -> None:
+        self._retry, self._keys = retry, keys
+        self._groups, self._unequal, self._beside = groups, unequal, beside
+        self._sum: MaskedSum | None = None
+        self._away: dict[str, str] = {}
+        self.sums: tuple[Ints, dict[str, tuple[Any, np.dtype[Any]]]] = (np.empty(0, np.int64), {})
+
+    def requests(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The requests to the sites that can take part, with what makes their sums secure; who has no keys joins first.
+
+        A CoterieError if a group has clients at fewer sites than ``min_sites``, BelowQuorum if those that can take part
+        are too few.
+        """
+        names, keys, gone = self._retry.names, self._keys, set[str]()
+        for anew in (True, False):  # first who is new says so, then all make keys for those who are there
+            outside = set(keys.outside(list(self._groups))) - gone
+            if outside and anew:
+                outside |= set(names) - keys.asked  # who has no part in this sum may help to open it
+            gone |= self._join([s for s, name in enumerate(names) if name in outside], anew)
+        gone |= set(keys.outside(list(self._groups)))
+        there = {name: g for name, g in self._groups.items() if name not in gone}
+        if not there:
+            return {}
+        keys.check(self._groups)
+        self._sum = keys.open(there, self._unequal)
+        secure = {"secure": self._sum.request}
+        return {s: request | secure for s, request in requests.items() if names[s] in there}
+
+    def _join(self, sites: list[int], anew: bool) -> set[str]:
+        """Let sites join; those that did not."""
+        names, told = self._retry.names, dict(self._keys.lives)
+        self._keys.asked |= {names[s] for s in sites}
+        joining = self._retry.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
+        self._missed()
+        self._keys.agree(joining.values())
+        _each(self._retry, joining, lambda name, reply: self._keys.joined(name, reply, told, anew))
+        self._missed()
+        return {names[s] for s in sites if s not in joining}
+
+    def _missed(self) -> None:
+        """Remember what keeps sites of this sum away."""
+        self._away |= {name: text for name, text in self._retry.troubles.items() if name in self._groups}
+
+    def take(self, found: dict[int, Any]) -> None:
+        """Keep the masked sums of the replies ``found``; replies that cannot be used are judged and taken out of it."""
+        if self._sum is None:
+            return
+        masked, names = self._sum, self._retry.names
+        _each(self._retry, found, lambda name, reply: masked.take(name, reply["values"]))
+        self._retry.leave_out({names.index(name): text for name, text in masked.disagreeing().items()}, found)
+        self._away |= self._retry.troubles
+        for reply in found.values():
+            reply["values"] = {}
+
+    def open(self, found: Mapping[int, Any]) -> None:
+        """Take the sums over the sites ``found`` from behind their masks, with the sites' help.
+
+        BelowQuorum if a group or the helpers are too few.
+        """
+        if self._sum is None or not found:
+            self._retry.troubles = self._away
+            return
+        masked, names = self._sum, self._retry.names
+        for kind, about, use in (
+            ("confirm", masked.candidates, masked.confirm),
+            ("unmask", masked.questions, masked.reveal),
+        ):
+            questions = about()
+            rest = [s for s, name in enumerate(names) if name in questions and s not in found]
+            for helpers in (list(found), rest):
+                if not masked.enough(kind):
+                    asked = {s: {"kind": kind, **self._beside, **questions[names[s]]} for s in helpers}
+                    _each(self._retry, self._retry.collect(asked, {}), use)
+        self._retry.troubles = self._away
+        self.sums = masked.result()
+
+
+def _each(retry: Retry, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
+    """Give every reply to ``use``; those it refuses are judged."""
+    wrong = {}
+    for site, reply in found.items():
+        try:
+            use(retry.names[site], reply)
+        except CoterieError as problem:
+            wrong[site] = str(problem)
+    retry.leave_out(wrong, found)

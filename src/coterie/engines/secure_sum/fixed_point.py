@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Array, Ints
+from coterie.federation import Array
 
 Words = npt.NDArray[np.uint64]
 
@@ -110,45 +110,40 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, types and shapes of sums of some groups (``rows``): group after group, within a group name after name.
+    """Names, types and shapes of sums of some groups (``rows``): name after name, within a name group after group.
 
-    ``shapes`` are one for each name, or one for each of its groups where ``unequal``.
+    ``shapes`` of a name are one for all groups, or one for each.
     """
 
     rows: int
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[Shape, ...], ...]
-    unequal: bool
 
     def row(self, r: int) -> tuple[Shape, ...]:
         """Shapes of the names in group ``r``."""
-        return tuple(shapes[r if self.unequal else 0] for shapes in self.shapes)
+        return tuple(shapes[r if len(shapes) > 1 else 0] for shapes in self.shapes)
 
-    def sizes(self, r: int) -> list[int]:
-        """Words of each name in group ``r``."""
-        return [prod(s) * (2 if d[1] == "c" else 1) for s, d in zip(self.row(r), self.dtypes, strict=True)]
+    def sizes(self) -> list[list[int]]:
+        """Words of each name in a group: one number for all groups, or one for each."""
+        return [
+            [prod(s) * (2 if d[1] == "c" else 1) for s in each]
+            for each, d in zip(self.shapes, self.dtypes, strict=True)
+        ]
 
-    def widths(self) -> list[int]:
-        """Words of each group."""
-        if self.unequal:
-            return [sum(self.sizes(r)) for r in range(self.rows)]
-        return [sum(self.sizes(0))] * self.rows
+    def size(self) -> int:
+        """Words in all."""
+        return sum(sum(each) if len(each) > 1 else each[0] * self.rows for each in self.sizes())
 
-    def by_group(self) -> Layout:
-        """The same layout with shapes for each group."""
-        shapes = self.shapes if self.unequal else tuple(s * self.rows for s in self.shapes)
-        return Layout(self.rows, self.names, self.dtypes, shapes, True)
+    def words_of(self, rows: Any) -> Any:
+        """Index of the words of some groups (a mask over them); all of them as a slice, which copies nothing."""
+        if np.all(rows):
+            return slice(None)
+        return np.concatenate([np.empty(0, np.bool_), *(np.repeat(rows, each) for each in self.sizes())])
 
     def as_dict(self) -> dict[str, Any]:
         """For the wire."""
-        return {
-            "rows": self.rows,
-            "names": list(self.names),
-            "dtypes": list(self.dtypes),
-            "shapes": self.shapes,
-            "unequal": self.unequal,
-        }
+        return {"rows": self.rows, "names": list(self.names), "dtypes": list(self.dtypes), "shapes": self.shapes}
 
     @classmethod
     def read(cls, saved: Any) -> Layout:
@@ -156,11 +151,10 @@ class Layout:
         try:
             shapes = tuple(tuple(tuple(int(n) for n in s) for s in name) for name in saved["shapes"])
             names, dtypes = tuple(map(str, saved["names"])), tuple(map(str, saved["dtypes"]))
-            layout = cls(int(saved["rows"]), names, dtypes, shapes, bool(saved["unequal"]))
+            layout = cls(int(saved["rows"]), names, dtypes, shapes)
         except (KeyError, TypeError, ValueError) as problem:
             raise CoterieError("A secure sum arrived without names and shapes.") from problem
-        each = layout.rows if layout.unequal else 1
-        sound = len(names) == len(dtypes) == len(shapes) and all(len(s) == each for s in shapes)
+        sound = len(names) == len(dtypes) == len(shapes) and all(len(s) in (1, layout.rows) for s in shapes)
         known = all((len(d) == 3 and d[1:] in ("f2", "f4", "f8", "i8", "u8", "c8")) or d == "<c16" for d in dtypes)
         if not sound or not known or layout.rows < 0 or min((n for s in shapes for r in s for n in r), default=0) < 0:
             raise CoterieError("A secure sum arrived with names, types and shapes that do not fit together.")
@@ -170,48 +164,30 @@ class Layout:
 def pack(sums: Mapping[str, Any], grouped: bool, fraction: int, sites: int) -> tuple[Words, Layout]:
     """A site's sums as words, by :func:`encode`.
 
-    They are arrays, or lists of arrays (all if one is), with a leading axis of groups where ``grouped``.
+    They are arrays, or lists of arrays, with a leading axis of groups where ``grouped``.
     """
     values = {name: value if grouped else np.asarray(value)[None] for name, value in sums.items()}
-    unequal = any(isinstance(v, list) for v in values.values())
-    rows = len(next(iter(values.values()))) if values else 0
-    first = {n: np.asarray(v[0]) if unequal else v for n, v in values.items()}
-    dtypes = tuple(v.dtype.newbyteorder("<").str for v in first.values())
-    shapes = tuple(tuple(np.shape(r) for r in v) if unequal else (v.shape[1:],) for v in values.values())
-    layout = Layout(rows, tuple(values), dtypes, shapes, unequal)
-    if unequal:
-        parts = [encode(np.asarray(v[r]), fraction, sites, n) for r in range(rows) for n, v in values.items()]
-    else:
-        sizes = layout.sizes(0)
-        found = [encode(v, fraction, sites, n) for n, v in values.items()]
-        parts = [f.reshape(rows, size, 2) for f, size in zip(found, sizes, strict=True)]
-        parts = [np.concatenate(parts, axis=1).reshape(-1, 2)] if parts else []
-    return np.concatenate([np.empty((0, 2), np.uint64), *parts]), layout
+    lists = {name: [np.asarray(v) for v in value] for name, value in values.items() if isinstance(value, list)}
+    flat = values | {name: np.concatenate([v.reshape(-1) for v in value]) for name, value in lists.items()}
+    shapes = tuple(tuple(r.shape for r in lists[n]) if n in lists else (v.shape[1:],) for n, v in values.items())
+    dtypes = tuple(v.dtype.newbyteorder("<").str for v in flat.values())
+    layout = Layout(len(next(iter(values.values()), ())), tuple(values), dtypes, shapes)
+    words = [encode(v, fraction, sites, name) for name, v in flat.items()]
+    return np.concatenate([np.empty((0, 2), np.uint64), *words]), layout
 
 
 def unpack(words: Words, layout: Layout, fraction: int) -> dict[str, tuple[Any, np.dtype[Any]]]:
     """Sums by name, with a leading axis (or a list) of groups, each with the type of what was summed."""
-    dtypes = [np.dtype(d) for d in layout.dtypes]
-    if not layout.unequal:
-        table = words.reshape(layout.rows, sum(layout.sizes(0)), 2)
-        cuts = np.split(table, np.cumsum(layout.sizes(0))[:-1], axis=1) if layout.names else []
-        return {
-            name: (_numbers(cut, (layout.rows, *shape), fraction, dtype), dtype)
-            for name, cut, shape, dtype in zip(layout.names, cuts, layout.row(0), dtypes, strict=True)
-        }
-    lists: dict[str, list[Any]] = {name: [] for name in layout.names}
-    at = 0
-    for r in range(layout.rows):
-        for name, shape, size, dtype in zip(layout.names, layout.row(r), layout.sizes(r), dtypes, strict=True):
-            lists[name].append(_numbers(words[at : at + size], shape, fraction, dtype))
-            at += size
-    return {name: (lists[name], dtype) for name, dtype in zip(layout.names, dtypes, strict=True)}
-
-
-def _numbers(words: Words, shape: Shape, fraction: int, dtype: np.dtype[Any]) -> Any:
-    return decode(words.reshape(-1, 2), fraction, dtype).reshape(shape)
-
-
-def words_of(rows: Any, widths: Ints) -> Any:
-    """Index of the words of some groups (a mask over them); all of them as a slice, which copies nothing."""
-    return slice(None) if np.all(rows) else np.repeat(rows, widths)
+    found: dict[str, tuple[Any, np.dtype[Any]]] = {}
+    edges = np.cumsum([np.sum(np.resize(each, layout.rows)) for each in layout.sizes()])[:-1]
+    for name, dtype, shapes, part in zip(
+        layout.names, layout.dtypes, layout.shapes, np.split(words, edges), strict=True
+    ):
+        numbers = decode(part, fraction, np.dtype(dtype))
+        if len(shapes) == 1:
+            value: Any = numbers.reshape(layout.rows, *shapes[0])
+        else:
+            cuts = np.split(numbers, np.cumsum([prod(s) for s in shapes])[:-1])
+            value = [cut.reshape(shape) for cut, shape in zip(cuts, shapes, strict=True)]
+        found[name] = value, np.dtype(dtype)
+    return found

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.engines import wire
 from coterie.engines.secure_sum import crypto, fixed_point
-from coterie.engines.secure_sum.fixed_point import Words
+from coterie.engines.secure_sum.fixed_point import Layout, Words
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.options import Option, check
@@ -190,12 +190,11 @@ class Round:
         common: Bools = self.cover[self.rows(name), self.names.index(other)]
         return common
 
-    def mask(self, words: Words, widths: Ints, name: str, other: str, key: bytes, off: bool = False) -> None:
-        """Put the mask that ``name`` has with ``other`` on its words (groups have these widths), or take it off."""
-        common = self.common(name, other)
-        at = fixed_point.words_of(common, widths)
+    def mask(self, words: Words, layout: Layout, name: str, other: str, key: bytes, off: bool = False) -> None:
+        """Put the mask that ``name`` has with ``other`` on its words, or take it off."""
+        at = layout.words_of(self.common(name, other))
         combine = fixed_point.add if (name < other) != off else fixed_point.subtract
-        words[at] = combine(words[at], crypto.stream(key, int(widths[common].sum())))
+        words[at] = combine(words[at], crypto.stream(key, len(words[at])))
 
     def sent(self, owner: str, context: bytes) -> bytes:
         """What a site signs that has masked its sums for this round."""

@@ -116,12 +116,12 @@ class SecureSite:
         mine = round_.rows(self.name)
         if layout.names and layout.rows != len(mine):
             raise Refusal(f"{self.name} has sums of {layout.rows} groups and was asked for {len(mine)}.")
-        widths, purpose = np.array(layout.widths(), np.int64), round_.purpose()
+        purpose = round_.purpose()
         words = fixed_point.add(words, crypto.stream(crypto.derive(self.state["seed"], purpose), len(words)))
         for peer, key in round_.keys.items():
             if peer != self.name and layout.names and round_.common(self.name, peer).any():
                 secret = crypto.agree(self.state["secret"], key.public, purpose)
-                round_.mask(words, widths, self.name, peer, secret)
+                round_.mask(words, layout, self.name, peer, secret)
         sent = self._identity.sign(round_.sent(self.name, self._context(round_.lives)))
         reply = {"round": round_.digest, "layout": layout.as_dict(), "words": words, "sent": sent}
         return reply | self.join(round_.lives)
