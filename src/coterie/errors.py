@@ -17,8 +17,8 @@ _COMPARED = 200  # characters of names that are looked at for resemblance, which
 class CoterieError(ValueError):
     """Something in the input or the settings that the user can put right.
 
-    The message is one clear sentence that names the column, the client or the row; one that repeats a text of any length
-    is shortened in the middle. The command line prints it alone and leaves with exit code 2.
+    The message is one clear sentence that names the column, the client or the row; one that repeats a text of any
+    length is shortened in the middle. The command line prints it alone and leaves with exit code 2.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -64,7 +64,7 @@ def entry(values: Mapping[str, Any], name: str) -> Any:
 
 
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:
-    """Of what there is, what may have been meant by ``name``, as the end of a message: " Did you mean 'school'?" or ""."""
+    """Of what there is, what may have been meant, as the end of a message: " Did you mean 'school'?" or ""."""
     known = [n for n in dict.fromkeys(str(n) for n in names) if len(n) <= _COMPARED]
     if len(str(name)) > _COMPARED:
         return ""

@@ -51,11 +51,11 @@ def clipped(
     """Clients' contributions to a private sum, clipped, with their share of its noise.
 
     The work called ``inner`` makes them from ``message``. The ``form`` says what is bounded: the change of a model
-    since it came ("update:all", "update:row", "update:cluster": one model for all, for each client, for each cluster), every
-    name of the reply ("names"), or what each row adds ("rows"). ``bound`` is the L2 norm of a contribution, a dict for
-    the form "names"; ``noise``, a number or (m,), the standard deviation of a client's noise in units of the bound;
-    ``sampling`` the probability of a client, or of a row, to be in the sum. Without a ``seed``, noise comes from the
-    operating system and nobody can repeat it; a seed and the number of an exchange, [int, int], can.
+    since it came ("update:all", "update:row", "update:cluster": one model for all, for each client, for each cluster),
+    every name of the reply ("names"), or what each row adds ("rows"). ``bound`` is the L2 norm of a contribution, a
+    dict for the form "names"; ``noise``, a number or (m,), the standard deviation of a client's noise in units of the
+    bound; ``sampling`` the probability of a client, or of a row, to be in the sum. Without a ``seed``, noise comes from
+    the operating system and nobody can repeat it; a seed and the number of an exchange, [int, int], can.
     """
     noise = np.broadcast_to(np.asarray(noise, dtype=np.float64), (len(site),))
     if form == "rows":
