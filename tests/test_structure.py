@@ -26,7 +26,7 @@ METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and 
 # Each room imports only itself and rooms to its left; the last, papers, stands beside the package.
 ROOMS = (
     *("errors", "options", "files", "imports", "families", "numerics", "data", "relations", "objectives", "federation"),
-    *("codecs", "methods", "engines", "runs", "evidence", "results", "report", "deployment", "api"),
+    *("queries", "codecs", "methods", "engines", "runs", "evidence", "results", "report", "deployment", "api"),
     *("estimators", "cli", "papers"),
 )
 

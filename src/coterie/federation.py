@@ -7,12 +7,11 @@ message, so an engine may call it on any block of clients. Anything across clien
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +33,7 @@ def work(function: W) -> W:
     """Mark a module-level function, which is returned as it is, as client work that other sites may run by name.
 
     ``function(site, **message)`` returns by name an array, or a :class:`Ragged`, with one row for each client of the
-    site. A CoterieError refuses a function defined inside another one: the other side could not find it by its name.
+    site. A function defined inside another one is refused: the other side could not find it by its name.
     """
     if "<" in function.__qualname__:
         raise CoterieError(f"Work {function.__qualname__!r} must be defined at the top level of a module.")
@@ -52,10 +51,7 @@ def work_name(function: Work) -> str:
 
 
 def find_work(name: str) -> Work:
-    """The marked function called ``name`` ("module:qualname"); a CoterieError if it is not known.
-
-    Modules of this package are imported when needed; others are the site's owner's to allow.
-    """
+    """The marked function called "module:qualname", of a module that its site's owner imported, or of this package."""
     if name not in _WORK and marks_work(module := name.partition(":")[0]):
         import_module(module)
     if name not in _WORK:
@@ -122,11 +118,11 @@ class PerRow:
 
 
 class PerCluster:
-    """A message value with one row for each cluster: work receives the rows of its clusters, unexpanded.
+    """A message value (array, Ragged, dict of them, list of arrays) with a row for each cluster, of all there are.
 
-    Index what arrives with ``site.clusters``. A list of arrays with unequal shapes makes the engine call the work once
-    for each cluster (what arrives then has one row), and the sums of ``total(..., by="cluster")`` come back as lists.
-    The leading axis of ``value`` (array, Ragged, dict of them, or list of arrays) counts all clusters.
+    Work receives the rows of its clusters, unexpanded: index them with ``site.clusters``. A list of arrays with unequal
+    shapes makes the engine call the work once for each cluster (what arrives then has one row), and the sums of
+    ``total(..., by="cluster")`` come back as lists.
     """
 
     __slots__ = ("unequal", "value")
@@ -159,8 +155,8 @@ class Objective(Protocol):
 class State(Mapping[str, Array]):
     """Personal state of a site's clients: read-only arrays, leading axis = clients; changed by assigning a new one.
 
-    Read with :meth:`get`: clients that never wrote a name get the default, whoever else did. What was assigned is read
-    back at once; it becomes the site's state when the exchange counts. Do not change an array after assigning it.
+    What was assigned is read back at once; it becomes the site's state when the exchange counts. Do not change an array
+    after assigning it.
     """
 
     __slots__ = ("_rows", "_size", "_source", "_unique", "new")
@@ -169,42 +165,39 @@ class State(Mapping[str, Array]):
         self._source, self._rows, self._size, self._unique = source, rows, size, unique
         self.new: dict[str, Array] = {}
 
+    def _look(self, name: object) -> tuple[Array, Array | None] | None:
+        """The state ``name`` and who has written it (None: all); None if nobody has."""
+        if name in self.new:
+            return self.new[str(name)], None
+        if isinstance(self._source, State):
+            found = self._source._look(name)
+        else:
+            found = (self._source[str(name)], self._source.get(f"{WRITTEN}{name}")) if name in self._source else None
+        return found and (found[0][self._rows], None if found[1] is None else found[1][self._rows])
+
     def written(self, name: str) -> npt.NDArray[np.bool_]:
         """Which clients have ever written ``name``, (m,) bool."""
-        if name in self.new or not self._known(name):
-            return np.full(self._size, name in self.new)
-        mask = self._source.written(name) if isinstance(self._source, State) else self._source.get(WRITTEN + name)
-        return np.ones(self._size, dtype=bool) if mask is None else mask[self._rows]
+        found = self._look(name)
+        return np.full(self._size, found is not None) if found is None or found[1] is None else found[1]
 
     def __contains__(self, name: object) -> bool:
         """Whether every client has written ``name``."""
-        if name in self.new or isinstance(self._source, State):
-            return name in self.new or (self._known(name) and bool(self.written(str(name)).all()))
-        mask = self._source.get(f"{WRITTEN}{name}")
-        return name in self._source and (mask is None or bool(mask[self._rows].all()))
-
-    def _known(self, name: object) -> bool:
-        return name in self.new or (s._known(name) if isinstance(s := self._source, State) else name in s)
-
-    def _raw(self, name: str) -> Array:
-        if name in self.new:
-            return self.new[name]
-        return (self._source._raw(name) if isinstance(self._source, State) else self._source[name])[self._rows]
+        return bool(self.written(str(name)).all()) and self._look(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
         """The state ``name``, with the rows of ``default`` (m, ...) for clients that never wrote it."""
-        if name in self:
-            return readonly(self._raw(name))
-        if default is None or not (written := self.written(name)).any():
+        values, mask = self._look(name) or (None, None)
+        if values is None or (mask is not None and not mask.all() and (default is None or not mask.any())):
             return default
-        values: Array = np.array(self._raw(name))
-        values[~written] = np.broadcast_to(default, values.shape)[~written]
+        if mask is not None and not mask.all():
+            values = np.array(values)
+            values[~mask] = np.broadcast_to(default, values.shape)[~mask]
         return readonly(values)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self:
+        if (value := self.get(name)) is None:
             raise KeyError(f"{name}: some clients never wrote it, use state.get(name, default)")
-        return readonly(self._raw(name))
+        return value  # type: ignore[no-any-return]
 
     def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
         if isinstance(self._source, State):
@@ -229,17 +222,9 @@ class State(Mapping[str, Array]):
 class Site:
     """One owner of data with one or many clients: what client work sees, and all it sees.
 
-    Attributes
-    ----------
-    objective
-        The clients' data and loss; leading axis = clients.
-    clusters : (m,) int64
-        Cluster of each client, 0 to the number of clusters here less 1, sorted where an engine calls work.
-    weights : (m,) float64
-    ids : (m,) uint64
-        64-bit hash of each client's label.
-    state : State
-        Personal state, which stays here.
+    ``objective`` holds the clients' data and loss; ``clusters`` (m,) int64 are from 0 to the number of clusters here
+    less 1, sorted where an engine calls work; ``weights`` are (m,) float64; ``ids`` (m,) uint64 are 64-bit hashes of
+    the clients' labels; ``state`` is their personal :class:`State`, which stays here.
     """
 
     __slots__ = ("_tally", "clusters", "ids", "objective", "seed", "state", "weights")
@@ -374,57 +359,3 @@ class Federation(Protocol):
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state it had at ``mark(tag)``; the clients that were not reached."""
-
-
-class Query(NamedTuple):
-    """The arguments of an :meth:`Federation.ask` or a :meth:`Federation.total`."""
-
-    kind: Literal["ask", "total"]
-    work: Work
-    message: Mapping[str, Any]
-    to: To = None
-    check: Check | None = None
-    by: By = None
-    groups: int | None = None
-
-    def of(self, fed: Federation) -> Any:
-        """What a federation replies."""
-        if self.kind == "ask":
-            return fed.ask(self.work, to=self.to, check=self.check, **self.message)
-        return fed.total(self.work, to=self.to, by=self.by, groups=self.groups, **self.message)
-
-
-class Answering(ABC):
-    """A federation that answers both kinds of queries in one place."""
-
-    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
-        """See :meth:`Federation.ask`."""
-        replies: Replies = self._answer(Query("ask", work, message, to, check))
-        return replies
-
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
-        """See :meth:`Federation.total`."""
-        sums: Sums = self._answer(Query("total", work, message, to, None, by, groups))
-        return sums
-
-    @abstractmethod
-    def _answer(self, query: Query) -> Any:
-        """Replies or Sums, by the kind of the query."""
-
-
-class WrappedFederation(Answering):
-    """A federation around another one, for methods to use in its place: what no subclass changes is passed on."""
-
-    def __init__(self, fed: Federation) -> None:
-        self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
-
-    def _answer(self, query: Query) -> Any:
-        return query.of(self.fed)
-
-    def mark(self, tag: str) -> Ints:
-        """See :meth:`Federation.mark`."""
-        return self.fed.mark(tag)
-
-    def restore(self, tag: str) -> Ints:
-        """See :meth:`Federation.restore`."""
-        return self.fed.restore(tag)

@@ -11,8 +11,9 @@ import coterie
 from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.engines import InProcess
 from coterie.engines.privacy import Private
-from coterie.federation import Federation, WrappedFederation, work
+from coterie.federation import Federation, work
 from coterie.methods.aggregation.guarded import Guarded
+from coterie.queries import WrappedFederation
 
 SOURCE = Path(coterie.__file__).parent
 OFFERED = ("ask", "total", "mark", "restore")

@@ -20,10 +20,11 @@ from coterie.codecs.base import Codec
 from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, received, with_feedback
 from coterie.codecs.registry import by_name, codec_option
 from coterie.errors import CoterieError
-from coterie.federation import By, Federation, PerCluster, PerRow, Query, Ragged, Replies, Site, Sums, WrappedFederation
+from coterie.federation import By, Federation, PerCluster, PerRow, Ragged, Replies, Site, Sums
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.options import Option, check
+from coterie.queries import Query, WrappedFederation
 
 State = dict[str, Any]
 

@@ -23,7 +23,8 @@ from coterie.engines.reduction import Adder, Gather
 from coterie.engines.retry import Retry
 from coterie.engines.routing import Address, Addresses, Grouping, Part, shared_out
 from coterie.errors import CoterieError, fitting
-from coterie.federation import Answering, Check, Ints, Query, Replies, Roster, Sums, work_name
+from coterie.federation import Check, Ints, Replies, Roster, Sums, work_name
+from coterie.queries import Answering, Query
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import KeyOffers, Secure, SecureExchange

@@ -14,7 +14,8 @@ from coterie.engines.message_layout import addressed, grouped, roster, shares, u
 from coterie.engines.reduction import counts
 from coterie.engines.site_runner import BLOCK, Runner, Store, owned
 from coterie.errors import CoterieError
-from coterie.federation import Answering, Array, Ints, Query, Replies, Site, State, Sums, Work, work_name
+from coterie.federation import Array, Ints, Replies, Site, State, Sums, Work, work_name
+from coterie.queries import Answering, Query
 
 _NOBODY = np.empty(0, np.int64)
 

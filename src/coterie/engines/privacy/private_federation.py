@@ -17,9 +17,10 @@ from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.accountant import Accountant, Event, accounting, noise_for
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
-from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Query, Sums, Work, WrappedFederation, work_name
+from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Sums, Work, work_name
 from coterie.numerics.kernels import Floats
 from coterie.options import Option, checked
+from coterie.queries import Query, WrappedFederation
 
 
 class BudgetSpent(CoterieError):

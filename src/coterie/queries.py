@@ -1,0 +1,61 @@
+"""Queries, of which an ask and a total are two kinds: engines answer both, federations around others pass them on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from coterie.federation import By, Check, Federation, Ints, Replies, Sums, To, Work
+
+
+class Query(NamedTuple):
+    """The arguments of a :meth:`Federation.ask` or a :meth:`Federation.total`."""
+
+    kind: Literal["ask", "total"]
+    work: Work
+    message: Mapping[str, Any]
+    to: To = None
+    check: Check | None = None
+    by: By = None
+    groups: int | None = None
+
+    def of(self, fed: Federation) -> Any:
+        """What a federation replies."""
+        if self.kind == "ask":
+            return fed.ask(self.work, to=self.to, check=self.check, **self.message)
+        return fed.total(self.work, to=self.to, by=self.by, groups=self.groups, **self.message)
+
+
+class Answering(ABC):
+    """A federation that answers both kinds of queries in one place."""
+
+    def ask(self, work: Work, /, to: To = None, *, check: Check | None = None, **message: Any) -> Replies:
+        """See :meth:`coterie.federation.Federation.ask`."""
+        return self._answer(Query("ask", work, message, to, check))  # type: ignore[no-any-return]
+
+    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+        """See :meth:`coterie.federation.Federation.total`."""
+        return self._answer(Query("total", work, message, to, None, by, groups))  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def _answer(self, query: Query) -> Any:
+        """Replies or Sums, by the kind of the query."""
+
+
+class WrappedFederation(Answering):
+    """A federation around another one, for methods to use in its place: what no subclass changes is passed on."""
+
+    def __init__(self, fed: Federation) -> None:
+        self.fed, self.clients, self.ledger = fed, fed.clients, fed.ledger
+
+    def _answer(self, query: Query) -> Any:
+        return query.of(self.fed)
+
+    def mark(self, tag: str) -> Ints:
+        """See :meth:`coterie.federation.Federation.mark`."""
+        return self.fed.mark(tag)
+
+    def restore(self, tag: str) -> Ints:
+        """See :meth:`coterie.federation.Federation.restore`."""
+        return self.fed.restore(tag)
