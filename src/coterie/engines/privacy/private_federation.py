@@ -18,7 +18,7 @@ from coterie.engines.privacy.accountant import Accountant, Event, accounting, no
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Sums, Work, work_name
-from coterie.numerics.kernels import Floats
+from coterie.numerics.arrays import Floats
 from coterie.options import Option, checked
 from coterie.queries import Query, WrappedFederation
 
