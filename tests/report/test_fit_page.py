@@ -13,7 +13,7 @@ import pytest
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.report import figures
+from coterie.report import figures, svg
 from coterie.report.fit_page import render, write_report
 from tests.messages import names
 from tests.results import factory
@@ -183,8 +183,8 @@ def test_the_sorted_gains_cover_the_clients_that_gain_and_lose() -> None:
     ],
 )
 def test_ticks_are_round_numbers(ends, ticks) -> None:
-    np.testing.assert_allclose(figures.nice(*ends), ticks, atol=1e-12)
-    assert all(len(figures.decades(10.0**a, 10.0**b)) <= 8 for a in range(4) for b in range(a + 1, 12))
+    np.testing.assert_allclose(svg.nice(*ends), ticks, atol=1e-12)
+    assert all(len(svg.decades(10.0**a, 10.0**b)) <= 8 for a in range(4) for b in range(a + 1, 12))
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch) -> None:

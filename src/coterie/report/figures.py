@@ -1,17 +1,14 @@
-"""Pictures as inline SVG: sharp at any size, coloured by the page's own style, with a bounded number of elements."""
+"""Pictures of a fit: who gains and who loses over each baseline, and how clients are pulled toward their clusters."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, Ints
 from coterie.report import words
+from coterie.report.svg import Axes, Figure, evenly, line, mark, spread, text
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -22,109 +19,8 @@ LINES = 200
 """Lines of the shrinkage pictures at most."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A picture.
-
-    Attributes
-    ----------
-    title : str
-    svg : str
-        Escaped already
-    caption : str
-        What is drawn, and what was cut.
-    """
-
-    title: str
-    svg: str
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Axes:
-    """A frame: ranges of the data and where they lie, in the picture's units."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    log: bool = False
-    width: float = 440.0
-    height: float = 290.0
-    left: float = 54.0
-    right: float = 22.0
-    top: float = 26.0
-    bottom: float = 44.0
-
-    def across(self, x: Any) -> Floats:
-        """Horizontal places of values."""
-        low, high = np.log10(self.x) if self.log else self.x
-        value = np.log10(np.asarray(x, dtype=np.float64)) if self.log else np.asarray(x, dtype=np.float64)
-        place = self.left + (value - low) / (high - low) * (self.width - self.left - self.right)
-        return np.asarray(place, dtype=np.float64)
-
-    def down(self, y: Any) -> Floats:
-        """Vertical places of values, those beyond the frame at its edge."""
-        value = np.clip(np.asarray(y, dtype=np.float64), *self.y)
-        share = (value - self.y[0]) / (self.y[1] - self.y[0])
-        return np.asarray(self.height - self.bottom - share * (self.height - self.top - self.bottom), dtype=np.float64)
-
-    def draw(self, parts: Iterable[str], label: str, x_title: str = "", y_title: str = "", x_ticks: bool = True) -> str:
-        """The whole picture: grid, ticks and titles around the parts."""
-        out = [f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label="{escape(label)}">']
-        right, base = self.width - self.right, self.height - self.bottom
-        ticks = nice(*self.y)
-        places = words.decimals(np.diff(ticks), 1) if len(ticks) > 1 else 2
-        for tick in ticks:
-            y = float(self.down(tick))
-            out.append(f'<path class="grid" d="M{self.left:g} {y:.1f}H{right:g}"/>')
-            out.append(f'<text class="tick" x="{self.left - 7:g}" y="{y + 4:.1f}" text-anchor="end">')
-            out.append(f"{words.fixed(tick, places)}</text>")
-        for tick in (decades(*self.x) if self.log else nice(*self.x)) if x_ticks else []:
-            x = float(self.across(tick))
-            out.append(f'<path class="stub" d="M{x:.1f} {base:g}v4"/>')
-            out.append(f'<text class="tick" x="{x:.1f}" y="{base + 17:g}" text-anchor="middle">')
-            out.append(f"{tick:,.6g}</text>")
-        out += parts
-        middle = (self.left + right) / 2
-        out.append(f'<text class="title" x="{middle:g}" y="{self.height - 6:g}" text-anchor="middle">')
-        out.append(f'{escape(x_title)}</text><text class="title" x="2" y="13">{escape(y_title)}</text></svg>')
-        return "".join(out)
-
-
-def nice(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers between two ends."""
-    raw = (high - low) / most
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * k for k in (1, 2, 5, 10) if size * k >= raw * 0.999)
-    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Round numbers between two ends, for logarithms."""
-    ends = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [k * 10.0**e for e in ends for k in steps if low * 0.999 <= k * 10.0**e <= high * 1.001]
-        if len(ticks) <= 7:
-            return ticks
-    return ticks[:: len(ticks) // 6 + 1]
-
-
-def spread(values: Floats, zero: bool = False, tail: float = 0.005) -> tuple[float, float]:
-    """A range that holds values, but not far outliers; never empty."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return 0.0, 1.0
-    low, high = float(values.min()), float(values.max())
-    near, far = (float(q) for q in np.quantile(values, [tail, 1.0 - tail]))
-    room = 0.6 * (far - near)
-    low, high = max(low, near - room), min(high, far + room)
-    if zero:
-        low, high = min(low, 0.0), max(high, 0.0)
-    pad = 0.05 * (high - low) or max(abs(high), 1.0) * 0.1
-    return low - pad, high + pad
-
-
 def gain_figures(result: FitResult) -> list[Figure]:
-    """Who gains and who loses over each baseline: clients in order of their gain, and gain by number of rows."""
+    """For each baseline: clients in order of their gain, and gain by number of rows."""
     frame, out = result.client_gains, []
     if frame.empty:
         return []
@@ -144,42 +40,35 @@ def _sorted_gains(gain: Floats, labels: list[str], other: str, result: FitResult
     """An area from the zero line to each client's gain, worst first."""
     order = np.argsort(gain, kind="stable")
     value, m = gain[order], len(gain)
+    down, up = int((gain < 0).sum()), int((gain > 0).sum())
     axes = Axes((0.0, float(m)), spread(value, zero=True))
     parts = []
-    for kind, (start, stop) in {
-        "loss": (0, int((value < 0).sum())),
-        "gain": (m - int((value > 0).sum()), m),
-    }.items():
+    for kind, start, stop in (("loss", 0, down), ("gain", m - up, m)):
         if start == stop:
             continue
-        edges = np.unique(np.linspace(start, stop, min(stop - start, 400) + 1).round().astype(np.int64))
+        edges = start + evenly(stop - start + 1, 401)
         # The mean of each run of clients stands for it; where there are few, each is its own run.
         sums = np.concatenate([[0.0], np.cumsum(value[start:stop])])
         height = np.diff(sums[edges - start]) / np.diff(edges)
         x, y, base = axes.across(edges), axes.down(height), float(axes.down(0.0))
         steps = "".join(f"V{b:.1f}H{a:.1f}" for a, b in zip(x[1:], y, strict=True))
-        parts.append(f'<path class="area {kind}" d="M{x[0]:.1f} {base:.1f}{steps}V{base:.1f}Z"/>')
-    parts.append(_zero(axes))
+        parts.append(mark("path", f"area {kind}", d=f"M{x[0]:.1f} {base:.1f}{steps}V{base:.1f}Z"))
+    parts.append(axes.level("zero", 0.0))
     if labels:
-        x, band = axes.across(np.arange(m)), (axes.width - axes.left - axes.right) / m
-        for i, k in enumerate(order):
-            parts.append(
-                f'<rect class="hover" x="{x[i]:.1f}" y="{axes.top:g}" width="{band:.2f}" '
-                f'height="{axes.height - axes.top - axes.bottom:g}">{_name(labels[k], gain[k])}</rect>'
-            )
-    many = words.several(result.model.client_name)
-    up, down = int((gain > 0).sum()), int((gain < 0).sum())
-    return Figure(
-        f"Gain over {other}, from worst to best",
-        axes.draw(
-            parts,
-            f"Gain of each of {m:,} {many} over {other} in held-out {result.loss}, sorted: "
-            f"{down:,} lose, {up:,} gain, median {words.number(float(np.median(gain)))}.",
-            f"{many}, from the greatest loss to the greatest gain",
-            f"gain ({result.loss})",
-        ),
-        f"{up:,} gain, {down:,} lose; the median gain is {words.number(float(np.median(gain)))}.{_cut(axes, gain)}",
+        wide = f"{(axes.end - axes.left) / m:.2f}"
+        for x, k in zip(axes.across(np.arange(m)), order, strict=True):
+            title = f"{labels[k]}: {words.number(gain[k])}"
+            parts.append(mark("rect", "hover", title, x=x, y=axes.top, width=wide, height=axes.base - axes.top))
+    many, median = words.several(result.model.client_name), words.number(float(np.median(gain)))
+    svg = axes.draw(
+        parts,
+        f"Gain of each of {m:,} {many} over {other} in held-out {result.loss}, sorted: "
+        f"{down:,} lose, {up:,} gain, median {median}.",
+        f"{many}, from the greatest loss to the greatest gain",
+        f"gain ({result.loss})",
     )
+    said = f"{up:,} gain, {down:,} lose; the median gain is {median}.{_cut(axes, gain)}"
+    return Figure(f"Gain over {other}, from worst to best", svg, said)
 
 
 def _gains_by_rows(gain: Floats, rows: Floats, labels: list[str], other: str, result: FitResult) -> Figure:
@@ -189,53 +78,39 @@ def _gains_by_rows(gain: Floats, rows: Floats, labels: list[str], other: str, re
     ends = (max(low, 0.5) / 1.15, high * 1.15) if wide else (low - 1.0, high + 1.0)
     axes = Axes(ends, spread(gain, zero=True), log=wide)
     x, y = axes.across(np.maximum(rows, 0.5)), axes.down(gain)
-    parts = [_zero(axes)]
+    parts = [axes.level("zero", 0.0)]
     if labels:
-        for i in range(len(gain)):
-            kind = "gain" if gain[i] >= 0 else "loss"
-            parts.append(f'<circle class="dot {kind}" cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="3.4">')
-            parts.append(f"{_name(labels[i], gain[i])}</circle>")
+        for label, value, a, b in zip(labels, gain, x, y, strict=True):
+            kind = "gain" if value >= 0 else "loss"
+            parts.append(mark("circle", f"dot {kind}", f"{label}: {words.number(value)}", cx=a, cy=b, r=3.4))
     else:
-        parts += _cells(axes, x, y, gain)
-    many = words.several(result.model.client_name)
-    client = words.one(result.model.client_name)
+        parts += _cells(x, y, gain)
+    many, client = words.several(result.model.client_name), words.one(result.model.client_name)
     each = f"Each point is a {client}" if labels else f"Each cell is a group of {many}, stronger where they are more"
-    return Figure(
-        f"Gain over {other}, by number of rows",
-        axes.draw(
-            parts,
-            f"Gain of each of {len(gain):,} {many} over {other} against its number of rows.",
-            f"rows of the {client}{' (logarithmic)' if wide else ''}",
-            f"gain ({result.loss})",
-        ),
-        f"{each}.{_cut(axes, gain)}",
+    svg = axes.draw(
+        parts,
+        f"Gain of each of {len(gain):,} {many} over {other} against its number of rows.",
+        f"rows of the {client}{' (logarithmic)' if wide else ''}",
+        f"gain ({result.loss})",
     )
+    return Figure(f"Gain over {other}, by number of rows", svg, f"{each}.{_cut(axes, gain)}")
 
 
-def _cells(axes: Axes, x: Floats, y: Floats, gain: Floats, size: float = 8.0) -> list[str]:
+def _cells(x: Floats, y: Floats, gain: Floats, size: float = 8.0) -> list[str]:
     column, row = ((v // size).astype(np.int64) for v in (x, y))
     cells, inverse = np.unique(np.stack([column, row]), axis=1, return_inverse=True)
     count = np.bincount(inverse.ravel())
     mean = np.bincount(inverse.ravel(), gain) / count
     shade = 0.18 + 0.82 * np.log1p(count) / np.log1p(count.max())
+    kinds, wide = np.where(mean >= 0, "cell gain", "cell loss"), size - 0.6
     return [
-        f'<rect class="cell {"gain" if g >= 0 else "loss"}" x="{c * size:g}" y="{r * size:g}" width="{size - 0.6:g}" '
-        f'height="{size - 0.6:g}" opacity="{o:.2f}"/>'
-        for c, r, g, o in zip(*cells, mean, shade, strict=True)
+        mark("rect", kind, x=c * size, y=r * size, width=wide, height=wide, opacity=f"{o:.2f}")
+        for c, r, kind, o in zip(*cells, kinds, shade, strict=True)
     ]
 
 
-def _zero(axes: Axes) -> str:
-    y = float(axes.down(0.0))
-    return f'<path class="zero" d="M{axes.left:g} {y:.1f}H{axes.width - axes.right:g}"/>'
-
-
-def _name(label: str, gain: float) -> str:
-    return f"<title>{escape(label)}: {words.number(gain)}</title>"
-
-
 def _cut(axes: Axes, values: Floats) -> str:
-    beyond = int(((values < axes.y[0]) | (values > axes.y[1])).sum())
+    beyond = axes.beyond(values)
     return f" {beyond:,} beyond the frame {'is' if beyond == 1 else 'are'} drawn at its edge." if beyond else ""
 
 
@@ -244,7 +119,10 @@ def shrinkage_figures(result: FitResult, terms: int = 4) -> list[Figure]:
     m = result.model
     spare = np.ptp(m.client, axis=0) > 0  # a standard deviation of equal numbers may be rounded to more
     chosen = [int(j) for j in m.personal if spare[j]][:terms]
-    picked = _picked(m.client[:, chosen[0]]) if chosen else np.empty(0, dtype=np.int64)
+    if not chosen:
+        return []
+    order = np.argsort(m.client[:, chosen[0]], kind="stable")
+    picked = order[evenly(len(order), LINES)]
     centre = m.nodes[0][m.clusters] if words.centre(m) else np.broadcast_to(m.root, m.client.shape)
     local = result.local_coefficients
     out = []
@@ -257,15 +135,7 @@ def shrinkage_figures(result: FitResult, terms: int = 4) -> list[Figure]:
     return out
 
 
-def _picked(values: Floats) -> Any:
-    """Clients to draw: all, or some that are evenly spread over the order of their coefficients."""
-    order = np.argsort(values, kind="stable")
-    if len(order) <= LINES:
-        return order
-    return order[np.linspace(0, len(order) - 1, LINES).round().astype(np.int64)]
-
-
-def _shrinkage(result: FitResult, j: int, picked: Any, alone: Floats, centre: Floats) -> Figure:
+def _shrinkage(result: FitResult, j: int, picked: Ints, alone: Floats, centre: Floats) -> Figure:
     """Lines from each client's own estimate to its fitted one, and on to its cluster."""
     m = result.model
     fitted = m.client[:, j]
@@ -275,31 +145,27 @@ def _shrinkage(result: FitResult, j: int, picked: Any, alone: Floats, centre: Fl
     x = axes.across([0.12, 1.12, 1.9])
     places = np.stack([axes.down(v[picked]) for v in (np.nan_to_num(alone), fitted, centre)], axis=1)
     parts = []
-    for client, (a, b, c) in zip(picked, places, strict=True):
+    for client, y in zip(picked, places, strict=True):
         if np.isfinite(alone[client]):
-            parts.append(f'<path class="pull" d="M{x[0]:.1f} {a:.1f}L{x[1]:.1f} {b:.1f}"><title>')
-            parts.append(f"{escape(words.short(m.labels[client]))}: {words.number(alone[client])} alone, ")
-            parts.append(f"{words.number(fitted[client])} {escape(m.method)}</title></path>")
-        parts.append(f'<path class="tie" d="M{x[1]:.1f} {b:.1f}L{x[2]:.1f} {c:.1f}"/>')
+            estimates = f"{words.number(alone[client])} alone, {words.number(fitted[client])} {m.method}"
+            parts.append(mark("path", "pull", f"{words.short(m.labels[client])}: {estimates}", d=line(x[:2], y[:2])))
+        parts.append(mark("path", "tie", d=line(x[1:], y[1:])))
     homes = np.unique(places[:, 2].round(1))
     kind = "bar" if len(homes) <= 20 else "bar thin"
-    parts += [f'<path class="{kind}" d="M{x[2] - 5:.1f} {y:.1f}h10"/>' for y in homes]
+    parts += [mark("path", kind, d=f"M{x[2] - 5:.1f} {y:.1f}h10") for y in homes]
     many, cluster = words.several(m.client_name), words.centre(m)
     group = f"its {words.one(cluster)}" if cluster else f"the model of all {many}"
-    for at, text in zip(x, ("alone", m.method, group if cluster else f"all {many}"), strict=True):
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{axes.height - axes.bottom + 17:g}" text-anchor="middle">')
-        parts.append(f"{escape(text)}</text>")
-    beyond = int(((alone < axes.y[0]) | (alone > axes.y[1])).sum())
-    cut = f" {len(picked)} of {len(fitted):,} {many} are drawn." if len(picked) < len(fitted) else ""
-    cut += f" {beyond:,} local estimates lie beyond the frame." if beyond else ""
-    ratio = _kept(alone, fitted, centre)
-    typical = f"The median {words.one(m.client_name)} keeps"
-    said = f"{typical} {words.percent(ratio)} of its distance from {group}." if ratio else ""
-    return Figure(
-        _term(m.terms[j]),
-        axes.draw(parts, f"{_term(m.terms[j])}: estimates of {many} alone, {m.method}, and of {group}.", x_ticks=False),
-        f"{said}{cut}".strip(),
-    )
+    sides = ("alone", m.method, group if cluster else f"all {many}")
+    parts += [text(at, axes.base + 17, side) for at, side in zip(x, sides, strict=True)]
+    said, ratio, beyond = list[str](), _kept(alone, fitted, centre), axes.beyond(alone)
+    if ratio:
+        median = f"The median {words.one(m.client_name)} keeps {words.percent(ratio)}"
+        said.append(f"{median} of its distance from {group}.")
+    said += _drawn(result, picked)
+    said += [f"{beyond:,} local estimates lie beyond the frame."] if beyond else []
+    name = _term(m.terms[j])
+    label = f"{name}: estimates of {many} alone, {m.method}, and of {group}."
+    return Figure(name, axes.draw(parts, label, ticks="y"), " ".join(said))
 
 
 def _kept(alone: Floats, fitted: Floats, centre: Floats) -> float:
@@ -311,35 +177,32 @@ def _kept(alone: Floats, fitted: Floats, centre: Floats) -> float:
     return share if 0.0 < share < 1.0 else 0.0
 
 
-def _intervals(result: FitResult, j: int, picked: Any, centre: Floats) -> Figure:
+def _intervals(result: FitResult, j: int, picked: Ints, centre: Floats) -> Figure:
     """Each client's coefficient with its 95% interval, in order, and its cluster's."""
     m = result.model
-    value = m.client[picked, j]
-    order = np.argsort(value, kind="stable")
-    value, around = value[order], centre[picked][order]
+    picked = picked[np.argsort(m.client[picked, j], kind="stable")]
+    value, around = m.client[picked, j], centre[picked]
     errors = result.client_std_errors
-    half = np.zeros(len(value)) if errors is None else 1.96 * errors.to_numpy()[picked, j][order]
+    half = np.zeros(len(value)) if errors is None else 1.96 * errors.to_numpy()[picked, j]
     ends = spread(np.concatenate([value - half, value + half, around]), tail=0.0)
     axes = Axes((-1.0, float(len(value))), ends, top=10.0, bottom=26.0)
-    x, y = axes.across(np.arange(len(value))), axes.down(value)
-    low, high, middle = axes.down(value - half), axes.down(value + half), axes.down(around)
-    parts = [f'<path class="pull" d="M{a:.1f} {b:.1f}V{c:.1f}"/>' for a, b, c in zip(x, low, high, strict=True)]
-    parts += [f'<circle class="point" cx="{a:.1f}" cy="{b:.1f}" r="2"/>' for a, b in zip(x, y, strict=True)]
-    parts += [f'<path class="bar" d="M{a - 2:.1f} {b:.1f}h4"/>' for a, b in zip(x, middle, strict=True)]
-    many = words.several(m.client_name)
-    cluster = words.centre(m)
+    x = axes.across(np.arange(len(value)))
+    low, at, high, middle = (axes.down(v) for v in (value - half, value, value + half, around))
+    parts = [mark("path", "pull", d=f"M{a:.1f} {b:.1f}V{c:.1f}") for a, b, c in zip(x, low, high, strict=True)]
+    parts += [mark("circle", "point", cx=a, cy=b, r=2.0) for a, b in zip(x, at, strict=True)]
+    parts += [mark("path", "bar", d=f"M{a - 2:.1f} {b:.1f}h4") for a, b in zip(x, middle, strict=True)]
+    many, cluster, name = words.several(m.client_name), words.centre(m), _term(m.terms[j])
     group = f"of their {words.one(cluster)}" if cluster else f"of the model of all {many}"
-    cut = f" {len(picked)} of {len(m.labels):,} {many} are drawn." if len(picked) < len(m.labels) else ""
     with_intervals = "" if errors is None else " with 95% intervals"
-    return Figure(
-        _term(m.terms[j]),
-        axes.draw(
-            parts,
-            f"{_term(m.terms[j])}: the coefficient of each of {len(value):,} {many}{with_intervals}, in order.",
-            x_ticks=False,
-        ),
-        f"Points: {many}{with_intervals}, in order; bars: the coefficient {group}.{cut}",
-    )
+    label = f"{name}: the coefficient of each of {len(value):,} {many}{with_intervals}, in order."
+    said = [f"Points: {many}{with_intervals}, in order; bars: the coefficient {group}.", *_drawn(result, picked)]
+    return Figure(name, axes.draw(parts, label, ticks="y"), " ".join(said))
+
+
+def _drawn(result: FitResult, picked: Ints) -> list[str]:
+    """How many clients are drawn, where not all are."""
+    total, many = len(result.model.labels), words.several(result.model.client_name)
+    return [f"{len(picked)} of {total:,} {many} are drawn."] if len(picked) < total else []
 
 
 def _term(term: str) -> str:

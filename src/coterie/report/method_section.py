@@ -9,9 +9,9 @@ import numpy as np
 
 from coterie.relations.network import Network
 from coterie.report import words
-from coterie.report.figures import Axes, Figure
 from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import merge_figure, network_figure
+from coterie.report.svg import Axes, Figure, line, mark
 from coterie.report.tables import Table
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def _rounds_figure(result: FitResult) -> Figure:
     sent, left = (trace[:, 0], np.log10(trace[:, 1])) if len(trace) else (np.zeros(1), np.zeros(1))
     low, high = min(float(left.min()), -1.0), max(float(left.max()), 0.0)
     axes = Axes((0.0, max(float(sent.max()), 1.0)), (low - 0.1, high + 0.1))
-    x, y = axes.across(sent), axes.down(left)
-    path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
-    parts = [f'<path class="bar thin" d="M{path}"/>']
+    parts = [mark("path", "bar thin", d=line(axes.across(sent), axes.down(left)))]
     label = f"Distance from the exact optimum over {len(left)} looks, to {words.number(r['gap'])} of that of the start."
     return Figure(
         "Distance left against communications",
@@ -274,8 +272,7 @@ def _losses(tried: list[tuple[float, float]], chosen: float, loss: str) -> Figur
     low, high = min(*y, *ends.values()), max(*y, *ends.values())
     room = 0.05 * (high - low) or 1.0
     axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
-    line = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(axes.across(x), axes.down(y), strict=True))
-    parts: list[str] = [f'<path class="bar thin" d="M{line}"/>']
+    parts = [mark("path", "bar thin", d=line(axes.across(x), axes.down(y)))]
     best = min(at, key=lambda t: t[1])[1]
     label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {words.number(best, 4)}, at {_lam(chosen)}."
     said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)

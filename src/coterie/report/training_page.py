@@ -215,7 +215,6 @@ def render(result: TrainingComparison) -> str:
         .render(
             headline=headline(result),
             facts=[result.config.data["source"], result.config.model["path"], *sizes],
-            style=pictures.style(),
             comparison=comparison_table(result),
             hyper=settings_table(result),
             curves=pictures.curves(result),
