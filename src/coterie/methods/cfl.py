@@ -126,21 +126,10 @@ class CFL(LocalTraining):
 
 
 def bipartition(alpha: Floats) -> tuple[Ints, float]:
-    """Algorithm 1: the split that makes the largest similarity across it smallest.
+    """Algorithm 1: the split of clients that makes the largest similarity across it smallest, and that similarity.
 
-    Clients are joined in falling order of similarity until two groups are left, which is single linkage.
-
-    Parameters
-    ----------
-    alpha : (n, n)
-        Symmetric similarities of two clients or more.
-
-    Returns
-    -------
-    side : (n,) int64
-        0 or 1; the first client's side is 0.
-    cross : float
-        The largest similarity across.
+    Clients are joined in falling order of their similarities alpha (n, n) until two groups are left, which is single
+    linkage. Sides are 0 or 1; the first client's is 0.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform

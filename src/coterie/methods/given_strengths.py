@@ -31,19 +31,11 @@ def given(
 ) -> Estimates:
     """Solve (2.3), or (2.1) where alpha is given, with ``f_i`` the negative log-likelihood (``|y - X theta|^2 / 2``).
 
-    Parameters
-    ----------
-    gamma : float or (m,)
-        How strongly each client is tied to its cluster; 0 leaves it alone (a GLM's by a weak prior around 0).
-    lam : float, (k,), or a list of them with an entry for each level, optional
-        How strongly each cluster is tied to its parent; by default, and where infinite, they are one.
-    alpha : float or (k,), optional
-        The same in the form (2.1), 0 (clusters apart) to 1 (no clusters), for one level of clusters.
-
-    Raises
-    ------
-    CoterieError
-        For strengths that are negative, or that do not fit the clients or levels.
+    ``gamma``, one or (m,), ties each client to its cluster; 0 leaves it alone (a GLM's by a weak prior around 0).
+    ``lam``, one, (k,), or a list of them with an entry for each level, ties each cluster to its parent; by default, and
+    where infinite, they are one. ``alpha``, one or (k,), is the same in the form (2.1), 0 (clusters apart) to 1 (no
+    clusters), for one level of clusters. A CoterieError for strengths that are negative, or that do not fit the clients
+    or levels.
     """
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)

@@ -54,14 +54,7 @@ def update(
 
 
 def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
-    """The push's gradient in z_i (k, d2) for clients of every group, divided by n_i.
-
-    Parameters
-    ----------
-    centre : (k, d2)
-    share : (k,)
-        N_g / N.
-    """
+    """The push's gradient in z_i (k, d2) for clients of every group, divided by n_i, from shares N_g / N (k,)."""
     gap = centre[:, None] - centre[None]
     far = np.linalg.norm(gap, axis=2)
     if np.isinf(margin):

@@ -38,18 +38,12 @@ def fit(
 ) -> Estimates:
     """Learn the variances and solve the tree under them.
 
-    Parameters
-    ----------
-    covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
-        Structure of D, in standard units of the columns. "auto" takes the smallest deviance plus ``log(clients)`` for
-        each variance parameter, of structures for columns less their means. A structure that is named is one of the
-        columns as they are; only "full" does not depend on where a column has its zero.
-    reml : bool, default True
-        Restricted likelihood, for a Gaussian outcome.
-    own : bool, default False
-        Every finest cluster has its own client variances.
-    residual : {"common", "by-client"}, default "common"
-        One residual variance, or one for each client (Gaussian), learned after the structure of D is chosen.
+    ``covariance`` is the structure of D, in standard units of the columns: auto, isotropic, two, diagonal or full.
+    "auto" takes the smallest deviance plus ``log(clients)`` for each variance parameter, of structures for columns less
+    their means. A structure that is named is one of the columns as they are; only "full" does not depend on where a
+    column has its zero. For a Gaussian outcome, likelihood is restricted where ``reml``, and ``residual`` may be
+    "by-client": a residual variance for each, learned after the structure of D is chosen. ``own``: every finest cluster
+    has its own client variances.
     """
     reml = reml and problem.family.has_dispersion
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis

@@ -33,22 +33,11 @@ def fit(
     residual: str = "common",
     **learning: Any,
 ) -> Estimates:
-    """Shrink the root towards zero, on given strengths or on learned variances.
+    """Shrink the root towards zero, on strengths as in ``given_strengths`` or, without gamma, on learned variances.
 
     Intercepts and shared columns are not shrunk but fitted again; where the effective dimension d is at most 2, nothing
-    is. ``info["shrinkage"]`` is what the root's slopes were multiplied by.
-
-    Parameters
-    ----------
-    gamma, lam, alpha : optional
-        As ``given_strengths.given`` takes them; without gamma, variances are learned.
-    **learning
-        Options of ``hierarchical.fit``: ``covariance``, ``reml``, ``own``.
-
-    Raises
-    ------
-    CoterieError
-        For a residual variance of each client.
+    is. ``info["shrinkage"]`` is what the root's slopes were multiplied by. ``learning``: options of
+    ``hierarchical.fit``. A CoterieError for a residual variance of each client.
     """
     if residual != "common":
         raise CoterieError("Method 'james-stein' has one residual variance: leave residual out.")
@@ -76,20 +65,10 @@ def fit(
 
 
 def shrink(w: Floats, C: Floats, columns: Ints) -> tuple[Floats, float]:
-    """Shrink some coordinates of an estimate towards zero; the others move as least squares given them.
+    """Shrink ``columns`` (d,) of a normal estimate w (p,) with covariance C (p, p) towards zero, and by what factor.
 
-    Parameters
-    ----------
-    w : (p,); C : (p, p)
-        A normal estimate and its covariance.
-    columns : (d,)
-        Coordinates to shrink.
-
-    Returns
-    -------
-    w : (p,)
-    factor : float
-        What the coordinates were multiplied by, 0 to 1.
+    The other coordinates move as least squares given them. The factor, 0 to 1, is what the coordinates were multiplied
+    by.
     """
     values, vectors = np.linalg.eigh(C[np.ix_(columns, columns)])
     kept = values > 1e-12 * values.max(initial=0.0)

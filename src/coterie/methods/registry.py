@@ -152,18 +152,10 @@ TRAINED = {name: method for name, method in METHODS.items() if method.trains}
 
 
 def trained_method(name: str, folder: Path | None = None) -> Method:
-    """A method over rounds by name, or one of the user's own by its import path "package.module:Class".
+    """A method over rounds by name, or one of the user's own by its import path, in modules of ``folder`` first.
 
-    Parameters
-    ----------
-    name : str
-    folder : path, optional
-        Where modules of the user's own are looked for first.
-
-    Raises
-    ------
-    CoterieError
-        For an unknown name, with those that may have been meant, and for a class that cannot be found or is no method.
+    A CoterieError for an unknown name, with those that may have been meant, and for a class that cannot be found or is
+    no method.
     """
     if ":" in name:
         from coterie.methods.user_defined_method import user_defined_method
@@ -178,10 +170,10 @@ def trained_method(name: str, folder: Path | None = None) -> Method:
 def applicable(
     problem: GroupedProblem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
 ) -> list[str]:
-    """Names of the methods for tables that differ on this problem.
+    """Names of the methods for tables that differ on this problem, and the one that is ``asked`` for.
 
-    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``asked`` which method
-    is asked for, ``network`` whether a similarity network is described.
+    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``network`` whether a
+    similarity network is described.
     """
     from coterie.relations.clusters import ClusterTree
 

@@ -30,29 +30,16 @@ class Guarded(WrappedFederation):
     ``one_by_one`` if it is told no weight. The first M requests are main ones, of a client at its own model; request j
     is group j. The others are of clients asked at these models, in the groups M + j. Whoever returns something else
     than finite numbers is quarantined and not asked again, and nobody is asked for a main client in quarantine.
-    Gradients are added up at the sites, unless somebody must look at each: an aggregator, or a memory of those that did
-    not answer, whose last gradients then keep their place.
+    Gradients are added up at the sites, unless somebody must look at each: an aggregator (by default the weighted
+    mean), or a memory of those that did not answer (``remember``, or a ``participation`` below 1), whose last gradients
+    then keep their place.
 
-    Parameters
-    ----------
-    state : dict
-        Of the method: ``t``, who is ``quarantined`` (clients,) since which step, counted from 1, and what an aggregator
-        or the memory (``g``, ``known``, ``age``) keeps. It is not changed; what it becomes is the attribute ``state``.
-    safe : dict of (d,)
-        Values of the message, a model first, at which a client that is right has a gradient. Where a main client's own
-        gradient is none, it is asked once more, with these. If it has one there, nobody is to blame but the model,
-        which diverged: its sum is NaN.
-    units : callable, optional
-        Takes gradients (..., d) as clients send them to those that are added up and aggregated.
-    aggregator : Aggregator, optional
-        By default the weighted mean.
-    participation : float, default 1
-        With what probability one of the others takes part.
-    remember : bool, default False
-        Whether the last gradient of a client that does not answer counts; with an aggregator, or where some do not take
-        part, it does.
-    seed : int, default 0
-        Of who takes part.
+    ``state`` is the method's: ``t``, who is ``quarantined`` (clients,) since which step, counted from 1, and what an
+    aggregator or the memory (``g``, ``known``, ``age``) keeps. It is not changed; what it becomes is the attribute
+    ``state``. ``safe`` are values (d,) of the message, a model first, at which a client that is right has a gradient.
+    Where a main client's own gradient is none, it is asked once more, with these. If it has one there, nobody is to
+    blame but the model, which diverged: its sum is NaN. ``units`` takes gradients (..., d) as clients send them to
+    those that are added up.
     """
 
     def __init__(

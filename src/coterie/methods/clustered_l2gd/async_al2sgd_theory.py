@@ -158,12 +158,8 @@ def choose(
 ) -> Choice:
     """Choose what is not given: own p_j or (``common``) Corollary 4.4's, rho, and steps, sharp or the ``paper``'s.
 
-    Parameters
-    ----------
-    L : float or (k,)
-        Expected smoothness of the clusters' row estimates: L~, or ``batch_smoothness``.
-    L_F : float
-        Smoothness of F: ``max_i (L_i + gamma_i)``.
+    L (k,) is the expected smoothness of the clusters' row estimates (L~, or ``batch_smoothness``), L_F that of F:
+    ``max_i (L_i + gamma_i)``.
     """
     p0, p, why = probabilities(ties, L, p0, p, common)
     ell = smoothness(p0, p, ties.C1, ties.C2, L)

@@ -40,25 +40,12 @@ def fit(
     rounds: Mapping[str, Any] | None = None,
     accelerated: bool = False,
 ) -> Estimates:
-    """Run Algorithm 1, or 2 (``accelerated``), and say how far it came.
+    """Run Algorithm 1, or 2 (``accelerated``), as ``rounds`` (``options.Options``) ask for it, and say how far it came.
 
-    Parameters
-    ----------
-    gamma, lam, alpha
-        Strengths, as in ``given_strengths``; without gamma they are learned by marginal likelihood.
-    rounds : mapping, optional
-        See :class:`~coterie.methods.clustered_l2gd.options.Options`.
-
-    Returns
-    -------
-    Estimates
-        Covariances are those of the exact solution. ``info["rounds"]`` has what was chosen and why, the ``trace`` of
-        (step, gap, communications between, within), ``gap``, ``status``, and communications expected and counted.
-
-    Raises
-    ------
-    CoterieError
-        For options that cannot be; where columns are shared or clusters nested.
+    Strengths are those of ``given_strengths``; without gamma they are learned by marginal likelihood. Covariances are
+    those of the exact solution. ``info["rounds"]`` has what was chosen and why, the ``trace`` of (step, gap,
+    communications between, within), ``gap``, ``status``, and communications expected and counted. A CoterieError for
+    options that cannot be; where columns are shared or clusters nested.
     """
     options = Options.of(rounds or {})
     options.check(accelerated, fed.clients.k)

@@ -57,27 +57,13 @@ def choose(
     same_cluster: bool = False,
     keep: bool = False,
 ) -> Choice:
-    """Choose collaborators and weights of many main clients at once, by what clients' gradients say.
+    """Choose collaborators and weights of many main clients at once (all by default), by what clients' gradients say.
 
-    A few exchanges, in which d + 5 numbers leave every client, and sums; then ``O(n log n)`` work. A main client of
-    binomial or Poisson outcomes stays alone where its own rows contradict what it would have with others.
-
-    Parameters
-    ----------
-    fed : Federation
-        All clients must answer; their losses must be of rows.
-    metric : Metric
-        In which all rows together have L = mu = 1.
-    main : (M,) int64, optional
-        By default every client.
-    candidates : Collaborators, optional
-        Who may be chosen, for the same main clients; by default everybody.
-    count : int, default 10
-        Collaborators of a main client at most.
-    same_cluster : bool, default False
-        Look for collaborators in the main client's own cluster only.
-    keep : bool, default False
-        Take the candidates' tau as they are, and choose alpha only.
+    A few exchanges, in which d + 5 numbers leave every client, and sums; then ``O(n log n)`` work. All must answer, and
+    their losses must be of rows. The metric is one in which all rows together have L = mu = 1. Chosen are ``count`` at
+    most, of the ``candidates`` for the same main clients, of the same cluster, or of everybody; ``keep`` takes the
+    candidates' tau as they are, and chooses alpha only. A main client of binomial or Poisson outcomes stays alone where
+    its own rows contradict what it would have with others.
     """
     n = len(fed.clients)
     main = np.arange(n) if main is None else np.asarray(main, dtype=np.int64)

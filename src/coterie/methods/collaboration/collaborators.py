@@ -64,13 +64,7 @@ class Collaborators:
         tau: npt.ArrayLike | None = None,
         normalise: bool = False,
     ) -> Collaborators:
-        """One main client of n; by default all others collaborate, with equal weights.
-
-        Raises
-        ------
-        CoterieError
-            Without collaborators, and for weights that cannot be.
-        """
+        """One main client of n; by default all others collaborate, with equal weights. A CoterieError without any."""
         others = np.setdiff1d(np.arange(n), [main]) if clients is None else np.asarray(clients, dtype=np.int64).ravel()
         if not len(others):
             raise CoterieError("There are no collaborators: name one at least, or fit the main client alone.")

@@ -203,22 +203,10 @@ def fit(
 ) -> Estimates:
     """Run Algorithm 2, or 3 (``corrected``), for every main client at once, from the pooled model.
 
-    Parameters
-    ----------
-    rounds : mapping, optional
-        See :class:`~coterie.methods.collaboration.options.Options`.
-
-    Returns
-    -------
-    Estimates
-        Clients that are not main ones, and those never seen, get the pooled model. Covariances take the weights as
-        given: they hold the variance of all who were listened to, and no bias. ``info["collaboration"]`` has what was
-        chosen and why, and the ``trace`` of (step, distance from where the run goes, relative to the start's).
-
-    Raises
-    ------
-    CoterieError
-        For options that cannot be.
+    Clients that are not main ones, and those never seen, get the pooled model. Covariances take the weights as given:
+    they hold the variance of all who were listened to, and no bias. ``info["collaboration"]`` has what was chosen and
+    why, and the ``trace`` of (step, distance from where the run goes, relative to the start's). A CoterieError for
+    options (``options.Options``) that cannot be.
     """
     options = Options.of(rounds or {}, corrected)
     everyone, metric = around_pooled(fed, problem)

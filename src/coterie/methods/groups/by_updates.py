@@ -69,11 +69,10 @@ def alike(halves: Floats, seed: int = 0) -> float:
     """How often halves of rows would agree as much with the other half of the same client if clients did not differ.
 
     That is the p-value of a permutation test: the mean cosine of a client's two halves against that with another
-    client's second half. It is exact for clients whose rows are drawn alike, whatever these are, and says nothing of
-    *how* clients differ. All pairings of 6 clients or fewer, ``SHUFFLES`` and the right one otherwise.
-
-    ``halves`` (n, 2, q) are directions of both halves of every client's rows. What all have in common is taken off:
-    their mean, and all along it, since clients with more rows follow it more closely.
+    client's second half. It is exact for clients whose rows are drawn alike, and says nothing of *how* clients differ.
+    All pairings of 6 clients or fewer, ``SHUFFLES`` and the right one otherwise. ``halves`` (n, 2, q) are directions of
+    both halves; what all have in common is taken off: their mean, and all along it, since clients with more rows follow
+    it more closely.
     """
     from itertools import permutations
 
@@ -106,38 +105,17 @@ def by_updates(
     q: Annotated[int, Option(low=0)] = SKETCH,
     seed: Annotated[int, Option(low=0)] = 0,
 ) -> Groups:
-    """Cluster normalised updates after several local steps from a common model.
+    """Cluster normalised updates after several local ``steps`` from the common model w (d,).
 
-    Parameters
-    ----------
-    w : (d,)
-        The common model: a first model, or one that some rounds have made.
-    eta : float
-        Local step size.
-    steps : int, default 50
-        Local steps.
-    k : int or iterable of int, default 1 to 8
-        Number of groups; of several, the one with the largest mean silhouette (by cosines). One group has none: where 1
-        is among several, it is what is found if clients do not differ (``alike``), for which they send the directions
-        of both halves of their rows, too.
-    B : int, default 0
-        Rows of a step; 0 takes all.
-    q : int, default 4096
-        Numbers a client sends, of a keyed random projection; 0 sends all d.
-    seed : int, default 0
-        Of the projection, and of k-means' 20 starts.
+    Of several numbers of groups k (1 to 8), the one with the largest mean silhouette (by cosines) is taken. One group
+    has none: where 1 is among several, it is what is found if clients do not differ (``alike``), for which they send
+    the directions of both halves of their rows, too. Clients send q numbers of a keyed random projection, or all d for
+    q = 0; the seed is that of the projection and of k-means' 20 starts.
 
-    Returns
-    -------
-    Groups
-        Clients that have not moved, or did not answer, are in group -1. ``about`` has the ``directions``, the
-        ``partitions`` into each number of groups, and as ``alike`` the p-value of one group, None where it was not
-        looked at or cannot be, as rows are not to be halved.
-
-    Raises
-    ------
-    CoterieError
-        For a number of groups not below that of the clients, and for one group alone.
+    Clients that have not moved, or did not answer, are in group -1. ``about`` has the ``directions``, the
+    ``partitions`` into each number of groups, and as ``alike`` the p-value of one group, None where it was not looked
+    at or cannot be, as rows are not to be halved. A CoterieError for a number of groups not below that of the clients,
+    and for one group alone.
     """
     ks = list(k)
     how_far: dict[str, Any] = {"w": np.asarray(w), "eta": float(eta), "steps": steps, "B": B, "q": q, "seed": seed}
@@ -200,9 +178,8 @@ def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
     """Random projection (m, q) of updates (m, d) that keeps inner products in the mean: a count sketch.
 
     Every coordinate is added, with a random sign, to one of q sums, which needs O(d) and no matrix; the error of a
-    cosine is about ``1 / sqrt(q)``. With q = 0 or q >= d the updates themselves are returned.
-
-    Charikar, Chen, Farach-Colton (2002), Finding frequent items in data streams; Weinberger et al. (2009).
+    cosine is about ``1 / sqrt(q)``. With q = 0 or q >= d the updates themselves are returned. Charikar, Chen,
+    Farach-Colton (2002), Finding frequent items in data streams; Weinberger et al. (2009).
     """
     d = update.shape[1]
     if not 0 < q < d:

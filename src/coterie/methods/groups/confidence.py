@@ -88,8 +88,7 @@ def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
 def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
     """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality, or 1 / k.
 
-    ``gap``, ``se`` (m, k): mean difference to the best group, infinite for itself, and its standard error. ``n`` (m,):
-    rows.
+    ``gap``, ``se`` (m, k): mean difference to the best group, infinite for itself, and its standard error; n (m,) rows.
     """
     from scipy.special import stdtr
 
@@ -102,20 +101,10 @@ def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
 
 
 def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
-    """Let every client judge models of groups on its rows.
+    """Let every client judge the groups' models w (k, d) on rows that it keeps back (``objectives.holdout.hold_out``).
 
-    Parameters
-    ----------
-    w : (k, d)
-        A model for each group.
-    held : bool, default True
-        Whether to judge by rows that clients keep back (see ``objectives.holdout.hold_out``). Without them the rows at
-        hand are used, which is right for clients that no model was trained on; others' own group looks too good.
-
-    Returns
-    -------
-    Assignment
-        In the order of ``fed.clients``.
+    Where not ``held`` it judges by the rows at hand, which is right for clients that no model was trained on; others'
+    own group looks too good.
     """
     w = np.atleast_2d(np.asarray(w, dtype=np.float64))
     m, k = len(fed.clients), len(w)
@@ -159,32 +148,11 @@ def adapt(
     B: Annotated[int, Option(low=0)] = 0,
     personal: Annotated[tuple[str, ...], Option()] = (),
 ) -> Adapted:
-    """Models for new clients out of a fitted run; nothing that is shared changes.
+    """Models for new clients, those of ``fed``, out of a fitted run; nothing that is shared changes.
 
-    Parameters
-    ----------
-    fed : Federation
-        Of the new clients, over an objective with the same parameters.
-    w : (k, d) or (d,)
-        A model for each group (``state["w"]`` of IFCA and CFL, or any client's model of each group), or one for all.
-    eta : float, default 0.1
-        Step size.
-    steps : int, default 0
-        Local steps after the group is chosen; 0 takes the group's model as it is.
-    B : int, default 0
-        Rows of a step; 0 takes all.
-    personal : sequence of str
-        Names or patterns of the parameters that the steps move, such as ``head*``; by default all.
-
-    Returns
-    -------
-    Adapted
-        In the order of ``fed.clients``.
-
-    Raises
-    ------
-    CoterieError
-        For a pattern that matches nothing, or negative steps.
+    ``w`` is a model for each group (k, d), as in ``state["w"]`` of IFCA and CFL, or one for all (d,). After the group
+    is chosen come so many local ``steps``, of ``eta`` and B rows (0: all), of the ``personal`` parameters, names or
+    patterns such as ``head*``, by default of all. A CoterieError for a pattern that matches nothing.
     """
     w = np.atleast_2d(np.asarray(w))
     judged = judge_groups(fed, w, held=False)

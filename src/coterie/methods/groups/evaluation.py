@@ -49,13 +49,7 @@ def numbered(labels: Ints) -> Ints:
 
 
 def correctly_grouped(labels: Ints, known: Ints) -> int:
-    """How many clients are in the right group, groups being matched as well as can be (m at most).
-
-    Parameters
-    ----------
-    labels, known : (m,)
-        Groups that were found, and those that are true; -1 is never right.
-    """
+    """How many clients (m,) are in the right group, groups being matched as well as can be; -1 is never right."""
     from scipy.optimize import linear_sum_assignment
 
     a, b = np.asarray(labels), np.unique(known, return_inverse=True)[1]
@@ -101,31 +95,12 @@ def _mean(sums: Any) -> float:
 
 
 def by_held_out(fed: Federation, partitions: Mapping[int, Ints], *, rounds: int, **training: Any) -> Groups:
-    """The one of some partitions whose groups' models lose least on rows that clients keep back.
+    """The partition, labels (m,) by number of groups, whose models lose least on rows that clients keep back.
 
-    A model for each group is trained by FedAvg within it, on the rows to train on; one model for all is tried too.
-
-    Parameters
-    ----------
-    fed : Federation
-        Its objective keeps rows back: see ``objectives.holdout.hold_out``.
-    partitions : dict
-        Labels (m,) by the number of groups, such as ``about["partitions"]`` of :func:`by_updates`. Clients in no group
-        (-1) train in group 0, and are left out of the losses.
-    rounds : int
-        That make the models.
-    **training
-        Of ``GroupSGD``: ``eta``, and ``tau``, ``E``, ``B``, ``shared`` and others.
-
-    Returns
-    -------
-    Groups
-        The smallest number of those with the least loss; ``score`` has all losses.
-
-    Raises
-    ------
-    CoterieError
-        Where no rows are kept back.
+    The federation's objective keeps rows back (``objectives.holdout.hold_out``; a CoterieError where it does not). A
+    model for each group is trained by FedAvg within it, in so many ``rounds`` with ``training`` options of
+    ``GroupSGD``; one model for all is tried too. Clients in no group (-1) train in group 0, and are left out of the
+    losses. Of the partitions with the least loss it is the one of fewest groups; ``score`` has all losses.
     """
     m = len(fed.clients)
     every, score = {1: np.zeros(m, dtype=np.int64), **partitions}, {}

@@ -46,30 +46,13 @@ def by_restarts(
     restarts: Annotated[int, Option(low=1)] = 20,
     steps: Annotated[int, Option(low=1)] = 50,
 ) -> Groups:
-    """The groups of the restart with the least training loss.
+    """The groups of the restart with the least training loss; the method says k, step size, steps of a round and seed.
 
-    Parameters
-    ----------
-    method : IFCA
-        Its number of groups, step size, steps of a round and seed count.
-    w : (d,)
-        Where the clients that make first models start; only those that are drawn send theirs.
-    rounds : int
-        Of each restart.
-    steps : int, default 50
-        Local steps that make a first model.
-
-    Returns
-    -------
-    Groups
-        ``about`` has ``w`` (k, d), the models without what stays with clients; for each restart its ``losses`` and
-        ``labels``; and ``same``, the share of restarts that ended with the partition that is returned. That share says
-        how likely one restart is to succeed, where the partition returned is right.
-
-    Raises
-    ------
-    CoterieError
-        For more groups than clients, and where no restart ends well.
+    The clients that make first models, of so many ``steps``, start at w (d,); only those that are drawn send theirs.
+    Each restart has so many ``rounds``. ``about`` has ``w`` (k, d), the models without what stays with clients; for
+    each restart its ``losses`` and ``labels``; and ``same``, the share of restarts that ended with the partition that
+    is returned, which says how likely one restart is to succeed where that is right. A CoterieError for more groups
+    than clients, and where no restart ends well.
     """
     m, k, eta = len(fed.clients), method.k, method.rate(0)
     if k > m:

@@ -36,26 +36,12 @@ def fit(
     network: Mapping[str, Any] | None = None,
     rounds: Mapping[str, Any] | None = None,
 ) -> Estimates:
-    """Tie clients along a network.
+    """Tie clients along a ``network`` (``options.Asked``; lam is a number here), exactly or by a run of ``rounds``.
 
-    Parameters
-    ----------
-    network : mapping, optional
-        See :class:`~coterie.methods.network.options.Asked`; lam must be a number here.
-    rounds : mapping, optional
-        See :class:`~coterie.methods.network.options.Run`; left out, the objective is minimised exactly.
-
-    Returns
-    -------
-    Estimates
-        Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has
-        the network, the groups, the certificate and, of a run, its ``trace`` of (step, gap) and what its steps sent, in
-        bytes; the ledger has the computation of the optimum, for the gap, too.
-
-    Raises
-    ------
-    CoterieError
-        For options that cannot be, and where all columns are shared.
+    Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has the
+    network, the groups, the certificate and, of a run, its ``trace`` of (step, gap) and what its steps sent, in bytes;
+    the ledger has the computation of the optimum, for the gap, too. A CoterieError for options that cannot be, and
+    where all columns are shared.
     """
     asked, run = Asked.of(network or {}), Run.of(rounds or {})
     if asked.lam == HELD_OUT:
@@ -169,10 +155,9 @@ def coefficient_covariance(
 ) -> tuple[Floats, float]:
     """Packed covariances (n, P) of clients' coefficients, and the residual variance of a Gaussian outcome.
 
-    The penalty is not in them, nor the doubt about the groups: they are those of the groups' own maximum likelihood.
-
-    ``unit`` (d,): of the parameters theta (n, d); covariances are in the table's units. ``rows``: number of all rows,
-    where there is a residual variance to be found; else it is 1.
+    They are those of the groups' own maximum likelihood: neither the penalty nor the doubt about the groups is in them.
+    ``unit`` (d,) is that of theta (n, d); covariances are in the table's. ``rows`` is the number of all rows, where
+    there is a residual variance to be found; else it is 1.
     """
     k = int(groups.max()) + 1
     sums: Any = require_all_replies(fed.total(derivatives, by=groups, groups=k, unit=unit, theta=PerRow(theta)))

@@ -53,32 +53,15 @@ def optimum(
     kkt: float = 1e-6,
     solver: str = "newton",
 ) -> Optimum:
-    """Minimise F.
+    """Minimise F over the clients of a federation, who must all answer and have rows and a family.
 
-    Parameters
-    ----------
-    fed : Federation
-        Clients with rows and a family; all must answer.
-    lam : float
-        0 or more; infinity makes the clients of every component one. What `local` and `pooled` find for 0 and infinity
-        is in ``fit.solved_end``.
-    layout : Layout
-        Which parameters are shared, which personal.
-    unit : (d,), optional
-        Columns are multiplied by it; parameters, and the differences that are penalised, are in these units.
-    prior : Prior, optional
-        By default nothing is held; ``Prior.of(network, family)`` holds what separated outcomes take to infinity.
-    start : Optimum, optional
-        A former one of the same clients, layout and network, for any lambda and p.
-    kkt : float, default 1e-6
-        Stop at this residual.
-    solver : {"newton", "admm"}, default "newton"
-        ADMM needs hundreds of exchanges, but no client's Hessian; at infinity Newton sees sums only and is taken.
-
-    Raises
-    ------
-    CoterieError
-        For a lambda or p that cannot be, numbers of clients that differ, clients that are missing, means that overflow.
+    At ``lam`` = infinity the clients of every component are one; what `local` and `pooled` find for 0 and infinity is
+    in ``fit.solved_end``. Parameters, and the differences that are penalised, are in the units ``unit`` (d,) by which
+    columns are multiplied. ``prior`` is by default none: ``Prior.of(network, family)`` holds what separated outcomes
+    take to infinity. ``start`` is a former optimum of the same clients, layout and network, for any lambda and p. It
+    ends at the residual ``kkt``. ADMM needs hundreds of exchanges, but no client's Hessian; at infinity Newton sees
+    sums only and is taken. A CoterieError for numbers of clients that differ, clients that are missing, and means that
+    overflow.
     """
     if not lam >= 0.0 or p not in (1, 2, np.inf):
         raise CoterieError(f"lam must be 0 or more, or inf, and p one of 1, 2 and inf, not {lam} and {p}.")
@@ -125,8 +108,8 @@ def lambda_max(objective: NetworkObjective, x: Floats, Z: Floats) -> float:
     """A lambda from which on the clients of every component are one; the minimiser at infinity is at (x, Z).
 
     Duals that carry the clients' gradients along the edges prove it; of all that do, those with the smallest sum of
-    squares over weights are taken, so that the smallest such lambda is somewhat lower. It is 0 where there are no
-    edges, or where clients that are alone are the same; the objective's own lambda does not count.
+    squares over weights are taken, so that the smallest such lambda is somewhat lower. 0 without edges, or where
+    clients that are alone are the same; the objective's own lambda does not count.
     """
     return _proof(objective, objective.ask(x, Z))[0]
 

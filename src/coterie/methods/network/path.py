@@ -32,19 +32,11 @@ SPAN = 1e-4
 
 @dataclass(frozen=True)
 class Path:
-    """Minimisers along lambda, largest first.
+    """Minimisers along lambda, largest first."""
 
-    Attributes
-    ----------
-    lam : (K,) float64
-        Falling; the first is infinity.
-    loss : (K,) float64
-        Held-out loss at each; NaN where none was asked for.
-    """
-
-    lam: Floats
+    lam: Floats  # (K,) falling; the first is infinity
     at: list[Optimum]
-    loss: Floats
+    loss: Floats  # (K,) held-out loss at each; NaN where none was asked for
 
     @property
     def best(self) -> int:
@@ -83,22 +75,12 @@ def path(
     loss: Callable[[Floats], float] | None = None,
     kkt: float = 1e-6,
 ) -> Path:
-    """Minimise F along lambda, each time from the last minimiser.
+    """Minimise F along lambda, each time from the last minimiser; infinity comes first.
 
-    Parameters
-    ----------
-    lam : (K,), optional
-        Finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the clients of
-        every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. Infinity comes first.
-    loss : callable, optional
-        ``loss(theta (n, d)) -> float``, of rows that were held out; theta is in the units given.
-    kkt, layout, unit, prior
-        As in ``optimum``.
-
-    Raises
-    ------
-    CoterieError
-        For lambdas, steps or a span that cannot be.
+    ``lam`` (K,) are finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the
+    clients of every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. ``loss(theta (n,
+    d))`` is that of rows that were held out, theta in the units given. A CoterieError for lambdas, steps or a span that
+    cannot be.
     """
     last = optimum(fed, network, np.inf, p, layout=layout, unit=unit, prior=prior, kkt=kkt)
     unit = np.ones(layout.d) if unit is None else unit

@@ -71,11 +71,10 @@ def sums(site: Site, columns: Ints, centre: Floats) -> Reply:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that vary, in standard units.
+    """Columns that vary, in standard units, in which a value counts as ``(x - centre) * unit``.
 
-    ``columns`` (q,): of the table; the number of its columns stands for the response. ``centre``, ``unit`` (q,): a
-    value counts as ``(x - centre) * unit``, of mean 0 and variance 1 over all rows. ``covariance`` (q, q): of all rows,
-    in standard units.
+    ``columns`` (q,) are the table's; the number of its columns stands for the response. ``covariance`` (q, q) is of all
+    rows.
     """
 
     columns: Ints
@@ -138,20 +137,12 @@ def data_points(
 ) -> Floats:
     """Mean embeddings (n, features), clients in the order of ``fed.clients``; those without rows get the mean of all.
 
-    Parameters
-    ----------
-    features : int, default 256
-        An even number: a cosine and a sine of each frequency. The error of an MMD^2 is about ``1 / sqrt(features)``.
-    response : bool, default True
-        Compare the joint distribution of columns and response; otherwise of the columns alone.
-    width : number, optional
-        The kernel is ``exp(-|x - x'|^2 / (2 width^2))`` in standard units. By default ``width^2`` is twice the mean of
-        the clients' median squared distances to the mean of all rows: about the median squared distance of two rows,
-        without a client seeing another's.
-
-    Notes
-    -----
-    The embedding of a single row tells that row. A client with one row must trust who draws the network.
+    Features are a cosine and a sine of each frequency; the error of an MMD^2 is about ``1 / sqrt(features)``.
+    ``response``: compare the joint distribution of columns and response, else of the columns alone. The kernel is
+    ``exp(-|x - x'|^2 / (2 width^2))`` in standard units; by default ``width^2`` is twice the mean of the clients'
+    median squared distances to the mean of all rows: about the median squared distance of two rows, without a client
+    seeing another's. The embedding of a single row tells that row: a client with one row must trust who draws the
+    network.
     """
     scale = agree(fed, response)
     if width is None:
@@ -183,10 +174,10 @@ def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Clients as means and shrunk covariances.
+    """Clients as means (n, q) and shrunk covariances S (n, r, r), in standard units.
 
-    ``mean`` (n, q): in standard units; clients without rows have the mean of all rows, 0. ``S`` (n, r, r): in a basis
-    of the r directions in which rows vary within clients.
+    Clients without rows have the mean of all rows, 0. S is in a basis of the r directions in which rows vary within
+    clients.
     """
 
     mean: Floats
@@ -195,20 +186,11 @@ class Gaussians:
     def points(self, distance: str = "log-euclidean", means: bool = False) -> Floats:
         """Embeddings (n, P) whose Euclidean distances are those of covariances, or close to them.
 
-        Parameters
-        ----------
-        distance : {"log-euclidean", "frobenius", "bures", "mean"}
-            Of matrix logarithms [1]_, of the matrices, or Bures-Wasserstein [2]_. No embedding has Bures-Wasserstein
-            distances: square roots of matrices are used, whose distance lies between Bures-Wasserstein's and sqrt(2)
-            times it, so that they find candidates for :meth:`bures`. "mean" compares means of columns alone.
-        means : bool, default False
-            Compare means of columns too (with "bures": 2-Wasserstein distances of Gaussians).
-
-        References
-        ----------
-        .. [1] Arsigny et al. (2007), Geometric means in a novel vector space structure on symmetric positive-definite
-           matrices, SIAM Journal on Matrix Analysis.
-        .. [2] Bhatia, Jain, Lim (2019), On the Bures-Wasserstein distance between positive definite matrices.
+        Distances are of matrix logarithms (Arsigny et al. 2007, Geometric means in a novel vector space structure on
+        symmetric positive-definite matrices), of the matrices, or Bures-Wasserstein (Bhatia, Jain, Lim 2019). No
+        embedding has the latter's: square roots of matrices are used, whose distance lies between it and sqrt(2) times
+        it, so that they find candidates for :meth:`bures`. "mean" compares means of columns alone; ``means`` compares
+        them too (with "bures": 2-Wasserstein distances of Gaussians).
         """
         if distance == "mean":
             return self.mean
@@ -256,8 +238,7 @@ class BuresDistance:
 def gaussians(fed: Federation, prior: float | None = None, response: bool = False) -> Gaussians:
     """Every client's mean and covariance, clients in the order of ``fed.clients`` (four exchanges).
 
-    ``prior``: rows of S that are added; by default as many as columns, plus 1. ``response`` (default False): whether
-    the response counts as a column.
+    ``prior`` rows of S are added, by default as many as columns, plus 1; ``response`` counts the response as a column.
     """
     scale = agree(fed, response)
     own = require_all_replies(fed.ask(scatter, **scale.message))
@@ -324,12 +305,10 @@ def model_points(
     models: Floats | None = None,
     seed: int = 0,
 ) -> Floats:
-    """Clients' models (n, q), in the order of ``fed.clients``.
+    """Clients' models (n, q), in order: coefficients in the metric, or predicted means over the root of their number.
 
-    ``distance`` {"coefficients", "predictions"}: coefficients in the metric, or predicted means for the probes over
-    ``sqrt(probes)``. ``prior``: rows of mean curvature that hold a client at the pooled model; by default as many as
-    coefficients. ``probes`` (default 128): their number, drawn by :func:`draw_probes`; or the probes themselves.
-    ``models`` (n, d): local models that were made elsewhere.
+    ``prior`` rows of mean curvature hold a client at the pooled model; by default as many as coefficients. Probes (M,
+    p), at which models predict, are given or drawn by :func:`draw_probes`. ``models`` (n, d) were made elsewhere.
     """
     _, metric = around_pooled(fed, problem)
     if models is not None and models.shape[1] != len(metric.at):

@@ -58,16 +58,13 @@ def step_sizes(
     participation: float = 1.0,
     batch: int = 0,
 ) -> StepSizes:
-    """Steps with which f surely descends, given gradients of all rows (for Poisson outcomes: near ``theta``).
+    """Steps with which f surely descends, given gradients of all rows (for Poisson outcomes: near ``theta`` (d,)).
 
     Few rows may all point in one direction, in which their curvature is the sum of all that they have. So where
     gradients are of ``batch`` rows, a client's curvature counts with its sum over ``batch`` added: runs stay stable,
-    unless some rows are much larger than the mean.
-
-    ``unit`` (d,): what clients hold is ``unit * (M x + N z_n)``. ``both`` (default True): whether x and Z move at once.
-    ``theta`` (d,): where the run starts, as clients hold it. ``held`` (default 0): curvature that is added to every
-    client's own block, summed over its rows as theirs is. ``participation`` (default 1): with what probability clients
-    take part. Those that do count so much more, and steps are so much shorter.
+    unless some rows are much larger than the mean. Clients hold ``unit * (M x + N z_n)``; ``both`` says whether x and Z
+    move at once. ``held`` is added to the curvature of every client's own block, summed over its rows as theirs is.
+    Clients that take part with probability ``participation`` count so much more, and steps are so much shorter.
     """
     at = np.tile(np.zeros(layout.d) if theta is None else theta, (len(fed.clients), 1))
     sums = require_all_replies(fed.total(curvature_bound, unit=unit, theta=PerRow(at)))

@@ -55,8 +55,7 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
 class Point:
     """One point of the grid, solved. The clients' parameters stay theirs, until the next point is asked for.
 
-    ``at`` (int, int): index into gammas, and into lams or alphas. ``nodes``: the clusters, fine to coarse; all in the
-    units of the table.
+    ``at``: index into gammas, and into lams or alphas. ``nodes``: the clusters, fine to coarse; in the table's units.
     """
 
     at: tuple[int, int]
@@ -86,18 +85,9 @@ def path(
 ) -> Iterator[Point]:
     """Solve (2.3), or (2.1) where alphas are given, at every point of a grid, each near the one before it.
 
-    Parameters
-    ----------
-    gammas : sequence of (float or (m,))
-    lams, alphas : sequence of (float or (k,)), optional
-        The other axis, if any, with the values that ``given_strengths.given`` takes.
-    tolerance : float, default 1e-10
-        What the last step of a point may gain for each row of a GLM; 0 solves every point from the beginning.
-
-    Yields
-    ------
-    Point
-        From the largest gamma to the smallest, along the other axis and back.
+    Points come from the largest gamma to the smallest, along the other axis, if any, and back; strengths are those of
+    ``given_strengths.given``. The last step of a point of a GLM may gain ``tolerance`` for each row; 0 solves every
+    point from the beginning.
     """
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     name, other = ("lam", lams) if lams is not None else ("alpha", alphas)
