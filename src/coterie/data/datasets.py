@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table and how to model it: its size, label columns fine to coarse, and a model to begin with.
-
-    ``source`` is ``package: item`` of R, or who made it; ``note`` says what to look out for.
-    """
+    """A table and how to model it, as ``tables/catalogue.toml`` has it."""
 
     name: str
     title: str
@@ -49,175 +48,38 @@ class Entry:
         return "\n".join(lines)
 
 
-_GPL = "GPL (R package; installed, not shipped)"
-_CARDS = (
-    *("Med_FInt", "Low_FInt", "Med_VInt", "Rewrd_2", "Rewrd_3", "Rewrd_4", "Med_Fee", "Low_Fee", "Bank_B"),
-    *("Out_State", "Med_Rebate", "High_Rebate", "High_CredLine", "Long_Grace"),
-)
-_MAIL = (
-    *("make", "address", "all", "num3d", "our", "over", "remove", "internet", "order", "mail", "receive", "will"),
-    *("people", "report", "addresses", "free", "business", "email", "you", "credit", "your", "font", "num000", "money"),
-    *("hp", "hpl", "george", "num650", "lab", "labs", "telnet", "num857", "data", "num415", "num85", "technology"),
-    *("num1999", "parts", "pm", "direct", "cs", "meeting", "original", "project", "re", "edu", "table", "conference"),
-    *("charSemicolon", "charRoundbracket", "charSquarebracket", "charExclamation", "charDollar", "charHash"),
-    *("capitalAve", "capitalLong", "capitalTotal"),
-)
+_TABLES = resources.files("coterie.data").joinpath("tables")
 _INCOMES = ("up to 30", "up to 40", "up to 60", "up to 100")
 R_LIBRARIES = ("/usr/local/lib/R/site-library", "/usr/lib/R/site-library", "/usr/lib/R/library")
 """Where R packages lie, beside the folders that R's own variables R_LIBS, R_LIBS_USER and R_LIBS_SITE name."""
-_ENTRIES = (
-    Entry(
-        "heart",
-        "Coronary disease of patients in four hospitals.",
-        *(920, 4, "hospital", (), "disease ~ scale(age) + sex + cp", "binomial"),
-        source="UCI Machine Learning Repository (Janosi, Steinbrunn, Pfisterer, Detrano 1989)",
-        licence="CC BY 4.0",
-        note="comes with coterie; blood pressure, cholesterol and the exercise test have missing values",
-    ),
-    Entry(
-        "hsb82",
-        "High School and Beyond: mathematics of students in schools of two sectors (Raudenbush and Bryk 2002).",
-        *(7185, 160, "school", ("sector",), "mAch ~ cses", "gaussian"),
-        source="mlmRev: Hsb82",
-        licence=_GPL,
-    ),
-    Entry(
-        "chem97",
-        "A-level chemistry 1997: scores of students in schools in local education authorities.",
-        *(31022, 2410, "school", ("lea",), "score ~ gcsecnt", "gaussian"),
-        source="mlmRev: Chem97",
-        licence=_GPL,
-        note="'score >= 8 ~ gcsecnt' is a binomial model of the same table",
-    ),
-    Entry(
-        "sleepstudy",
-        "Reaction times of drivers over days without sleep.",
-        *(180, 18, "Subject", (), "Reaction ~ Days", "gaussian"),
-        source="lme4: sleepstudy",
-        licence=_GPL,
-        note="the rows of a subject are days in order: --order-by Days",
-    ),
-    Entry(
-        "star",
-        "Tennessee STAR: mathematics of pupils in small and regular classes, kindergarten to grade 3.",
-        *(26796, 80, "sch", ("schtype",), "math ~ C(gr) + cltype + ses", "gaussian"),
-        source="mlmRev: star",
-        licence=_GPL,
-        note="pupils come again in later grades: --split-by id; outcomes are missing: --missing drop",
-    ),
-    Entry(
-        "guimmun",
-        "Complete immunisation of children in communities in Guatemala.",
-        *(2159, 161, "comm", ("rural",), "immun ~ kid2p + ethn + momEd", "binomial"),
-        source="mlmRev: guImmun",
-        licence=_GPL,
-        note="children of one mother: --split-by mom",
-    ),
-    Entry(
-        "contraception",
-        "Use of contraception by women in districts of Bangladesh.",
-        *(1934, 60, "district", (), "use ~ age + C(livch) + urban", "binomial"),
-        source="mlmRev: Contraception",
-        licence=_GPL,
-    ),
-    Entry(
-        "exam",
-        "Examination scores of students in London schools by their intake reading test.",
-        *(4059, 65, "school", (), "normexam ~ standLRT", "gaussian"),
-        source="mlmRev: Exam",
-        licence=_GPL,
-    ),
-    Entry(
-        "radon",
-        "Radon in houses in counties of Minnesota.",
-        *(919, 85, "county", (), "log.radon ~ basement + uranium", "gaussian"),
-        source="HLMdiag: radon",
-        licence=_GPL,
-        note="basement is 0 for a measurement in the basement and 1 for the first floor; uranium is a county's",
-    ),
-    Entry(
-        "mathachschool",
-        "Schools of High School and Beyond: a row a school, for relations between schools.",
-        *(160, 160, "School", ("Sector",), "MEANSES ~ PRACAD + DISCLIM", "gaussian"),
-        source="nlme: MathAchSchool",
-        licence=_GPL,
-        note="one row for each client: covariates to relate clients by, not a table to fit",
-    ),
-    Entry(
-        "bank",
-        "Credit cards compared in pairs by customers of a bank in four groups of income (Allenby and Ginter 1995).",
-        *(14799, 946, "id", ("income_group",), f"choice ~ 0 + {' + '.join(_CARDS)}", "binomial"),
-        source="bayesm: bank",
-        licence=_GPL,
-        note="attributes are differences between the two cards, so there is no intercept; income is a category (20 to "
-        "100), which income_group puts together in four",
-    ),
-    Entry(
-        "spambase",
-        "Electronic mail, spam or not, by the shares of 54 words and signs and runs of capitals (Hopkins et al. 1999).",
-        *(4601, 30, "client", (), f"spam ~ {' + '.join(f'scale({c})' for c in _MAIL)}", "binomial"),
-        source="kernlab: spam",
-        licence=_GPL,
-        note="the clients are made up: rows are dealt out in turn, so all have the same mix",
-    ),
-)
 
 
-def list_data() -> list[Entry]:
-    """The tables that `fetch` knows.
-
-    Returns
-    -------
-    list of Entry
-    """
-    return list(_ENTRIES)
+@cache
+def list_data() -> tuple[Entry, ...]:
+    """The tables that :func:`fetch` knows."""
+    catalogue = tomllib.loads(_TABLES.joinpath("catalogue.toml").read_text(encoding="utf-8"))
+    return tuple(Entry(**{**table, "cluster": tuple(table["cluster"])}) for table in catalogue["table"])
 
 
 def describe(name: str) -> Entry:
-    """What a table is and how to model it; ``str()`` of it is text to print.
-
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    Entry
-
-    Raises
-    ------
-    CoterieError
-        For an unknown name.
-    """
-    for entry in _ENTRIES:
-        if entry.name == name.lower():
-            return entry
-    names = [e.name for e in _ENTRIES]
-    hint = nearest(name, names) or f" There are {', '.join(names)}."
+    """What a table is and how to model it, as text by ``str()``; a CoterieError for an unknown name."""
+    known = {entry.name: entry for entry in list_data()}
+    if entry := known.get(name.lower()):
+        return entry
+    hint = nearest(name, known) or f" There are {', '.join(known)}."
     raise CoterieError(f"There is no table '{name}'.{hint}")
 
 
 def fetch(name: str) -> pd.DataFrame:
     """A table by name, from this machine: nothing is downloaded.
 
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    DataFrame
-
-    Raises
-    ------
-    CoterieError
-        For an unknown name, and where the package that holds the table is not installed.
+    A CoterieError for an unknown name, and where the package that holds the table is not installed.
     """
     import pandas as pd
 
     entry = describe(name)
     if entry.name == "heart":
-        with resources.files("coterie.data").joinpath("tables/heart.csv").open(encoding="utf-8") as file:
+        with _TABLES.joinpath("heart.csv").open(encoding="utf-8") as file:
             return pd.read_csv(file)
     if entry.name in _FROM_R:
         return _FROM_R[entry.name](entry)
