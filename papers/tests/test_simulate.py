@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.data import prepare
+from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 from papers.simulate import BRACKETS, donor_response, tree
 

@@ -62,5 +62,5 @@ def test_bad_input(change, main, auxiliary, said):
 
 
 def test_standardise_is_yes_or_no():
-    with pytest.raises(CoterieError, match="standardise must be True or False, not 'no'"):
+    with pytest.raises(CoterieError, match="standardise must be true or false, not 'no'"):
         stack_tasks(table(), "a", "b", standardise="no")

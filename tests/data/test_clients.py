@@ -7,8 +7,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from coterie.data import Clients, find_labels, prepare
-from coterie.data.labels import encode, label_ids, label_text
+from coterie.data.clients import Clients
+from coterie.data.labels import encode, find_labels, label_ids, label_text
+from coterie.data.prepare_table import prepare
 
 
 def twin(client, clusters, y):

@@ -7,8 +7,8 @@ from importlib import resources
 import pandas as pd
 import pytest
 
-from coterie.data import prepare
 from coterie.data.datasets import describe, fetch, list_data
+from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 
 NAMES = [entry.name for entry in list_data()]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data import Design
+from coterie.data.design import Design
 from coterie.data.formula import parse
 from coterie.errors import CoterieError
 
@@ -239,7 +239,7 @@ def test_parse_needs_no_table():
 
 def test_a_simple_formula_does_not_import_formulaic():
     code = (
-        "import sys, pandas as pd; from coterie.data import prepare;"
+        "import sys, pandas as pd; from coterie.data.prepare_table import prepare;"
         "prepare(pd.DataFrame({'g': [1, 1, 2], 'y': [1.0, 2, 4], 'x': [1.0, 2, 3]}), 'y ~ x', 'g');"
         "sys.exit('formulaic' in sys.modules)"
     )

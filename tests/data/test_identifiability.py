@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data import Clients, identifiability, prepare
+from coterie.data import identifiability
+from coterie.data.clients import Clients
 from coterie.data.identifiability import collinear, constant_within_clients
+from coterie.data.prepare_table import prepare
 
 
 def shared_twin(clients):

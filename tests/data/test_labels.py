@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data import find_labels, prepare
 from coterie.data.columns import Column
-from coterie.data.labels import encode, label_ids, resembling, spelling_notes, tidy
+from coterie.data.labels import encode, find_labels, label_ids, resembling, spelling_notes, tidy
+from coterie.data.prepare_table import prepare
 
 NFD = unicodedata.normalize("NFD", "Tübingen")
 SAME = ["Tübingen", NFD, " Tübingen", "Tübingen\u00a0", f"{NFD}\t"]

@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data import Clients, Design, prepare
+from coterie.data.clients import Clients
+from coterie.data.design import Design
+from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 
 N = 12

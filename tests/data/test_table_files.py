@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 import coterie
-from coterie.data import Table, read_table, to_pandas, write_table
 from coterie.data.formula import parse
+from coterie.data.table import Table, to_pandas
+from coterie.data.table_files import read_table, write_table
 from coterie.errors import CoterieError
 from tests.messages import names
 

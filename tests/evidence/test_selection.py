@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data import prepare
+from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 from coterie.evidence.compare_fits import evaluate
 from coterie.evidence.selection import Surface, search, select

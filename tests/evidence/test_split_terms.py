@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.data import prepare
+from coterie.data.prepare_table import prepare
 from coterie.evidence.splits import split_rows
 
 N = 200

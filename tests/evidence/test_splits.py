@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.data import Clients
+from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows

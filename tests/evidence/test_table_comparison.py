@@ -27,7 +27,7 @@ def table():
 
 
 def clients_of(df, family="gaussian"):
-    from coterie.data import prepare
+    from coterie.data.prepare_table import prepare
 
     return prepare(df, "y ~ x1", "client", "cluster", family=family)[0]
 

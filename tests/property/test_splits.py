@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data import Clients
+from coterie.data.clients import Clients
 from coterie.evidence.splits import split_rows
 
 counts = st.lists(st.integers(1, 30), min_size=1, max_size=25)

@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import t as student
 
 import coterie
-from coterie.data import prepare
 from coterie.data.datasets import fetch
+from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.columns import Column
 from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError
+from coterie.options import Option, checked
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+Standardise = Annotated[bool, Option("Whether outcomes are brought to mean 0 and standard deviation 1.")]
 ADDED = ("task", "outcome", "row")
 
 
-def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise: bool = True) -> pd.DataFrame:
+@checked
+def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise: Standardise = True) -> pd.DataFrame:
     """Make each outcome a task: a row for each outcome that a row of ``df`` has.
 
     Fit it with ``client="task"``, so that auxiliary tasks are collaborators of the main one, and with
@@ -53,13 +54,9 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
     >>> coterie.fit(tasks, "outcome ~ hours", "task", method="bias-correction", split_by="row",
     ...             rounds={"main": "math"})  # doctest: +SKIP
     """
-    import pandas as pd
-
     table, others = Table.of(df), as_names("auxiliary", auxiliary)
     outcomes = [as_name("main", main), *others]
     table.need(outcomes, "outcome")
-    if not isinstance(standardise, (bool, np.bool_)):
-        raise CoterieError(f"standardise must be True or False, not {standardise!r}.")
     if not others:
         raise CoterieError("There are no auxiliary tasks: name a column of another outcome at least.")
     if len(set(outcomes)) < len(outcomes):

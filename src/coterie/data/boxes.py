@@ -145,13 +145,8 @@ def matched_boxes(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> Mas
 def average_precision(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) -> float:
     """Area under the curve of precision over recall, with precision made monotone; NaN where nothing is to be found.
 
-    Parameters
-    ----------
-    found : (n, k, 5)
-        As :func:`from_grid` gives them.
-    truth : (n, boxes, 5)
-    overlap : float, default 0.5
-        See :func:`matched_boxes`.
+    Boxes found (n, k, 5) are as :func:`from_grid` gives them, true ones (n, boxes, 5); for ``overlap`` see
+    :func:`matched_boxes`.
 
     References
     ----------
@@ -168,19 +163,9 @@ def average_precision(found: F64, truth: npt.ArrayLike, overlap: float = 0.5) ->
 def sensitivity(
     found: F64, truth: npt.ArrayLike, at: Sequence[float] = RATES, overlap: float = 0.5
 ) -> npt.NDArray[np.float64]:
-    """Share of true boxes found where so many false ones are allowed an image (FROC); their mean is LUNA16's score.
+    """Share of true boxes found (len(at),) where ``at`` false ones are allowed an image (FROC).
 
-    Parameters
-    ----------
-    found, truth, overlap
-        See :func:`average_precision`.
-    at : sequence of float
-        False positives an image.
-
-    Returns
-    -------
-    (len(at),) float64
-        NaN where nothing is to be found.
+    Their mean is LUNA16's score; NaN where nothing is to be found. Arguments are those of :func:`average_precision`.
     """
     right, score, total = _curve(found, truth, overlap)
     if not total:

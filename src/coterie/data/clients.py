@@ -83,9 +83,8 @@ class Clients:
         level, *coarser = self.levels
         first = np.flatnonzero(np.diff(self.clusters, prepend=-1))
         last = np.append(first[1:], len(self)) - 1
-        ends = {"starts": self.starts[first], "stops": self.stops[last], "ids": label_ids(level.labels)}
-        of = {"labels": level.labels, "name": level.name, "clusters": level.parent, "levels": tuple(coarser)}
-        return replace(self, **ends, **of)  # type: ignore[arg-type]
+        above = {"labels": level.labels, "name": level.name, "clusters": level.parent, "levels": tuple(coarser)}
+        return replace(self, starts=self.starts[first], stops=self.stops[last], ids=label_ids(level.labels), **above)
 
     def subset(self, mask: Mask) -> Clients:
         """The same clients with the sorted rows of a mask (n,) alone; a client may be left without rows."""
@@ -93,16 +92,8 @@ class Clients:
         if mask.shape != self.y.shape:
             raise CoterieError(f"The mask has {mask.size:,} entries; there are {len(self.y):,} rows.")
         before = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-        return replace(
-            self,
-            X=self.X[mask],
-            y=self.y[mask],
-            offset=self.offset[mask],
-            weights=self.weights[mask],
-            starts=before[self.starts],
-            stops=before[self.stops],
-            order=self.order[mask],
-        )
+        rows = {name: getattr(self, name)[mask] for name in ("X", "y", "offset", "weights", "order")}
+        return replace(self, starts=before[self.starts], stops=before[self.stops], **rows)
 
     def split(self, test: Mask) -> tuple[Clients, Clients]:
         """Training rows and held-out rows, by a mask (n,) of the latter.
@@ -136,22 +127,29 @@ class Clients:
         ``weights`` (n,). A CoterieError for shapes that do not match, and for missing, infinite or negative values
         where they cannot be.
         """
-        design = _matrix(X)
-        n = len(design)
-        vectors = {"y": _vector(y, n, "y")}
-        vectors["offset"] = np.zeros(n) if offset is None else _vector(offset, n, "offset")
-        vectors["weights"] = np.ones(n) if weights is None else _vector(weights, n, "weights")
+        design = _finite(X, "X")
+        if design.ndim != 2:
+            raise CoterieError(f"X must have two dimensions (rows, columns), not {design.ndim}.")
+        if len(design) == 0:
+            raise CoterieError("X has no rows.")
+        n, p = design.shape
+        given = {"y": y, "offset": np.zeros(n) if offset is None else offset}
+        given["weights"] = np.ones(n) if weights is None else weights
+        vectors = {what: _finite(values, what) for what, values in given.items()}
+        for what, values in vectors.items():
+            if values.shape != (n,):
+                raise CoterieError(f"{what} has shape {values.shape}; X has {n:,} rows.")
         if np.any(vectors["weights"] < 0):
             raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
         columns = cluster_columns(clusters)
         tree = arrange((name, coded_labels(clients, n, "clients")), [(k, coded_labels(v, n, k)) for k, v in columns])
-        names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(design.shape[1]))
-        if len(names) != design.shape[1]:
-            raise CoterieError(f"There are {len(names)} terms for the {design.shape[1]} columns of X.")
+        names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(p))
+        if len(names) != p:
+            raise CoterieError(f"There are {len(names)} terms for the {p} columns of X.")
         if not tree.presorted:
             design = design[tree.order]
             vectors = {k: v[tree.order] for k, v in vectors.items()}
-        return tree.clients(design, vectors["y"], vectors["offset"], vectors["weights"], names, tree.order)
+        return tree.clients(design, **vectors, terms=names, order=tree.order)
 
 
 def relative_weights(weights: F64) -> F64:
@@ -163,34 +161,16 @@ def relative_weights(weights: F64) -> F64:
     return np.asarray(scaled / scaled[weights > 0.0].mean(), dtype=np.float64)
 
 
-def _floats(values: npt.ArrayLike, what: str) -> F64:
+def _finite(values: npt.ArrayLike, what: str) -> F64:
     try:
-        return np.ascontiguousarray(values, dtype=np.float64)
+        array = np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
         raise CoterieError(f"{what} must hold numbers only.") from e
-
-
-def _matrix(X: npt.ArrayLike) -> F64:
-    design = _floats(X, "X")
-    if design.ndim != 2:
-        raise CoterieError(f"X must have two dimensions (rows, columns), not {design.ndim}.")
-    if len(design) == 0:
-        raise CoterieError("X has no rows.")
-    if not np.isfinite(design.sum()):
-        bad: Mask = np.logical_not(np.isfinite(design).all(axis=1))
+    if not np.isfinite(array.sum()):
+        bad: Mask = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if bad.any():
-            raise CoterieError(f"X has missing or infinite values in {at_rows(bad)}.")
-    return design
-
-
-def _vector(values: npt.ArrayLike, n: int, what: str) -> F64:
-    v = _floats(values, what)
-    if v.shape != (n,):
-        raise CoterieError(f"{what} has shape {v.shape}; X has {n:,} rows.")
-    bad: Mask = np.logical_not(np.isfinite(v))
-    if bad.any():
-        raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
-    return v
+            raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,21 +188,9 @@ class LabelTree:
 
     def clients(self, X: F64, y: F64, offset: F64, weights: F64, terms: tuple[str, ...], order: I64) -> Clients:
         """Clients on this tree, from arrays whose rows are already sorted."""
-        return Clients(
-            X=X,
-            y=y,
-            offset=offset,
-            weights=weights,
-            starts=self.starts,
-            stops=self.stops,
-            terms=terms,
-            labels=self.labels,
-            name=self.name,
-            ids=label_ids(self.labels),
-            levels=self.levels,
-            clusters=self.clusters,
-            order=order,
-        )
+        tree = {name: getattr(self, name) for name in ("labels", "name", "levels", "clusters", "starts", "stops")}
+        ids = label_ids(self.labels)
+        return Clients(X=X, y=y, offset=offset, weights=weights, terms=terms, order=order, ids=ids, **tree)
 
 
 def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> LabelTree:
@@ -239,16 +207,8 @@ def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) ->
     counts = np.bincount(codes, minlength=len(rank)).astype(np.int64)
     stops = np.cumsum(counts)
     order, presorted = _stable_order(codes)
-    return LabelTree(
-        name=client[0],
-        labels=levels[0].labels,
-        levels=tuple(levels[1:]),
-        clusters=levels[0].parent,
-        starts=stops - counts,
-        stops=stops,
-        order=order,
-        presorted=presorted,
-    )
+    first = levels[0]
+    return LabelTree(first.name, first.labels, tuple(levels[1:]), first.parent, stops - counts, stops, order, presorted)
 
 
 def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from keyword import iskeyword
 
 from coterie.data.table import meant
@@ -28,7 +29,6 @@ class Parsed:
     """What a formula says."""
 
     formula: str  # ``.`` written out
-    left: str
     right: str
     outcome: str  # the column, or the expression on the left
     outcome_columns: tuple[str, ...]  # of the table, in order of appearance
@@ -85,11 +85,11 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     if simple is not None:
         columns, intercept = simple
         parsed = Parsed(
-            text, left, right, outcome, outcome_columns, columns, simple=columns, intercept=intercept,
+            text, right, outcome, outcome_columns, columns, simple=columns, intercept=intercept,
             factors=tuple((c,) for c in columns), bare=frozenset(columns),
         )  # fmt: skip
     else:
-        parsed = _general(text, left, right, outcome, outcome_columns)
+        parsed = _general(text, right, outcome, outcome_columns)
     parsed = replace(parsed, reckoned=parsed.reckoned | use.reckoned)
     both = set(outcome_columns).intersection(parsed.columns)
     if both:
@@ -192,53 +192,41 @@ def _left(formula: str, left: str) -> tuple[str, Use]:
     return inner.strip(), use
 
 
-def _general(text: str, left: str, right: str, outcome: str, outcome_columns: tuple[str, ...]) -> Parsed:
+def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ...]) -> Parsed:
     """Any other right side, split into terms and factors by formulaic."""
-    total = Use()
-    stateful: list[str] = []
-    bare: set[str] = set()
-    factors: list[tuple[str, ...]] = []
-    uses: dict[str, Use] = {}
-    terms = formulaic_terms(right, text)
+    terms = [term.factors for term in formulaic_terms(right, text)]
     if len(terms) > COLUMNS:
         raise CoterieError(
             f"The formula '{shortened(text)}' makes {len(terms):,} columns at least, more than {COLUMNS:,}."
         )
-    widths = []
-    for term in terms:
-        columns: list[str] = []
-        for factor in term.factors:
-            if factor.expr in uses:
-                columns += uses[factor.expr].columns
-                continue
+    uses: dict[str, Use] = {}
+    bare = set()
+    for factor in chain.from_iterable(terms):
+        if factor.expr not in uses:
             use = uses[factor.expr] = Use()
-            method = factor.eval_method.value
-            if method == "lookup":
+            if factor.eval_method.value == "lookup":
                 use.columns.append(factor.expr)
                 bare.add(factor.expr)
-            elif method == "python":
+            elif factor.eval_method.value == "python":
                 use.read(factor.expr, text)
-            if use.stateful:
-                stateful.append(factor.expr)
-            columns += use.columns
-            total.merge(use)
-        factors.append(tuple(columns))
-        widths.append(math.prod(uses[factor.expr].width for factor in term.factors))
+
+    def every(what: str) -> frozenset[str]:
+        return frozenset().union(*(getattr(use, what) for use in uses.values()))
+
     return Parsed(
         formula=text,
-        left=left,
         right=right,
         outcome=outcome,
         outcome_columns=outcome_columns,
-        columns=tuple(dict.fromkeys(total.columns)),
-        categories=frozenset(total.categories),
-        numeric=frozenset(total.numeric),
-        reckoned=frozenset(total.reckoned),
-        functions=frozenset(total.functions),
+        columns=tuple(dict.fromkeys(column for use in uses.values() for column in use.columns)),
+        categories=every("categories"),
+        numeric=every("numeric"),
+        reckoned=every("reckoned"),
+        functions=every("functions"),
         bare=frozenset(bare),
-        stateful=tuple(dict.fromkeys(stateful)),
-        factors=tuple(factors),
-        widths=tuple(widths),
+        stateful=tuple(expression for expression, use in uses.items() if use.stateful),
+        factors=tuple(tuple(column for f in term for column in uses[f.expr].columns) for term in terms),
+        widths=tuple(math.prod(uses[f.expr].width for f in term) for term in terms),
         vanishing=tuple(vanishing(right)),
     )
 

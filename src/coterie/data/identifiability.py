@@ -34,8 +34,7 @@ def constant_within_clients(clients: Clients) -> Mask:
     client are a multiple of an earlier column that can be personal (``x:size`` beside ``x`` where ``size`` is the
     client's).
     """
-    full = np.flatnonzero(clients.counts > 0)
-    starts, stops, X = clients.starts[full], clients.stops[full], clients.X
+    (starts, stops), X = _filled(clients), clients.X
 
     def multiple(k: int, others: Mask) -> bool:
         possible = np.flatnonzero(others & _possible_multiples(X, k, starts, stops))
@@ -79,7 +78,7 @@ def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | 
         return None
     intercept = [k for k in range(p) if clients.terms[k] == INTERCEPT]
     order = np.argsort([2 * (k not in first) + (k not in intercept) for k in range(p)], kind="stable")
-    scale = np.maximum(np.abs(X.max(axis=0)), np.abs(X.min(axis=0)))
+    scale = _largest(X)
     R = np.linalg.qr(triangle(X, scale, np.sqrt(clients.weights))[:, order], mode="r")
     B = np.zeros((p, p))
     B[np.ix_(order, order)] = np.linalg.inv(R * np.sign(np.diag(R))[:, None])
@@ -118,8 +117,7 @@ class Facts:
     @classmethod
     def of(cls, clients: Clients) -> Facts:
         """The facts of clients that are here."""
-        full = np.flatnonzero(clients.counts > 0)
-        starts, stops, X = clients.starts[full], clients.stops[full], clients.X
+        (starts, stops), X = _filled(clients), clients.X
         p = X.shape[1]
         constant = np.array([_constant(X[:, k], starts, stops) for k in range(p)], dtype=bool)
         multiple = np.zeros((p, p), dtype=bool)
@@ -164,10 +162,7 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64]
     ``triangles(scale)`` is :func:`triangle` of every part; it is called where a closer look is needed.
     """
     size = np.maximum(np.abs(facts.low), np.abs(facts.high))
-    sound = _well_conditioned(facts.gram)
-    return _trouble(
-        terms, facts.rows, sound, size[:-1], size[-1], lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS
-    )
+    return _trouble(terms, facts.rows, facts.gram, size, lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS)
 
 
 def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Mask:
@@ -183,14 +178,15 @@ def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Mask:
 
 
 def _is_intercept(clients: Clients, k: int) -> bool:
-    if clients.terms[k] == INTERCEPT:
-        return True
-    column = clients.X[:, k]
-    return (
-        len(column) > 0
-        and column[0] != 0
-        and bool(np.all(column[:_PROBE] == column[0]) and np.all(column == column[0]))
-    )
+    x = clients.X[:, k]
+    same = len(x) > 0 and x[0] != 0 and np.all(x[:_PROBE] == x[0]) and np.all(x == x[0])
+    return clients.terms[k] == INTERCEPT or bool(same)
+
+
+def _filled(clients: Clients) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where the rows of clients that have some start and stop."""
+    full = np.flatnonzero(clients.counts > 0)
+    return clients.starts[full], clients.stops[full]
 
 
 def _probe(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -245,30 +241,19 @@ def collinear(clients: Clients, sums: bool = False) -> str | None:
     Columns are compared in their order, so that the later one is named as superfluous. Where columns are summed as they
     are (``sums``), less can be told.
     """
-    X, top = clients.X, float(np.abs(clients.y).max(initial=0.0))
-    sound = _well_conditioned(_gram(X))
-    if len(X) >= X.shape[1] and sound and 1e-100 <= top <= 1e100:
-        return None
-    size = np.maximum(np.abs(X.max(axis=0, initial=-np.inf)), np.abs(X.min(axis=0, initial=np.inf)))
-    return _trouble(
-        clients.terms, len(X), sound, size, top, lambda scale: triangle(X, scale), _SINE_OF_SUMS if sums else _SINE
-    )
+    X, size = clients.X, np.append(_largest(clients.X), np.abs(clients.y).max(initial=0.0))
+    sine = _SINE_OF_SUMS if sums else _SINE
+    return _trouble(clients.terms, len(X), _gram(X), size, lambda scale: triangle(X, scale), sine)
 
 
 def _trouble(
-    terms: Sequence[str],
-    n: int,
-    sound: bool,
-    scale: F64,
-    top: float,
-    triangle: Callable[[F64], F64],
-    sine: float = _SINE,
+    terms: Sequence[str], n: int, gram: F64, sizes: F64, triangle: Callable[[F64], F64], sine: float
 ) -> str | None:
-    """The sentence of :func:`collinear`; ``sound`` says that X'X looks well, ``triangle(scale)`` is asked if not."""
-    p = len(terms)
+    """The sentence of :func:`collinear`, of n rows with this X'X and largest values (p + 1,) of columns and outcome."""
+    p, scale, top = len(terms), sizes[:-1], sizes[-1]
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
-    if sound and 1e-100 <= top <= 1e100:
+    if _well_conditioned(gram) and 1e-100 <= top <= 1e100:
         return None
     for name, size in [*zip(terms, scale, strict=True), ("the outcome", top)]:
         if size > 1e100 or 0 < size < 1e-100:
@@ -281,9 +266,6 @@ def _trouble(
     R = R / np.sqrt(np.sum(R**2, axis=0))
     kept: list[int] = []
     for k in range(p):
-        if not kept:
-            kept.append(k)
-            continue
         known, wanted = R[:, kept], R[:, k]
         c, *_ = np.linalg.lstsq(known, wanted, rcond=None)
         apart = float(np.linalg.norm(wanted - known @ c))
@@ -311,6 +293,11 @@ def _instead(term: str, parts: Sequence[str]) -> str:
     if basis and f"'{INTERCEPT}'" in parts and "constraints" not in term:
         return f"Write {basis[1]}, constraints='center'): this basis holds the intercept."
     return "Leave one of them out of the formula."
+
+
+def _largest(X: F64) -> F64:
+    """The largest size of a number in each column."""
+    return np.maximum(np.abs(X.max(axis=0, initial=-np.inf)), np.abs(X.min(axis=0, initial=np.inf)))
 
 
 def _gram(X: F64) -> F64:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from coterie.data.labels import Coded, spelling_notes
 from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError, NoRows
 from coterie.families import Family, family_named, names_of
-
-if TYPE_CHECKING:
-    pass
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -42,39 +39,16 @@ def prepare(
     design: Design | None = None,
     part: bool = False,
 ) -> tuple[Clients, Design]:
-    """Read the clients of a table, one row for each observation.
+    """Read the clients of a table, one row for each observation, and the design that its formula stands for.
 
-    Parameters
-    ----------
-    df : Table or any data frame that narwhals knows
-    formula : str
-        ``outcome ~ columns``.
-    client : str
-        The column that says whose row it is.
-    cluster : str or sequence of str, optional
-        Columns of known clusters of clients, fine to coarse.
-    family : str, default "gaussian"
-        A name of ``families.FAMILIES``.
-    offset, weights : str, optional
-        Columns that are added to the linear predictor as they are, and of row weights, not negative; these are divided
-        by their mean, but for a ``part``, which does not know it.
-    missing : {"error", "drop"}, default "error"
-        What to do with rows that have missing, infinite or non-numeric values in a column that is used.
-    design : Design, optional
-        A design fitted before, to be used instead of fitting the formula to this table.
-    part : bool, default False
-        The table is one site's part of a larger one: it may have one client, one cluster and a constant outcome.
+    ``client`` names the column that says whose row it is, ``cluster`` those of known clusters, fine to coarse;
+    ``offset`` is added to the linear predictor as it is, and ``weights``, not negative, are divided by their mean. Rows
+    with missing, infinite or non-numeric values in a column that is used raise, or are left out (``missing="drop"``). A
+    ``design`` fitted before is used instead of the formula. A ``part`` is one site's of a larger table: it may have one
+    client, one cluster and a constant outcome, and does not know the mean of the weights.
 
-    Returns
-    -------
-    clients : Clients
-        With ``notes`` for what was left out and how the outcome was read.
-    design : Design
-
-    Raises
-    ------
-    CoterieError
-        For whatever is wrong with the table, naming the column, the client or the row (counted from 1).
+    ``notes`` of the clients tell what was left out and how the outcome was read. A CoterieError for whatever is wrong
+    with the table names the column, the client or the row (counted from 1).
     """
     table = Table.of(df)
     if len(table) == 0:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.labels import label_text
 from coterie.errors import CoterieError, listed
-
-if TYPE_CHECKING:
-    pass
 
 Key = tuple[float, ...]
 Reader = Callable[[str], Key | None]
@@ -205,12 +202,11 @@ def _number(text: str) -> Key | None:
     return None if value != value else (value,)
 
 
-def _with(form: re.Pattern[str]) -> Reader:
-    """Reads text of one form as a date."""
+def _with(*forms: re.Pattern[str]) -> Reader:
+    """Reads text of some forms as a date."""
 
     def read(text: str) -> Key | None:
-        match = form.fullmatch(text)
-        return None if match is None else _date(match.groupdict())
+        return next((k for form in forms if (m := form.fullmatch(text)) and (k := _date(m.groupdict()))), None)
 
     return read
 
@@ -234,15 +230,6 @@ def _date(part: dict[str, str | None]) -> Key | None:
     return ((day - datetime(1, 1, 1)).total_seconds() + seconds - shift,)
 
 
-def _clock(text: str) -> Key | None:
-    match = _CLOCK.fullmatch(text)
-    return None if match is None else _date(match.groupdict())
-
-
-def _named(text: str) -> Key | None:
-    return next((k for form in _NAMED if (m := form.fullmatch(text)) and (k := _date(m.groupdict()))), None)
-
-
 def _parts(texts: Sequence[str]) -> list[Key] | None:
     """Numbers beside the same words: one of them, or a year and its parts."""
     if len({_NUMBER.sub("#", t) for t in texts}) != 1:
@@ -259,9 +246,9 @@ def _parts(texts: Sequence[str]) -> list[Key] | None:
 
 _READERS: tuple[tuple[Reader, str], ...] = (
     (_with(_YMD), "dates"),
-    (_named, "dates"),
+    (_with(*_NAMED), "dates"),
     (_with(_MY), "months"),
-    (_clock, "times"),
+    (_with(_CLOCK), "times"),
 )
 
 

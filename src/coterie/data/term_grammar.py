@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from coterie.errors import CoterieError, nearest, shortened
 
@@ -58,25 +59,17 @@ _ALLOWED = (
 )
 
 
+@dataclass
 class Use:
-    """What one Python term of a formula uses."""
+    """What one Python term of a formula uses: see :class:`coterie.data.formula.Parsed`."""
 
-    def __init__(self) -> None:
-        self.columns: list[str] = []
-        self.categories: set[str] = set()
-        self.numeric: set[str] = set()
-        self.reckoned: set[str] = set()
-        self.functions: set[str] = set()
-        self.stateful = False
-        self.width = 1
-
-    def merge(self, other: Use) -> None:
-        """Add what another term uses."""
-        self.columns += other.columns
-        self.categories |= other.categories
-        self.numeric |= other.numeric
-        self.reckoned |= other.reckoned
-        self.functions |= other.functions
+    columns: list[str] = field(default_factory=list)
+    categories: set[str] = field(default_factory=set)
+    numeric: set[str] = field(default_factory=set)
+    reckoned: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    stateful: bool = False
+    width: int = 1
 
     def read(self, expression: str, formula: str) -> None:
         """Walk an expression; raise for whatever is not on the list."""
@@ -106,15 +99,16 @@ class Use:
                 f"The formula may not hold '{shortened(expression)}'; compute it as a column of the table first"
                 f"{f', or write `{dotted}` between backticks if that is a column' if dotted else ''}."
             )
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
-            raise CoterieError(f"Write ** for a power, not ^, in '{shortened(expression)}'.")
         if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str, bool, type(None))):
             raise CoterieError(f"The formula may not hold the constant in '{shortened(expression)}'.")
-        if isinstance(node, ast.BinOp) and any(_bulk(side) for side in (node.left, node.right)):
-            raise CoterieError(f"'{shortened(expression)}' may compute with numbers alone, not with text or lists.")
-        if isinstance(node, ast.BinOp) and not _has_column(node):
-            raise CoterieError(f"Write the number that '{shortened(ast.unparse(node))}' stands for into the formula.")
         if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.BitXor):
+                raise CoterieError(f"Write ** for a power, not ^, in '{shortened(expression)}'.")
+            if _bulk(node.left) or _bulk(node.right):
+                raise CoterieError(f"'{shortened(expression)}' may compute with numbers alone, not with text or lists.")
+            if not _has_column(node):
+                stands = shortened(ast.unparse(node))
+                raise CoterieError(f"Write the number that '{stands}' stands for into the formula.")
             self.reckoned.update(aliases.get(name, name) for name in _reckoned(node))
         if isinstance(node, ast.Name):
             name = aliases.get(node.id, node.id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints
+from coterie.relations import clusterings
 
 Distance = Callable[[Ints, Ints], Floats]
 
@@ -108,24 +109,16 @@ def join(P: Floats, labels: Ints) -> Ints:
 
 
 def _joined(labels: Ints, edges: Ints) -> tuple[Ints, Ints]:
-    """Which edges join components not joined before, shortest first, and the new components."""
-    parent = np.arange(labels.max() + 1)
+    """Which edges, shortest first, join components not joined before, and the new components."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
 
-    def root(c: int) -> int:
-        while parent[c] != c:
-            parent[c] = parent[parent[c]]
-            c = int(parent[c])
-        return c
-
-    kept = []
-    for e, (i, j) in enumerate(edges):
-        a, b = root(labels[i]), root(labels[j])
-        if a != b:
-            parent[max(a, b)] = min(a, b)
-            kept.append(e)
-    roots = np.array([root(c) for c in range(len(parent))])
-    _, labels = np.unique(roots[labels], return_inverse=True)
-    return np.array(kept, dtype=np.int64), labels.astype(np.int64)
+    m = int(labels.max()) + 1
+    ends = np.sort(labels[edges], axis=1)
+    _, first = np.unique(ends @ [m, 1], return_index=True)  # of two components' edges the shortest
+    tree = minimum_spanning_tree(coo_array((first + 1.0, tuple(ends[first].T)), shape=(m, m)))
+    kept = np.sort(tree.data.astype(np.int64)) - 1
+    return kept, clusterings.joined(m, ends[kept])[labels]
 
 
 def _leaving(P: Floats, labels: Ints) -> Ints:

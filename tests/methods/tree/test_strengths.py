@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coterie.data import prepare
+from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.evidence.splits import split_rows
