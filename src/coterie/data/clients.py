@@ -83,7 +83,12 @@ class Clients:
         level, *coarser = self.levels
         first = np.flatnonzero(np.diff(self.clusters, prepend=-1))
         last = np.append(first[1:], len(self)) - 1
-        above = {"labels": level.labels, "name": level.name, "clusters": level.parent, "levels": tuple(coarser)}
+        above: dict[str, Any] = {
+            "labels": level.labels,
+            "name": level.name,
+            "clusters": level.parent,
+            "levels": tuple(coarser),
+        }
         return replace(self, starts=self.starts[first], stops=self.stops[last], ids=label_ids(level.labels), **above)
 
     def subset(self, mask: Mask) -> Clients:
@@ -167,7 +172,7 @@ def _finite(values: npt.ArrayLike, what: str) -> F64:
     except (TypeError, ValueError) as e:
         raise CoterieError(f"{what} must hold numbers only.") from e
     if not np.isfinite(array.sum()):
-        bad: Mask = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        bad = np.asarray(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
         if bad.any():
             raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
     return array

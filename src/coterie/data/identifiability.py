@@ -297,7 +297,8 @@ def _instead(term: str, parts: Sequence[str]) -> str:
 
 def _largest(X: F64) -> F64:
     """The largest size of a number in each column."""
-    return np.maximum(np.abs(X.max(axis=0, initial=-np.inf)), np.abs(X.min(axis=0, initial=np.inf)))
+    high, low = X.max(axis=0, initial=-np.inf), X.min(axis=0, initial=np.inf)
+    return np.asarray(np.maximum(np.abs(high), np.abs(low)))
 
 
 def _gram(X: F64) -> F64:

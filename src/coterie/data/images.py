@@ -106,26 +106,14 @@ def rotated(
     seed: int = 0,
     test_fraction: TestShare = 0.5,
 ) -> PartitionedRows:
-    """Images partitioned evenly among clients in hidden groups that hold them at other angles.
+    """Images (n, h, h) partitioned evenly among clients in hidden groups that hold them at other angles.
 
-    Parameters
-    ----------
-    images : (n, h, h)
-    labels : (n,)
-        Classes, whole numbers from 0.
-    clients : int, default 40
-    rotations : sequence of float, default (0, 90, 180, 270)
-        Degrees, counter-clockwise, of each hidden group; groups are as large as each other, give or take a client.
-        Angles other than quarter turns are interpolated, with empty corners.
-    seed : int, default 0
-    test_fraction : float, default 0.5
-        Share of every client's rows that is held out, between 0 and 1; at least one row is, and one is not.
+    ``labels`` (n,) are classes, whole numbers from 0; ``rotations`` degrees, counter-clockwise, of each hidden group.
+    Groups are as large as each other, give or take a client. Angles other than quarter turns are interpolated, with
+    empty corners. Of every client's rows at least one is held out, and one is not.
 
-    Raises
-    ------
-    CoterieError
-        For more clients than two rows each allow, no rotation, images that are not square or not finite, labels that
-        are no whole numbers, and numbers out of range.
+    A CoterieError for more clients than two rows each allow, no rotation, images that are not square or not finite, and
+    labels and numbers that cannot be.
     """
     images, codes = np.asarray(images), whole_labels(labels)
     if images.ndim != 3 or images.shape[1] != images.shape[2]:
@@ -175,30 +163,14 @@ def _turn(images: Array, angle: float) -> Array:
 
 @checked
 def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fraction: float = 0.2) -> PartitionedRows:
-    """A user's own images and masks, one client a sub-folder.
+    """A user's own images and masks, one client a sub-folder: X (n, 1, h, w) float32, y (n, 1, h, w) uint8.
 
     ``folder/north/images/a.png`` belongs to ``folder/north/masks/a.png``; either may be a NumPy file instead. In masks,
-    whatever is not 0 is inside.
+    whatever is not 0 is inside. Images of other sizes are brought to ``size`` (height, width); by default all must have
+    the same. ``names`` are those of the sub-folders in natural order.
 
-    Parameters
-    ----------
-    folder : path
-    size : (height, width), optional
-        Images of other sizes are brought to this one; by default all must have the same.
-    seed : int, default 0
-    test_fraction : float, default 0.2
-        Share of every client's images that is held out.
-
-    Returns
-    -------
-    PartitionedRows
-        X (n, 1, h, w) float32, y (n, 1, h, w) uint8, and ``names`` of the sub-folders in natural order.
-
-    Raises
-    ------
-    CoterieError
-        For a folder without clients or images, an image without a mask or the other way round, files that cannot be
-        read, and images of several sizes.
+    A CoterieError for a folder without clients or images, an image without a mask or the other way round, files that
+    cannot be read, and images of several sizes.
     """
     home = local(folder)
     if not home.is_dir():

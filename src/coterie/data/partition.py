@@ -68,19 +68,10 @@ class Partition:
     names: tuple[str, ...] = ()
 
     def take(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: int | None = None) -> PartitionedRows:
-        """What everybody got.
+        """What everybody got of X and y (n, ...), in the table's order; whole numbers y (n,) are classes.
 
-        Parameters
-        ----------
-        X, y : (n, ...)
-            Of the rows that were partitioned, in the table's order. Whole numbers (n,) are classes.
-        classes : int, optional
-            By default one more than the largest label.
-
-        Raises
-        ------
-        CoterieError
-            For numbers that are not finite, and for more or fewer rows than were partitioned.
+        ``classes`` are by default one more than the largest label. A CoterieError for numbers that are not finite, and
+        for more or fewer rows than were partitioned.
         """
         X, y = np.asarray(X), np.asarray(y)
         for name, values in (("X", X), ("y", y)):
@@ -130,25 +121,9 @@ def dirichlet(
     """Shares of each class drawn from a symmetric Dirichlet distribution over the clients (Yurochkin et al. 2019).
 
     Small ``alpha`` gives clients of few classes and of very unequal size, a large one clients that are all alike.
-
-    Parameters
-    ----------
-    labels : (n,)
-        Classes, whole numbers from 0.
-    clients : int
-    alpha : float
-        Concentration, above 0.
-    least : int, default 1
-        Rows that every client has at least, those held out included. Shares are drawn anew up to 20 times until they
-        give as many; then rows of the largest clients are moved to those that lack some, so that this always ends.
-    seed : int, default 0
-    test_fraction : float, default 0.2
-        Share of every client's rows that is held out: see :func:`partition_rows`.
-
-    Raises
-    ------
-    CoterieError
-        For ``least`` rows a client more than there are, labels that are no whole numbers, and numbers out of range.
+    ``labels`` (n,) are whole numbers from 0. Shares are drawn anew up to 20 times until every client has ``least``
+    rows, those held out included; then rows of the largest clients are moved to those that lack some, so that this
+    always ends. A CoterieError for more clients than rows allow, and labels and numbers that cannot be.
 
     References
     ----------

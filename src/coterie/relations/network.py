@@ -34,22 +34,11 @@ class Network:
     @classmethod
     @checked
     def of(cls, n: Number, edges: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> Network:
-        """A network from a user's own edges, checked.
+        """A network of n clients from a user's own edges: pairs (M, 2) of different clients, in any order.
 
-        Parameters
-        ----------
-        n : int
-            Number of clients.
-        edges : (M, 2) int
-            Pairs of different clients, in any order. A pair may come twice, in one or both directions, with one weight.
-        weight : number or (M,), optional
-            Positive; by default 1.
-
-        Raises
-        ------
-        CoterieError
-            For a self-loop, a client that is not there, a weight that is negative, zero or not a number, a pair with
-            two weights, or a wrong shape.
+        A pair may come twice, in one or both directions, with one weight. Weights are one positive number, or (M,); by
+        default 1. A CoterieError for a self-loop, a client that is not there, a weight that is negative, zero or not a
+        number, a pair with two weights, or a wrong shape.
         """
         try:
             pairs = np.asarray(edges)

@@ -35,21 +35,12 @@ NOTHING = -1
 class Layout:
     """What each of d parameters is made of.
 
-    Attributes
-    ----------
-    shared : (d,) int64
-        Row j of M: the entry of x that parameter j reads, or -1. Parameters that read the same entry are tied.
-    personal : (d,) int64
-        Row j of N: the entry of z_n, or -1.
-
-    Notes
-    -----
-    A parameter is *shared* where only M's row is not zero, *personal* where only N's is, the *sum* of both where both
-    are, and *fixed at zero* where neither is.
+    It is *shared* where only M's row is not zero, *personal* where only N's is, the *sum* of both where both are, and
+    *fixed at zero* where neither is. Parameters that read the same entry are tied.
     """
 
-    shared: Ints
-    personal: Ints
+    shared: Ints  # (d,) row j of M: the entry of x that parameter j reads, or -1
+    personal: Ints  # (d,) row j of N: the entry of z_n, or -1
 
     def __post_init__(self) -> None:
         for name in ("shared", "personal"):
@@ -86,24 +77,12 @@ class Layout:
         tied: Tied = None,
         rest: Rest = "personal",
     ) -> Layout:
-        """From the names of columns or layers.
+        """From the names of columns or layers, in the order of parameters; a layer's size is that of its tensor.
 
-        Parameters
-        ----------
-        names : sequence of str, or mapping from names to sizes
-            Of all parameters in their order; a layer has as many as its tensor has numbers.
-        shared, personal, both, zero : sequence of str
-            Names, or patterns such as ``conv*``: common to all clients, each client's own, the sum of both, fixed at
-            zero.
-        tied : mapping, optional
-            ``{name: other}``: the parameters of ``name`` are those of ``other``, of the same size.
-        rest : {"personal", "shared", "both", "zero"}, default "personal"
-            What is not named.
-
-        Raises
-        ------
-        CoterieError
-            For names that match nothing (the names are listed), are matched twice, or are tied in a circle.
+        ``shared``, ``personal``, ``both`` and ``zero`` are names, or patterns such as ``conv*``, of what is common to
+        all clients, each client's own, the sum of both, or fixed at zero; ``rest`` is what is not named. With
+        ``tied={name: other}`` the parameters of ``name`` are those of ``other``, of the same size. A CoterieError for
+        names that match nothing (the names are listed), are matched twice, or are tied in a circle.
         """
         sizes = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1)
         if len(sizes) != len(names):
