@@ -60,23 +60,21 @@ def alive(pid: int) -> bool:
 
 
 def start(
-    command: Sequence[str], output: Path, environment: Mapping[str, str], folder: Path | None = None
+    command: Sequence[str],
+    output: Path,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    end_with: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, which outlives this one; what it prints is added to ``output``.
+    """Start a process that adds what it prints to ``output``; what it keeps of keys is for its owner alone.
 
-    What it keeps of keys is for its owner alone.
+    It has a group of its own and outlives this one, unless the process itself asks, by ``end_with``, to end with it.
     """
     with output.open("ab") as out:
         return subprocess.Popen(  # noqa: S603
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            umask=0o077,
-            start_new_session=True,
-        )
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            umask=0o077, start_new_session=end_with is None, preexec_fn=end_with,
+        )  # fmt: skip
 
 
 def not_running(folder: Path) -> CoterieError:
@@ -122,10 +120,8 @@ def end(found: Callable[[], Sequence[int]], patience: float, asked: int | None =
 
 def free_port() -> int:
     """A port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def listens(host: str, port: int) -> bool:
@@ -154,12 +150,6 @@ def need_free_port(port: int, patience: float = 0.0) -> None:
                 "'coterie federation init --port'."
             )
         time.sleep(_TICK)
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log, for an error; where to look where there is none."""
-    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    return lines[-1] if lines else f"see {path}."
 
 
 def end_with_parent() -> None:
@@ -196,7 +186,10 @@ class Child:
         now = time.monotonic()
         self._tries = 0 if now - self._since > _STEADY else self._tries + 1
         pause = _AGAIN[min(self._tries, len(_AGAIN) - 1)]
-        why = self._reason(self._printed()) or f"see {self._path.name}"
+        with self._path.open("rb") as file:
+            file.seek(max(self._path.stat().st_size - 4000, 0))
+            printed = file.read().decode(errors="replace")
+        why = self._reason(printed) or f"see {self._path.name}"
         log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, why, pause)
         self._process, self._next = None, now + pause
         return True
@@ -205,24 +198,9 @@ class Child:
         """Start the process if it does not run and its time has come."""
         now = time.monotonic()
         if self._process is None and now >= self._next:
-            with self._path.open("ab") as out:
-                self._process = subprocess.Popen(  # noqa: S603
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment,
-                    cwd=self._folder,
-                    preexec_fn=end_with_parent,
-                )
+            self._process = start(self._command, self._path, self._environment, self._folder, end_with_parent)
             self._since = now
             log.info("%s runs as process %d", self.name, self._process.pid)
-
-    def _printed(self) -> str:
-        """The end of what the process printed."""
-        with self._path.open("rb") as file:
-            file.seek(max(self._path.stat().st_size - 4000, 0))
-            return file.read().decode(errors="replace")
 
     def end(self) -> None:
         """End the process: politely, then at once."""

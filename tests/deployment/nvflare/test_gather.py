@@ -33,7 +33,10 @@ def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
     ("program", "policy", "needed"),
     [("pooled", {}, True), ("pooled", {"min_clients": 2}, False), ("check", {}, False)],
 )
-def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, tmp_path):
+def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, tmp_path, monkeypatch):
     Config("heart", "nvflare", sites=NAMES, policy=policy).write(tmp_path)
     toml.write(tmp_path / "runs" / "r" / "run.toml", {"program": program})
-    assert nvflare.needs_all(tmp_path, "r") is needed
+    asked = []
+    monkeypatch.setattr(nvflare, "carry_out", lambda *arguments: asked.append(arguments[-1]))
+    nvflare.run(tmp_path, "r", 1.0)
+    assert asked == [needed]

@@ -87,7 +87,8 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     if not processes.await_ready(process, (files / READY).exists, _START):
         stop(folder)
         process.wait()
-        said = processes.last_line(files / LOG)
+        lines = (files / LOG).read_text(errors="replace").splitlines() if (files / LOG).exists() else []
+        said = lines[-1] if lines else f"see {files / LOG}."
         raise CoterieError(f"The coordinator at {config.host}:{config.port} did not start: {said}")
     return process
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from coterie.deployment import processes, toml
 from coterie.deployment.config import RUN, Config
 from coterie.deployment.coordinator.run_config import digest
-from coterie.deployment.logs import AGAIN, RunLog, read_status
+from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import provision
 from coterie.engines.nvflare.job import LOCK, Outcome, held
 from coterie.engines.nvflare.operator import AwayError, Operator
@@ -89,12 +89,12 @@ def start(workspace: Path) -> subprocess.Popen[bytes]:
 
 def found(workspace: Path) -> list[int]:
     """Ids of the processes of a workspace, the parent's first, then those of jobs."""
-    return [process for _, process in _roles(workspace)]
+    return [pid for _, pid in _roles(workspace)]
 
 
 def parent(workspace: Path) -> int | None:
     """Id of the server or client of a workspace, None where it does not run."""
-    return next((process for is_job, process in _roles(workspace) if not is_job), None)
+    return next((pid for is_job, pid in _roles(workspace) if not is_job), None)
 
 
 def _roles(workspace: Path) -> list[tuple[bool, int]]:
@@ -138,22 +138,17 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
     exchange end the run.
     """
+    from coterie.deployment.coordinator.run import policy
     from coterie.deployment.nvflare.app import Coordinator, Member
 
-    server = partial(Coordinator, digest=digest(folder, run_id))
+    config, home = Config.read(folder), folder / "runs" / run_id
+    checks = toml.read(home / RUN, "the program of a run").get("program") == "check"
+    whole = not checks and policy(config.policy).min_clients == "all"  # a site that is not in a job cannot join it
     try:
-        carry_out(folder, run_id, timeout, server, Member, needs_all(folder, run_id))
+        carry_out(folder, run_id, timeout, partial(Coordinator, digest=digest(folder, run_id)), Member, whole)
     except BelowQuorum as problem:
-        RunLog(folder / "runs" / run_id, Config.read(folder).sites).end("below quorum", str(problem))
+        RunLog(home, config.sites).end("below quorum", str(problem))
         raise
-
-
-def needs_all(folder: Path, run_id: str) -> bool:
-    """Whether a run can do without no site: one that is not in a job cannot come to it later."""
-    from coterie.deployment.coordinator.run import policy
-
-    checks = toml.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == "check"
-    return not checks and policy(Config.read(folder).policy).min_clients == "all"
 
 
 def carry_out(
@@ -167,8 +162,10 @@ def carry_out(
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
     with Operator(provision.console(folder)) as operator:
         while True:
-            job = _living(path)
-            if job is None:
+            outcome = Outcome.read(path)
+            if outcome is not None and outcome.state == "running" and held(path / LOCK):
+                job = outcome.job  # of an earlier command
+            else:
                 _abort_jobs(operator, run_id)
                 there = _wait_for_sites(operator, names, end, whole)
                 if why:
@@ -183,17 +180,11 @@ def carry_out(
                 raise processes.late(run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
-            number = _exchanges(path)
+            number = int(RunLog(path).status["exchange"])
             idle, seen = (0 if number > seen else idle + 1), number
             why = outcome.message or "A process of its job has died."
             if idle >= _RESTARTS:
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
-
-
-def _living(run: Path) -> str | None:
-    """The job of a run whose process at the coordinator lives."""
-    outcome = Outcome.read(run)
-    return outcome.job if outcome is not None and outcome.state == "running" and held(run / LOCK) else None
 
 
 def _abort_jobs(operator: Operator, run_id: str) -> None:
@@ -271,11 +262,3 @@ def _ask_until_answered(question: Callable[[], T], end: float) -> T:
             if time.monotonic() > last:
                 raise
             time.sleep(_LOOK)
-
-
-def _exchanges(run: Path) -> int:
-    """Exchanges that a run has counted, over all its jobs."""
-    try:
-        return int(read_status(run).get("exchange", 0))
-    except CoterieError:
-        return 0
