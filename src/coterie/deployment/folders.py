@@ -106,11 +106,6 @@ def init(
 
     ``data`` names the tables of sites that are known here; every copy gets the ``schema``, every site at first
     ``min_group``, ``allow`` and the rules of ``disclosure``, which its owner may change.
-
-    Raises
-    ------
-    CoterieError
-        If the engine is not installed, there is another federation, or a site is not in the list.
     """
     folder, made = files.local(folder), engine(config.engine)
     data = dict(data or {})

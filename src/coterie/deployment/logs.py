@@ -149,7 +149,12 @@ def _words(entry: Mapping[str, Any]) -> str:
         without = "".join(f"  {site} takes no part: {why}" for site, why in entry["away"].items())
         return f"{clock}  clients: {there}{without}"
     if "answered" in entry:
-        return _exchange(clock, entry)
+        missing = "; ".join(f"{site} missing: {why}" for site, why in entry["missing"].items())
+        return (
+            f"{clock}  exchange {entry['exchange']}  {entry['kind']} {entry['work']}  "
+            f"{len(entry['answered'])} of {entry['asked']} sites  {_size(entry['bytes_down'])} down  "
+            f"{_size(entry['bytes_up'])} up  {entry['seconds']:.2f} s{f'  {missing}' if missing else ''}"
+        )
     what = " ".join(str(entry[k]) for k in ("kind", "work") if entry.get(k))
     number = f"exchange {entry['exchange']}" if "exchange" in entry else str(entry.get("run") or "")
     for trouble in ("refused", "failed", "garbled"):
@@ -159,15 +164,6 @@ def _words(entry: Mapping[str, Any]) -> str:
     parts += [", ".join(f"{name} {shape}" for name, shape in entry.get("values", {}).items())]
     parts += [f"covers {entry['covers']:,} rows at least"] if "covers" in entry else []
     return "  ".join([p for p in parts if p] + [f"{_size(entry['bytes'])} out", f"{entry['seconds']:.2f} s"])
-
-
-def _exchange(clock: str, entry: Mapping[str, Any]) -> str:
-    missing = "; ".join(f"{site} missing: {why}" for site, why in entry["missing"].items())
-    return (
-        f"{clock}  exchange {entry['exchange']}  {entry['kind']} {entry['work']}  "
-        f"{len(entry['answered'])} of {entry['asked']} sites  {_size(entry['bytes_down'])} down  "
-        f"{_size(entry['bytes_up'])} up  {entry['seconds']:.2f} s{f'  {missing}' if missing else ''}"
-    )
 
 
 def _size(n: int) -> str:

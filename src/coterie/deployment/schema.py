@@ -22,7 +22,9 @@ Where sites come to an agreement only the names of columns and levels, types and
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,29 +123,22 @@ class Schema:
 
     def _numbers(self, term: str) -> dict[str, float]:
         """What the schema says of a term that learns from rows: center and scale; nothing for one that has a range."""
-        import ast
-
-        try:
-            call = ast.parse(term, mode="eval").body
-        except SyntaxError:  # a name between backticks
-            call = ast.Constant(None)
-        inner = call.args[0] if isinstance(call, ast.Call) and call.args else None
-        moments = isinstance(call, ast.Call) and ast.unparse(call.func) in _MOMENTS
-        if (
-            not isinstance(call, ast.Call)
-            or not isinstance(inner, ast.Name)
-            or inner.id not in self.columns
-            or (moments and len(call.args) + len(call.keywords) > 1)
-        ):
+        function, column, options = "", "", list[ast.AST]()
+        with suppress(SyntaxError):  # a name between backticks
+            match ast.parse(term, mode="eval").body:
+                case ast.Call(args=[ast.Name(column), *others]) as call:
+                    function, options = ast.unparse(call.func), [*others, *call.keywords]
+        moments = function in _MOMENTS
+        if column not in self.columns or (moments and options):
             raise CoterieError(
                 f"The sites cannot agree on '{term}', which learns from rows: write it with a plain column name and "
                 "without options, or make it a column at every site."
             )
         names = ("center", "scale") if moments else ("low", "high")
-        found = {name: getattr(self.columns[inner.id], name) for name in names}
+        found = {name: getattr(self.columns[column], name) for name in names}
         if lacking := [name for name, value in found.items() if value is None]:
             raise CoterieError(
-                f"'{term}' needs numbers that all sites agree on: write {' and '.join(lacking)} of column '{inner.id}' "
+                f"'{term}' needs numbers that all sites agree on: write {' and '.join(lacking)} of column '{column}' "
                 "into the schema."
             )
         return found if moments else {}

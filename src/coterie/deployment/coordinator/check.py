@@ -92,7 +92,21 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
                 proposals[name] = Schema.of(said["columns"])
         except CoterieError as problem:
             wrong.append(f"its answer cannot be used ({shortened(str(problem).rstrip('.'))})")
-    return _with_united_schema(report, proposals, schema)
+    united, problems = unite(proposals, schema)
+    known = {} if schema is None else schema.columns
+    added = [
+        f"{shortened(repr(level), 80)} of '{shortened(name, 80)}'"
+        for name, column in united.columns.items()
+        for level in column.levels
+        if name in known and level not in known[name].levels
+    ]
+    return replace(
+        report,
+        problems=list(map(shortened, problems)),
+        schema=united.plain(),
+        added=added,
+        without=schema is None and bool(proposals),
+    )
 
 
 def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
@@ -166,22 +180,3 @@ def _duration(seconds: float) -> str:
             n = seconds / size
             return f"{n:.1f} {unit}s" if abs(n - round(n)) > 0.05 else f"{round(n)} {unit}{'s' * (round(n) > 1)}"
     return f"{seconds:.0f} seconds"
-
-
-def _with_united_schema(report: Report, proposals: Mapping[str, Schema], known: Schema | None) -> Report:
-    """The report with one schema of all, and what stands in the way of it."""
-    united, problems = unite(proposals, known)
-    before = {} if known is None else known.columns
-    added = [
-        f"{shortened(repr(level), 80)} of '{shortened(name, 80)}'"
-        for name, column in united.columns.items()
-        for level in column.levels
-        if name in before and level not in before[name].levels
-    ]
-    return replace(
-        report,
-        problems=list(map(shortened, problems)),
-        schema=united.plain(),
-        added=added,
-        without=known is None and bool(proposals),
-    )

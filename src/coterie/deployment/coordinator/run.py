@@ -41,13 +41,7 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
     """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
 
     The sites are those that the engine vouches for. ``expected`` is the digest of the program that the command named.
-
-    Raises
-    ------
-    BelowQuorum
-        If too few sites answer; the run can be started again, and goes on.
-    CoterieError
-        For whatever else ends it. ``status.json`` says the same.
+    A CoterieError, which ``status.json`` has too, says what ends it; a BelowQuorum, that it goes on if it is run again.
     """
     folder = files.local(folder)
     home = folder / "runs" / run_id
@@ -65,9 +59,7 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
         raise
     except OSError as problem:
         why = (problem.strerror or str(problem)).lower()
-        text = (
-            f"The coordinator cannot write or read in '{home}' ({why}): put that right, then run again, and it goes on."
-        )
+        text = f"The coordinator cannot write in '{home}' ({why}): put that right, then run again, and it goes on."
         log.end("failed", text)
         raise CoterieError(text) from problem
     except Exception as problem:

@@ -20,7 +20,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import uvicorn
@@ -145,58 +145,44 @@ def server(gate: Gate, host: str, port: int, certificate: Path) -> Any:
     _many_files()
     return uvicorn.Server(
         uvicorn.Config(
-            gate,
-            host=host,
-            port=port,
-            http=_patient(PATIENCE, WAITING),
-            ssl_certfile=str(certificate.with_suffix(".crt")),
-            ssl_keyfile=str(certificate.with_suffix(".key")),
-            lifespan="off",
-            ws="none",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
+            gate, host=host, port=port, http=_Patient, lifespan="off", ws="none",
+            ssl_certfile=str(certificate.with_suffix(".crt")), ssl_keyfile=str(certificate.with_suffix(".key")),
+            access_log=False, log_config=None, server_header=False, proxy_headers=False, timeout_graceful_shutdown=2,
         )
-    )
+    )  # fmt: skip
 
 
-def _patient(patience: float, most: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol for connections that call within ``patience`` seconds; at most ``most`` have yet to."""
-    waiting: dict[Any, asyncio.TimerHandle] = {}
+class _Patient(H11Protocol):
+    """A connection that must call within :data:`PATIENCE` seconds; at most :data:`WAITING` have yet to."""
 
-    class Patient(H11Protocol):
-        """A connection."""
+    waiting: ClassVar[dict[Any, asyncio.TimerHandle]] = {}
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
-            """Begin to wait for a call."""
-            super().connection_made(transport)
-            waiting[self] = self.loop.call_later(patience, self.give_up)
-            if len(waiting) > most:
-                next(iter(waiting)).give_up()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
+        """Begin to wait for a call."""
+        super().connection_made(transport)
+        self.waiting[self] = self.loop.call_later(PATIENCE, self.give_up)
+        if len(self.waiting) > WAITING:
+            next(iter(self.waiting)).give_up()
 
-        def data_received(self, data: bytes) -> None:
-            """Wait no more once the head of a call is here."""
-            super().data_received(data)
-            if self.cycle is not None:
-                self._stop()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            """Forget the connection."""
+    def data_received(self, data: bytes) -> None:
+        """Wait no more once the head of a call is here."""
+        super().data_received(data)
+        if self.cycle is not None:
             self._stop()
-            super().connection_lost(exc)
 
-        def give_up(self) -> None:
-            """Close the connection at once."""
-            self._stop()
-            self.transport.abort()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop()
+        super().connection_lost(exc)
 
-        def _stop(self) -> None:
-            if (timer := waiting.pop(self, None)) is not None:
-                timer.cancel()
+    def give_up(self) -> None:
+        """Close the connection at once."""
+        self._stop()
+        self.transport.abort()
 
-    return Patient
+    def _stop(self) -> None:
+        if (timer := self.waiting.pop(self, None)) is not None:
+            timer.cancel()
 
 
 def _many_files() -> None:

@@ -199,10 +199,9 @@ def _end(folder: Path) -> None:
 
 
 def _pid(folder: Path) -> int | None:
-    try:
+    with suppress(FileNotFoundError, ValueError):
         return int((folder / FILES / PID).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+    return None
 
 
 def _need_running(folder: Path) -> None:
@@ -219,11 +218,9 @@ def _need_begun(folder: Path, run_id: str, job: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    return found
+    with suppress(FileNotFoundError):
+        return dict(json.loads(path.read_text()))
+    return {}
 
 
 def _write_once(path: Path, data: bytes) -> None:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,8 @@ def serve(kind: str, folder: Path) -> None:
                 log.error("%s", part.failed)
                 raise SystemExit(1)
     finally:
-        part.close()
+        if isinstance(part, Coordinator):
+            part.close()
         for child in reversed(part.children):
             child.end()
         (files / READY).unlink(missing_ok=True)
@@ -114,9 +114,6 @@ class SitePart:
             *("--parent-pid", str(os.getpid()), *secret),
         ]
         self.children = _children(folder, supernode=node, superexec=starter)
-
-    def close(self) -> None:
-        """Nothing but the children to end."""
 
 
 class Coordinator:
@@ -238,11 +235,8 @@ def register(folder: Path) -> None:
 
 def nodes(folder: Path) -> dict[str, int]:
     """Node number of each registered site."""
-    try:
-        found: Mapping[str, int] = json.loads((folder / FILES / "nodes.json").read_text())
-    except FileNotFoundError:
-        return {}
-    return dict(found)
+    path = folder / FILES / "nodes.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 if __name__ == "__main__":

@@ -113,7 +113,10 @@ class SiteReceiver:
 
     def _answer_or_refuse(self, request: Any, key: bytes) -> bytes:
         try:
-            self._read()
+            if not self._given and (said := releases.stamp(self.folder / SITE)) != self._site_stamp:
+                self.member, self._site_stamp = Member.read(self.folder), said  # what its owner has written since
+                self._guard = self._guarded()
+                self._runs.clear()
             return self._by_site_toml(request, key)
         except CoterieError as problem:
             return wire.encode({"refused": f"Site '{self.member.name}': {problem}"})
@@ -152,13 +155,6 @@ class SiteReceiver:
         elif FAILS.encode() in reply:
             self._releases.decline(bit, rules.refusals_per_day)
         return reply
-
-    def _read(self) -> None:
-        """Take what the owner has written into ``site.toml`` since."""
-        if not self._given and (said := releases.stamp(self.folder / SITE)) != self._site_stamp:
-            self.member, self._site_stamp = Member.read(self.folder), said
-            self._guard = self._guarded()
-            self._runs.clear()
 
     def _need_disclosable(self, request: Mapping[str, Any]) -> None:
         """Refuse an answer that the owner's rules do not let leave. Sums with noise are the guard's to judge."""
@@ -202,7 +198,7 @@ class SiteReceiver:
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
             return wire.encode({"done": "check"} | self.check(request))
-        run = _named(request.get("run"))
+        run: Any = request.get("run")
         if request["kind"] == "open":
             return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
         node = self._node_of(run)
@@ -211,9 +207,16 @@ class SiteReceiver:
         return node.answer(request, key)
 
     def _node_of(self, run: Any) -> Node:
-        """The node of a run that was opened here."""
-        if _named(run) not in self._runs:
-            self._runs[run] = self._reopened(run)
+        """The node of a run that was opened here, by this process or an earlier one."""
+        path = self._path(run)
+        if run not in self._runs:
+            if not path.exists():
+                raise CoterieError(f"Run '{run}' was not opened here: begin it again.")
+            before = checkpoint.read(path)
+            task = before["asked"]["task"]
+            if before["stat"] != self._data_stat(task) and self._data_digest(task) != before["data"]:
+                raise CoterieError(f"The data of run '{run}' have changed since: put them back, or begin again.")
+            self._runs[run] = self._node(run, task, before["asked"]["seed"], before["data"])
         return self._runs[run]
 
     def _about(self, run: str) -> dict[str, Any]:
@@ -291,17 +294,6 @@ class SiteReceiver:
         if task.get("kind") == "table" and task != before:
             self._releases.ask(task, rules.formulas_per_day)
 
-    def _reopened(self, run: str) -> Node:
-        """The node of a run that an earlier process opened."""
-        path = self._path(run)
-        if not path.exists():
-            raise CoterieError(f"Run '{run}' was not opened here: begin it again.")
-        before = checkpoint.read(path)
-        task = before["asked"]["task"]
-        if before["stat"] != self._data_stat(task) and self._data_digest(task) != before["data"]:
-            raise CoterieError(f"The data of run '{run}' have changed since it began: put them back, or begin again.")
-        return self._node(run, task, before["asked"]["seed"], before["data"])
-
     def _node(self, run: str, task: dict[str, Any], seed: int, data: str) -> Node:
         from coterie import __version__
 
@@ -326,7 +318,10 @@ class SiteReceiver:
         """What tells the state of a run in its folder from what any other call left there."""
         return releases.stamp(self._path(run).parent / "head")
 
-    def _path(self, run: str) -> Path:
+    def _path(self, run: Any) -> Path:
+        """The file of an opened run; a CoterieError for what cannot be the name of one."""
+        if not isinstance(run, str) or not _RUN.fullmatch(run):
+            raise CoterieError(f"{run!r} is no name of a run.")
         return self._keep / "runs" / run / "opened"
 
     def _data_stat(self, task: Mapping[str, Any]) -> list[int]:
@@ -342,13 +337,6 @@ class SiteReceiver:
             return ""
         with self.member.table(self.folder).open("rb") as file:
             return file_digest(file, partial(blake2b, digest_size=16)).hexdigest()
-
-
-def _named(run: Any) -> str:
-    """The name of a run; a CoterieError for what cannot be one."""
-    if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise CoterieError(f"{run!r} is no name of a run.")
-    return run
 
 
 def receiver(folder: Path) -> Callable[[bytes], bytes]:
