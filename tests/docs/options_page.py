@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
+from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.config import Config
 from coterie.deployment.site.config import Disclosure, Member
 from coterie.engines.policy import Policy
@@ -38,6 +39,7 @@ def page() -> str:
     parts += [section(f"Configuration of training: `[{name}]`", cls) for name, cls in SECTIONS.items()]
     parts += [section("`federation.toml`", Config), section("`[policy]`", Policy)]
     parts += [section("`site.toml`", Member), section("`[disclosure]`", Disclosure)]
+    parts += [section("`schema.toml`: `[columns.NAME]`", SchemaColumn)]
     return "\n".join(parts)
 
 

@@ -34,13 +34,23 @@ def _distinct(levels: tuple[str, ...]) -> tuple[str, ...]:
 class SchemaColumn:
     """One column as the sites agree on it."""
 
-    type: Annotated[str, Option("What its values are.", choices=lambda: TYPES)]
-    unit: Annotated[str, Option("In what it is measured, compared as it is written.")] = ""
-    levels: Annotated[tuple[str, ...], Option("Of a category; the first is the reference.", read=_distinct)] = ()
-    low: Annotated[float | None, Option("Smallest value allowed.")] = None
+    type: Annotated[
+        str,
+        Option(
+            "What its values are; a label names clients or clusters, and is not for formulas.", choices=lambda: TYPES
+        ),
+    ]
+    unit: Annotated[str, Option("In what it is measured; free text, compared as it is written.")] = ""
+    levels: Annotated[
+        tuple[str, ...], Option("Of a category at all sites; the first is the reference.", read=_distinct)
+    ] = ()
+    low: Annotated[
+        float | None,
+        Option("Smallest value allowed; others are clipped to it, or refused where no rules of an owner hold."),
+    ] = None
     high: Annotated[float | None, Option("Largest value allowed.")] = None
-    center: Annotated[float | None, Option("What center(x) subtracts.")] = None
-    scale: Annotated[float | None, Option("What scale(x) divides by.", above=0.0)] = None
+    center: Annotated[float | None, Option("What center(x) and scale(x) subtract; a round number will do.")] = None
+    scale: Annotated[float | None, Option("What scale(x) divides by; a round number will do.", above=0.0)] = None
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,20 +1,4 @@
-"""The configuration of a federation, which every copy of its folder holds, and the names of its files.
-
-``federation.toml``:
-
-```toml
-name = "heart"
-engine = "nvflare"          # or "flower"
-host = "127.0.0.1"          # where the coordinator listens
-port = 8002
-sites = ["basel", "bern"]
-seed = 0
-[policy]                    # deadline, retries, min_clients, min_per_cluster, strict, rejoin
-deadline = 60.0
-[secure]                    # secure sums, where asked for
-[privacy]                   # differential privacy, where asked for
-```
-"""
+"""The configuration of a federation (``federation.toml``), of which each folder holds a copy; and names of files."""
 
 from __future__ import annotations
 

@@ -1,23 +1,8 @@
 """What the sites of a federation agree on before any row is read: columns, types, levels, units, ranges, scaling.
 
-``schema.toml``, of which every site and the coordinator hold a copy:
-
-```toml
-[columns.age]
-type = "number"
-unit = "years"                       # free text, compared as it is written
-low = 18.0                           # values outside are clipped to it; where no rules of an owner hold, refused
-high = 110.0
-center = 54.0                        # what scale(age) and center(age) take: round numbers will do
-scale = 9.0
-[columns.pain]
-type = "category"
-levels = ["1", "2", "3", "4"]        # those of all sites
-[columns.hospital]
-type = "label"                       # names clients or clusters; not for formulas
-```
-
-Where sites come to an agreement only the names of columns and levels, types and units travel: no row, no count.
+``schema.toml``, of which every site and the coordinator hold a copy, has a table ``[columns.NAME]`` of each column's
+options (:class:`~coterie.deployment.column_types.SchemaColumn`). Where sites come to an agreement only the names of
+columns and levels, types and units travel: no row, no count.
 """
 
 from __future__ import annotations

@@ -1,16 +1,4 @@
-"""What ``runs/<id>/run.toml`` says: a method by name, a program of its owner's, or a check.
-
-```toml
-program = "hierarchical"     # a method of `coterie fit`, one of `coterie train`, "module:function", or "check"
-seed = 0                     # by default the federation's
-[task]                       # what the sites prepare; see coterie.deployment.site.objective
-formula = "disease ~ age + sex"
-family = "binomial"
-missing = "drop"
-[options]                    # of the program
-covariance = "isotropic"
-```
-"""
+"""What ``runs/<id>/run.toml`` says: a method by name, a program of its owner's, or a check, and what it takes."""
 
 from __future__ import annotations
 

@@ -60,15 +60,13 @@ class Prepared:
 def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Prepared:
     """What a site computes on for a task.
 
-    ``{"kind": "table", "formula", "family", "client", "cluster", "offset", "weights", "missing", "schema", "hold",
-    "mean_weight"}`` or ``{"kind": "factory", "name": "module:function", "options"}``. Without a client column the site
-    is the client. The schema is what the coordinator holds; without it the site's own. ``hold`` names a split
-    (:func:`coterie.deployment.site.holdout.split_holdout`). ``mean_weight`` is that of all sites, by which weights are
-    divided. A factory is called as ``function(path of the data, site=name, **options)`` and returns an objective,
-    labels of its clients and, if there are any, of their clusters. Prepared arrays are kept under ``data``, the
-    fingerprint of the data file.
-
-    A CoterieError says whatever is wrong with the task or the data; it is a :class:`NoRows` where no row is left.
+    A CoterieError says what is wrong with it or with the data; it is a :class:`NoRows` where no row is left. A
+    table's task (:data:`_TABLE`): without a client column the site is the client, without a schema it is the site's
+    own; ``hold`` names a split (:func:`coterie.deployment.site.holdout.split_holdout`), ``mean_weight`` is that of
+    all sites, by which weights are divided. Arrays of a table are kept under ``data``, the fingerprint of its file.
+    A factory's task, ``{"kind": "factory", "name": "module:function", "options"}``, is called as ``function(path of
+    the data, site=name, **options)`` and returns an objective, labels of its clients and, if any, of their
+    clusters.
     """
     kind = task.get("kind")
     if kind not in KINDS:
