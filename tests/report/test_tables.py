@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from coterie.report import tables
+from coterie.report.page import environment
 from tests.results import factory
 
 
@@ -53,7 +54,8 @@ def test_markup_in_labels_is_text() -> None:
 
 def test_html_escapes_every_cell() -> None:
     bad = "<script>alert('&\"')</script>"
-    html = tables.render_html(tables.Table(bad, (bad, bad), ((bad, bad),), note=bad))
+    table = tables.Table(bad, (bad, bad), ((bad, bad),), note=bad)
+    html = environment().get_template("table.html").render(table=table)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 7  # the box is named too
 

@@ -68,8 +68,7 @@ def advise(
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
     advice = _read(context)
-    from coterie.report.advice import advice_table, collaborators_table
-    from coterie.report.tables import render_text
+    from coterie.report.tables import advice_table, collaborators_table, render_text
 
     tables = [collaborators_table(advice, main)] if main is not None else []
     print()

@@ -1,9 +1,10 @@
-"""One table, several renderings: text for a terminal, HTML for a page."""
+"""Tables to be read, in a terminal or on a page: of a fit, and of advice."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.box import Box
@@ -13,85 +14,65 @@ from coterie.report import words
 if TYPE_CHECKING:
     import pandas as pd
 
+    from coterie.results.advice import Advice
     from coterie.results.result import FitResult
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells ready to be read.
-
-    Attributes
-    ----------
-    title : str
-    columns : tuple of str
-    rows : tuple of tuples of str
-    texts : int, default 1
-        So many first columns hold text; the others hold numbers and are aligned to the right.
-    marked : int or None
-        Row that is singled out.
-    note : str
-        What a reader must know to read it: units, what was cut.
-    mark : str, default "best"
-        What the row that is singled out is.
-    """
+    """Cells ready to be read."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    texts: int = 1
-    marked: int | None = None
-    note: str = ""
-    mark: str = "best"
+    texts: int = 1  # so many first columns hold text; the others hold numbers and are aligned to the right
+    marked: int | None = None  # the row that is singled out
+    note: str = ""  # what a reader must know to read it: units, what was cut
+    mark: str = "best"  # what the marked row is
+
+    @classmethod
+    def of(cls, title: str, columns: Iterable[tuple[str, Iterable[str]]], **more: Any) -> Table:
+        """A table of columns, each a title and its cells."""
+        titles, cells = zip(*columns, strict=True)
+        return cls(title, titles, tuple(zip(*cells, strict=True)), **more)
 
 
-class Compared(Protocol):
-    """What a comparison table is made of."""
-
-    @property
-    def comparison(self) -> pd.DataFrame:
-        """A row for each method."""
-
-    @property
-    def recommended(self) -> str:
-        """The best method."""
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss."""
+def with_interval(frame: pd.DataFrame, column: str, shown: Callable[[float], str]) -> list[str]:
+    """A column of a frame with the ends of its interval, where there is one: "0.12 (0.05 to 0.19)"."""
+    ends = frame[[column, f"{column}_low", f"{column}_high"]].to_numpy(dtype=np.float64)
+    return [
+        f"{shown(value)} ({shown(low)} to {shown(high)})" if np.isfinite([value, low, high]).all() else shown(value)
+        for value, low, high in ends
+    ]
 
 
-def comparison_table(result: Compared) -> Table:
-    """All methods, best first: held-out losses, paired gains with intervals, share of clients better off.
+def but_for(method: str, frame: pd.DataFrame, cells: list[str]) -> list[str]:
+    """Cells of a frame's methods, with a dash for the one that is compared with itself."""
+    return ["–" if name == method else cell for name, cell in zip(frame.index, cells, strict=True)]
 
-    Parameters
-    ----------
-    result : FitResult, or anything with `comparison`, `recommended` and `loss`
 
-    Returns
-    -------
-    Table
-    """
+def comparison_table(result: FitResult) -> Table:
+    """All methods, best first: held-out losses, paired gains with intervals, share of clients better off."""
     frame = result.comparison
     if frame.empty:
         return Table("Comparison", ("method",), (), note="No methods were compared.")
     frame = frame.sort_values("loss_rows", kind="stable")
     methods = [str(m) for m in frame.index]
-    columns: list[tuple[str, list[str]]] = [("method", methods)]
+    columns = [("method", methods)]
     places = words.decimals([*frame["loss_rows"], *frame["loss_clients"]])
-    for name, title in (("loss_rows", "loss over rows"), ("loss_clients", "loss over clients")):
-        columns.append((title, [words.fixed(v, places) for v in frame[name]]))
+    columns += [(f"loss over {who}", _fixed(frame[f"loss_{who}"], places)) for who in ("rows", "clients")]
     for other in ("local", "pooled"):
-        columns.append((f"gain over {other} (95% interval)", _gains(frame, other)))
+        places = words.decimals(frame[f"gain_over_{other}"], 3)
+        cells = with_interval(frame, f"gain_over_{other}", _with(places))
+        columns.append((f"gain over {other} (95% interval)", but_for(other, frame, cells)))
     for other in ("local", "pooled"):
-        shares = frame[f"better_than_{other}"]
-        cells = [words.percent(v) if m != other else "–" for m, v in zip(methods, shares, strict=True)]
-        columns.append((f"better than {other}", cells))
+        cells = [words.percent(v) for v in frame[f"better_than_{other}"]]
+        columns.append((f"better than {other}", but_for(other, frame, cells)))
     if "seconds" in frame:
         columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
-    return Table(
-        title=f"Held-out {result.loss} and paired gains",
-        columns=tuple(title for title, _ in columns),
-        rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
+    return Table.of(
+        f"Held-out {result.loss} and paired gains",
+        columns,
         marked=methods.index(result.recommended) if result.recommended in methods else None,
         mark="best" if methods[0] == result.recommended else "recommended",
         note="Lower losses are better. Over clients, each client counts once, whatever its rows. "
@@ -99,51 +80,27 @@ def comparison_table(result: Compared) -> Table:
     )
 
 
-def _gains(frame: pd.DataFrame, other: str) -> list[str]:
-    names = (f"gain_over_{other}", f"gain_over_{other}_low", f"gain_over_{other}_high")
-    values = frame[list(names)].to_numpy(dtype=np.float64)
-    places = words.decimals(np.abs(values[:, 0]), 3)
-    cells = []
-    for method, (gain, low, high) in zip(frame.index, values, strict=True):
-        cell = words.fixed(gain, places) if str(method) != other else "–"
-        if cell != "–" and np.isfinite(low) and np.isfinite(high):
-            cell += f" ({words.fixed(low, places)} to {words.fixed(high, places)})"
-        cells.append(cell)
-    return cells
-
-
 def extremes_table(result: FitResult, limit: int = 8) -> Table:
     """The clients that gain and lose most over the baseline; all of them where they are few."""
-    import pandas as pd
-
-    other = words.baseline(result)
-    frame: pd.DataFrame = result.client_gains
-    gain = frame[f"gain_over_{other}"]
-    frame = frame[gain.notna()].sort_values(f"gain_over_{other}", ascending=False, kind="stable")
-    total, kept = len(frame), frame
-    if total > 2 * limit:
-        kept = pd.concat([frame.head(limit), frame.tail(limit)])
+    gain = f"gain_over_{words.baseline(result)}"
+    frame = result.client_gains
+    frame = frame[frame[gain].notna()].sort_values(gain, ascending=False, kind="stable")
     many = words.several(result.model.client_name)
-    cut = f"The {limit} {many} that gain most and the {limit} that gain least, of {total:,}."
-    text = [words.one(result.model.client_name)]
-    cells: list[list[str]] = [[words.short(v) for v in kept.index]]
+    note = f"All {len(frame):,} {many}."
+    if len(frame) > 2 * limit:
+        note = f"The {limit} {many} that gain most and the {limit} that gain least, of {len(frame):,}."
+    kept = _ends(frame, limit)
+    columns = [(words.one(result.model.client_name), _labels(kept.index))]
     if result.model.levels and "cluster" in kept.columns:
-        text.append(words.one(result.model.levels[0].name))
-        cells.append([words.short(v) for v in kept["cluster"]])
-    cells.append([f"{v:,}" for v in kept["rows"]])
-    losses = ["loss_local", "loss_pooled", "loss_recommended"]
-    seen = kept[losses].to_numpy(dtype=np.float64)
-    places = words.decimals([float(np.median(seen))] if np.isfinite(seen).any() else [], 4)
-    numbers = [*losses, "gain_over_local", "gain_over_pooled"]
-    cells += [[words.fixed(v, places) for v in kept[name]] for name in numbers]
-    titles = ("rows", "loss alone", "pooled", result.recommended, "gain over local", "gain over pooled")
-    return Table(
-        title="Who gains and who loses most",
-        columns=(*text, *titles),
-        rows=tuple(zip(*cells, strict=True)),
-        texts=len(text),
-        note=f"{cut if total > 2 * limit else f'All {total:,} {many}.'} Mean held-out {result.loss} of each.",
-    )
+        columns.append((words.one(result.model.levels[0].name), _labels(kept["cluster"])))
+    texts = len(columns)
+    columns.append(("rows", [f"{v:,}" for v in kept["rows"]]))
+    titles = {"loss_local": "loss alone", "loss_pooled": "pooled", "loss_recommended": result.recommended}
+    places = _of_losses(kept[list(titles)])
+    titles |= {"gain_over_local": "gain over local", "gain_over_pooled": "gain over pooled"}
+    columns += [(title, _fixed(kept[name], places)) for name, title in titles.items()]
+    note = f"{note} Mean held-out {result.loss} of each."
+    return Table.of("Who gains and who loses most", columns, texts=texts, note=note)
 
 
 def global_table(result: FitResult, limit: int = 60) -> Table:
@@ -160,55 +117,100 @@ def global_table(result: FitResult, limit: int = 60) -> Table:
 def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:
     """Coefficients of the clusters, the first ones where they are many."""
     frame = result.cluster_coefficients
-    several = len(result.model.levels) > 1
     shown = frame.iloc[:limit, :terms]
-    labels = [tuple(map(words.short, key)) if several else (words.short(key),) for key in shown.index]
-    cells = [[words.fixed(v, words.decimals(shown[c])) for v in shown[c]] for c in shown.columns]
-    rows = [(*label, *row) for label, row in zip(labels, zip(*cells, strict=True), strict=True)]
+    if len(result.model.levels) > 1:
+        columns = [(name, _labels(shown.index.get_level_values(i))) for i, name in enumerate(("level", "cluster"))]
+    else:
+        columns = [(words.one(str(frame.index.name)), _labels(shown.index))]
+    texts = len(columns)
+    columns += [(words.short(c, 30), _fixed(shown[c], words.decimals(shown[c]))) for c in shown.columns]
     cuts = [f"{limit} of {len(frame):,} clusters"] if len(frame) > limit else []
     cuts += [f"{terms} of {frame.shape[1]:,} terms"] if frame.shape[1] > terms else []
-    names = ("level", "cluster") if several else (words.one(str(frame.index.name)),)
     note = f"The first {words.joined(cuts)}." if cuts else ""
-    columns = (*names, *(words.short(c, 30) for c in shown.columns))
-    return Table("Coefficients of the clusters", columns, tuple(rows), len(names), note=note)
+    return Table.of("Coefficients of the clusters", columns, texts=texts, note=note)
 
 
 def variance_table(result: FitResult, limit: int = 40) -> Table:
     """The variance components."""
     frame = result.variance_components
-    own = "cluster" in frame
     pairs = bool((frame["term2"] != "").any())
-    rows = []
-    for entry in frame.head(limit).to_dict("records"):
-        texts = [
-            str(entry["level"]),
-            *([words.short(entry["cluster"]) if entry["level"] == "client" else ""] if own else []),
-            str(entry["term"]),
-        ]
-        texts += [str(entry["term2"])] if pairs else []
-        rows.append((*texts, words.number(entry["sd"], 4), words.number(entry["cov"], 4)))
-    columns = ("level", *(("cluster",) if own else ()), "term", *(("with",) if pairs else ()))
+    shown = frame.head(limit)
+    columns = [("level", [str(v) for v in shown["level"]])]
+    if "cluster" in frame:
+        own = zip(shown["level"], shown["cluster"], strict=True)
+        columns.append(("cluster", [words.short(cluster) if level == "client" else "" for level, cluster in own]))
+    columns.append(("term", [str(v) for v in shown["term"]]))
+    columns += [("with", [str(v) for v in shown["term2"]])] if pairs else []
+    texts = len(columns)
+    titles = ("s.d. or correlation", "(co)variance") if pairs else ("standard deviation", "variance")
+    numbers = [[words.number(v, 4) for v in shown[name]] for name in ("sd", "cov")]
     notes = ["Of pairs: correlation and covariance."] if pairs else []
     notes += [f"The first {limit} of {len(frame):,} rows."] if len(frame) > limit else []
-    spread = "standard deviation" if not pairs else "s.d. or correlation"
-    last = (spread, "variance" if not pairs else "(co)variance")
-    return Table("Variance components", (*columns, *last), tuple(rows), len(columns), note=" ".join(notes))
+    columns += zip(titles, numbers, strict=True)
+    return Table.of("Variance components", columns, texts=texts, note=" ".join(notes))
+
+
+def advice_table(advice: Advice, limit: int = 8) -> Table:
+    """Clients by predicted speed-up: all of them where they are few, else so many of either end."""
+    every = advice.clients.sort_values("speedup", ascending=False, kind="stable")
+    name, frame = str(every.index.name), _ends(every, limit)
+    note = "Speed-up: as if a client had so many times its rows."
+    if len(frame) < len(every):
+        note = f"The {limit} {words.several(name)} with the largest predicted speed-up and the {limit} with the smallest"
+        note += f", of {len(every):,}; as if each had so many times its rows."
+    columns = [(words.one(name), _labels(frame.index)), ("rows", [f"{v:,}" for v in frame["rows"]])]
+    columns.append(("from", [f"{v:,}" for v in frame["collaborators"]]))
+    columns.append(("their weight", [words.percent(v) for v in frame["alpha"]]))
+    columns.append(("speed-up", _fixed(frame["speedup"], 2)))
+    if "gain" in frame:
+        losses = {"loss_alone": "alone", "loss_together": "together", "loss_pooled": "pooled"}
+        places = _of_losses(frame[list(losses)])
+        columns.append(("predicted gain", _fixed(frame["predicted_gain"], places)))
+        columns.append(("measured gain", with_interval(frame, "gain", _with(places))))
+        columns += [(title, _fixed(frame[loss], places)) for loss, title in losses.items()]
+        note += f" Mean held-out {advice.loss}; gains over being alone, with 95% intervals over splits."
+    return Table.of("With whom to collaborate", columns, note=note)
+
+
+def collaborators_table(advice: Advice, client: Any) -> Table:
+    """A client's own weight and those of its collaborators; a CoterieError for an unknown one."""
+    frame, noun = advice.of(client), words.one(str(advice.clients.index.name))
+    own = 1.0 - float(frame["weight"].sum())
+    columns = [(noun, [f"{words.short(client)} itself", *_labels(frame["collaborator"])])]
+    columns.append(("weight", _fixed([own, *frame["weight"]], 3)))
+    note = "Weights of mean losses: they add up to 1."
+    return Table.of(f"With whom {words.short(client)} should collaborate", columns, note=note)
+
+
+def _ends(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """The first and last rows of a frame; all of it where they are not fewer."""
+    return frame if len(frame) <= 2 * limit else frame.iloc[[*range(limit), *range(-limit, 0)]]
+
+
+def _labels(values: Iterable[object]) -> list[str]:
+    return [words.short(v) for v in values]
+
+
+def _with(places: int) -> Callable[[float], str]:
+    return lambda value: words.fixed(value, places)
+
+
+def _fixed(values: Iterable[float], places: int) -> list[str]:
+    return [words.fixed(v, places) for v in values]
+
+
+def _of_losses(frame: pd.DataFrame) -> int:
+    """Decimals for losses of clients, and for what is gained of them: those that suit the median."""
+    losses = frame.to_numpy(dtype=np.float64)
+    losses = losses[~np.isnan(losses)]
+    return words.decimals([float(np.median(losses))], 4) if np.isfinite(losses).any() else 0
 
 
 def render_text(table: Table, width: int = 100) -> str:
-    """A table as plain text in characters that every terminal has, except for what the user's labels hold.
+    """A table as plain text, ">" before the marked row and the note below.
 
-    Parameters
-    ----------
-    table : Table
-    width : int, default 100
-        Of the terminal, in characters. Where the table is wider, intervals go onto a line of their own, then the last
-        columns are left out, and a line says which.
-
-    Returns
-    -------
-    str
-        With a ">" before the marked row, and the note below.
+    All characters are those that every terminal has, except for what the user's labels hold. Where the table is wider
+    than the terminal, intervals go onto a line of their own, then the last columns are left out, and a line says which.
     """
     from io import StringIO
 
@@ -262,10 +264,3 @@ def _widths(columns: list[str], rows: list[list[str]], width: int) -> list[int]:
         if sum(sizes) + wish - sizes[j] <= width:
             sizes[j] = wish
     return sizes
-
-
-def render_html(table: Table) -> str:
-    """A table as HTML, every cell escaped, in a box of its own that scrolls where the page is narrow."""
-    from coterie.report.page import environment
-
-    return environment().get_template("table.html").render(table=table)
