@@ -10,75 +10,50 @@ from coterie.errors import fitting
 from coterie.methods.registry import METHODS
 from coterie.report import figures, tables, words
 from coterie.report.method_section import method_section
-from coterie.report.page import environment, write_page
+from coterie.report.page import page, write_page
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 
 def render(result: FitResult) -> str:
-    """A result as one HTML page.
+    """A result as one HTML page, under 2 MB whatever the number of clients.
 
-    Parameters
-    ----------
-    result : FitResult
-
-    Returns
-    -------
-    str
-        Under 2 MB whatever the number of clients: tables are cut, and say so; pictures have a bounded number of parts.
+    Tables are cut, and say so; pictures have a bounded number of parts.
     """
     with fitting("The record of the model", "Fit it again for a report."):
         return _page(result)
 
 
-def _page(result: FitResult) -> str:
-    compared = not result.comparison.empty
-    gains = not result.client_gains.empty
-    m = result.model
-    cluster = words.centre(m)
-    tables_of = [tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])]
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            result=result,
-            headline=words.headline(result),
-            facts=facts(result),
-            tiles=tiles(result) if compared else [],
-            comparison=tables.comparison_table(result) if compared else None,
-            methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
-            gains=figures.gain_figures(result),
-            extremes=tables.extremes_table(result) if gains else None,
-            shrinkage=figures.shrinkage_figures(result),
-            variances=words.variance_sentences(result) if m.has_variances else [],
-            variance_table=tables.variance_table(result) if m.has_variances else None,
-            coefficients=tables_of,
-            section=method_section(result),
-            settings=settings(result),
-            record=record(result),
-            one=words.one(m.client_name),
-            many=words.several(m.client_name),
-            group=words.one(cluster) if cluster else "",
-        )
-    )
-
-
 def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
-    """Write the page of a result.
-
-    Parameters
-    ----------
-    result : FitResult
-    path : path
-        An HTML file; one that exists is replaced at once.
-
-    Raises
-    ------
-    CoterieError
-        If it cannot be written.
-    """
+    """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
     write_page(render(result), path)
+
+
+def _page(result: FitResult) -> str:
+    compared, m = not result.comparison.empty, result.model
+    cluster = words.centre(m)
+    return page(
+        "report.html",
+        result=result,
+        headline=words.headline(result),
+        facts=facts(result),
+        tiles=tiles(result) if compared else [],
+        comparison=tables.comparison_table(result) if compared else None,
+        methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
+        gains=figures.gain_figures(result),
+        extremes=None if result.client_gains.empty else tables.extremes_table(result),
+        shrinkage=figures.shrinkage_figures(result),
+        variances=words.variance_sentences(result) if m.has_variances else [],
+        variance_table=tables.variance_table(result) if m.has_variances else None,
+        coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])],
+        section=method_section(result),
+        settings=settings(result),
+        record=record(result),
+        one=words.one(m.client_name),
+        many=words.several(m.client_name),
+        group=words.one(cluster) if cluster else "",
+    )
 
 
 def facts(result: FitResult) -> list[str]:
@@ -93,29 +68,25 @@ def facts(result: FitResult) -> list[str]:
 
 def tiles(result: FitResult) -> list[tuple[str, str, str]]:
     """The few numbers to remember: value, what it is, and a remark."""
-    table = result.comparison
-    if result.recommended not in table.index:
-        return []
-    best: Any = table.loc[result.recommended]
-    many = words.several(result.model.client_name)
+    table, client = result.comparison, result.model.client_name
     out: list[tuple[str, str, str]] = []
-    for other in ("local", "pooled"):
+    for other in ("local", "pooled") if result.recommended in table.index else ():
         if other == result.recommended or other not in table.index:
             continue
-        name = words.against(other, result.model.client_name)
+        best: Any = table.loc[result.recommended]
+        name = words.against(other, client)
         gain, low, high = (float(best[f"gain_over_{other}{end}"]) for end in ("", "_low", "_high"))
-        places = words.decimals([gain], 3)
-        median = float(result.client_gains[f"gain_over_{other}"].median()) if len(result.client_gains) else math.nan
-        remark = ""
+        places, remarks = words.decimals([gain], 3), []
         if math.isfinite(low) and math.isfinite(high):
             sure = "" if low > 0 or high < 0 else ": perhaps nothing"
-            remark = f"95% interval {words.fixed(low, places)} to {words.fixed(high, places)}{sure}"
+            remarks.append(f"95% interval {words.fixed(low, places)} to {words.fixed(high, places)}{sure}")
+        median = float(result.client_gains[f"gain_over_{other}"].median()) if len(result.client_gains) else math.nan
         if math.isfinite(median):
-            typical = f"the median {words.one(result.model.client_name)} gains {words.number(median)}"
-            remark = f"{remark}; {typical}" if remark else typical
-        plus = "+" if gain > 0 else ""
-        out.append((plus + words.fixed(gain, places), f"mean gain in {result.loss} over {name}", remark))
-        out.append((words.percent(float(best[f"better_than_{other}"])), f"of {many} better off than with {name}", ""))
+            remarks.append(f"the median {words.one(client)} gains {words.number(median)}")
+        value = ("+" if gain > 0 else "") + words.fixed(gain, places)
+        out.append((value, f"mean gain in {result.loss} over {name}", "; ".join(remarks)))
+        share = words.percent(float(best[f"better_than_{other}"]))
+        out.append((share, f"of {words.several(client)} better off than with {name}", ""))
     return out
 
 
@@ -136,19 +107,12 @@ def settings(result: FitResult) -> list[tuple[str, Any]]:
 def record(result: FitResult) -> list[tuple[str, str]]:
     """What the run cost, and what it was made with."""
     cost = result.ledger
-    out = []
-    if "seconds" in cost:
-        out.append(("time", words.duration(float(cost["seconds"]))))
+    out = [("time", words.duration(float(cost["seconds"])))] if "seconds" in cost else []
     if {"bytes_up", "bytes_down", "exchanges"} <= set(cost):
         up, down = (words.amount(float(cost[k])) for k in ("bytes_up", "bytes_down"))
-        many = words.several(result.model.client_name)
-        out.append(
-            (
-                "would have travelled",
-                f"{up} from the {many} and {down} to them, in {int(cost['exchanges']):,} exchanges, "
-                f"if each {words.one(result.model.client_name)} kept its rows at home",
-            )
-        )
+        one, many = words.one(result.model.client_name), words.several(result.model.client_name)
+        sent = f"{up} from the {many} and {down} to them, in {int(cost['exchanges']):,} exchanges, "
+        out.append(("would have travelled", f"{sent}if each {one} kept its rows at home"))
     if cost.get("gradient_calls"):
         out.append(("gradients", f"{int(cost['gradient_calls']):,}"))
     if result.log_likelihood == result.log_likelihood:

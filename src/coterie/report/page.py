@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie import files
 from coterie.errors import CoterieError
@@ -28,6 +28,11 @@ def environment() -> Environment:
     )
     made.filters |= {"sentence": words.sentence, "value": words.plain_text}
     return made
+
+
+def page(template: str, **values: Any) -> str:
+    """A page of a template."""
+    return environment().get_template(template).render(values)
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:

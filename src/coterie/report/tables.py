@@ -156,7 +156,9 @@ def advice_table(advice: Advice, limit: int = 8) -> Table:
     name, frame = str(every.index.name), _ends(every, limit)
     note = "Speed-up: as if a client had so many times its rows."
     if len(frame) < len(every):
-        note = f"The {limit} {words.several(name)} with the largest predicted speed-up and the {limit} with the smallest"
+        note = (
+            f"The {limit} {words.several(name)} with the largest predicted speed-up and the {limit} with the smallest"
+        )
         note += f", of {len(every):,}; as if each had so many times its rows."
     columns = [(words.one(name), _labels(frame.index)), ("rows", [f"{v:,}" for v in frame["rows"]])]
     columns.append(("from", [f"{v:,}" for v in frame["collaborators"]]))

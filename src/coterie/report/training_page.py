@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +12,39 @@ from coterie.errors import listed
 from coterie.methods.registry import trained_method
 from coterie.report import training_figures as pictures
 from coterie.report import words
-from coterie.report.page import environment, write_page
-from coterie.report.tables import Table
+from coterie.report.page import page, write_page
+from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.scores import BALANCED
 
 if TYPE_CHECKING:
     from coterie.evidence.comparison import TrainingComparison
     from coterie.runs.training import Trained
+
+
+def render(result: TrainingComparison) -> str:
+    """A comparison, or one method, as an HTML page that needs no network and no other file."""
+    grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
+    sizes = [f"{len(result.clients(result.best)[0]):,} clients", f"{result.config.run['rounds']:,} rounds"]
+    sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
+    return page(
+        "training.html",
+        headline=headline(result),
+        facts=[result.config.data["source"], result.config.model["path"], *sizes],
+        comparison=comparison_table(result),
+        hyper=settings_table(result),
+        curves=pictures.curves(result),
+        dots=[pictures.dots(result)],
+        groups=[confusion_table(result, name) for name in grouping],
+        squares=[figure for name in grouping if (figure := pictures.square(result, name)) is not None],
+        notes=notes(result),
+        sections=sections(result),
+        several=len(result.runs) > 1,
+    )
+
+
+def write_report(result: TrainingComparison, path: str | os.PathLike[str]) -> None:
+    """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
+    write_page(render(result), path)
 
 
 def comparison_table(result: TrainingComparison) -> Table:
@@ -29,25 +55,21 @@ def comparison_table(result: TrainingComparison) -> Table:
     frame, score = result.table, result.score
     names = [str(name) for name in frame.index]
     shown = _shown(result)
-    unit = ", %" if percent(result, score) else ""
     tail = "10th percentile" if result.rule.sign > 0 else "90th percentile"
     columns = [("method", names)]
-    columns.append((f"{score}{unit} (95% interval)", _with_interval(frame, score, shown)))
-    if len(names) > 1:
-        cells = _with_interval(frame, "to_best", shown)
-        cells = ["–" if name == result.best else cell for name, cell in zip(names, cells, strict=True)]
-        columns.append((f"against {result.best} (95% interval)", cells))
-    for other in result.others:
-        title = f"{other}{', %' if percent(result, other) else ''} (95% interval)"
-        columns.append((title, _with_interval(frame, other, _shown(result, other))))
+    for column in (score, *(["to_best"] if len(names) > 1 else []), *result.others):
+        title = f"{column}{', %' if percent(result, column) else ''} (95% interval)"
+        cells = with_interval(frame, column, _shown(result, score if column == "to_best" else column))
+        if column == "to_best":
+            title, cells = f"against {result.best} (95% interval)", but_for(result.best, frame, cells)
+        columns.append((title, cells))
     for key, title in (("clients", "over clients"), ("worst", "worst client"), (tail[:4], tail)):
         columns.append((title, [shown(v) for v in frame[f"{score}_{key}"]]))
     columns.append(("sent", [words.amount(v) if np.isfinite(v) else "all rows" for v in frame["bytes"]]))
     columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
-    return Table(
-        title=f"Held-out {score} of every client's model",
-        columns=tuple(title for title, _ in columns),
-        rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
+    return Table.of(
+        f"Held-out {score} of every client's model",
+        columns,
         marked=names.index(result.best) if len(names) > 1 else None,
         note=f"{intervals(result)} Configuration {result.fingerprint}.",
     )
@@ -58,62 +80,43 @@ def percent(result: TrainingComparison, what: str) -> bool:
     return what in ("accuracy", BALANCED) and result.rule.score == "accuracy"
 
 
-def _shown(result: TrainingComparison, what: str = "") -> Any:
+def _shown(result: TrainingComparison, what: str = "") -> Callable[[float], str]:
     """How a score is written."""
     if percent(result, what or result.score):
         return lambda value: words.fixed(100.0 * value, 1)
     return lambda value: words.number(value, 4)
 
 
-def _with_interval(frame: Any, column: str, shown: Any) -> list[str]:
-    ends = frame[[column, f"{column}_low", f"{column}_high"]].to_numpy(dtype=np.float64)
-    return [
-        f"{shown(value)} ({shown(low)} to {shown(high)})" if np.isfinite([low, high]).all() else shown(value)
-        for value, low, high in ends
-    ]
-
-
 def intervals(result: TrainingComparison) -> str:
-    """What the intervals are of."""
-    seeds = len(result.config.run["seeds"])
+    """What the intervals are of, and why methods are not judged by the score, where they are not."""
+    seeds, rule = len(result.config.run["seeds"]), result.rule
+    text = "One seed: intervals are over its clients, and say nothing of other partitions or first models."
     if seeds > 1:
         text = f"Means over {seeds} seeds with intervals over clients and seeds together; a seed makes partition, first"
         text += " model and draws, the same for every method."
-    else:
-        text = "One seed: intervals are over its clients, and say nothing of other partitions or first models."
-    return f"{text}{_order(result)} Rows count alike, except over clients, where each client does."
-
-
-def _order(result: TrainingComparison) -> str:
-    """Why methods are not judged by the score, where they are not."""
-    rule = result.rule
     if not rule.score or rule.by != "loss":
-        return ""
-    if rule.score == "accuracy":
-        return (
-            f" One class has {words.fixed(100.0 * rule.common, 1)}% of the outcomes, so that always naming it is right "
-            "as often: methods are ordered by their loss, and balanced accuracy is the mean over classes."
-        )
-    if rule.greater is not None:
-        return f" No method has a {rule.score} that is a number for all clients: methods are ordered by their loss."
-    return (
-        f" Whether a larger {rule.score} is better is not said (model.greater_is_better): methods are ordered by their "
-        "loss."
-    )
+        why = ""
+    elif rule.score == "accuracy":
+        why = f" One class has {words.fixed(100.0 * rule.common, 1)}% of the outcomes, so that always naming it is"
+        why += " right as often: methods are ordered by their loss, and balanced accuracy is the mean over classes."
+    elif rule.greater is not None:
+        why = f" No method has a {rule.score} that is a number for all clients: methods are ordered by their loss."
+    else:
+        why = f" Whether a larger {rule.score} is better is not said (model.greater_is_better): methods are ordered by"
+        why += " their loss."
+    return f"{text}{why} Rows count alike, except over clients, where each client does."
 
 
 def settings_table(result: TrainingComparison) -> Table:
     """What each method is, and its hyper-parameters."""
     rows = []
-    for name in result.table.index:
-        among = result.tried.get(str(name))
-        rows.append(
-            (str(name), trained_method(str(name)).summary, result.table["chosen"][name], str(among) if among else "–")
-        )
+    for name in map(str, result.table.index):
+        among = result.tried.get(name)
+        rows.append((name, trained_method(name).summary, result.table["chosen"][name], str(among) if among else "–"))
     note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
-    note += " for this choice alone; test rows chose nothing." if result.tried else ""
+    note = f"{note} for this choice alone; test rows chose nothing." if result.tried else ""
     titles = ("method", "what it is", "hyper-parameters", "chosen among")
-    return Table("Hyper-parameters", titles, tuple(rows), texts=3, note=note if result.tried else "")
+    return Table("Hyper-parameters", titles, tuple(rows), texts=3, note=note)
 
 
 def headline(result: TrainingComparison) -> str:
@@ -139,12 +142,8 @@ def headline(result: TrainingComparison) -> str:
 
 def as_good(result: TrainingComparison) -> list[str]:
     """Methods whose interval of the difference to the best one holds 0."""
-    out = []
-    for name in result.runs:
-        _, low, high = result.interval(name, result.best)
-        if name != result.best and low <= 0.0 <= high:
-            out.append(name)
-    return out
+    ends = {name: result.interval(name, result.best)[1:] for name in result.runs if name != result.best}
+    return [name for name, (low, high) in ends.items() if low <= 0.0 <= high]
 
 
 def notes(result: TrainingComparison) -> list[str]:
@@ -163,23 +162,20 @@ def notes(result: TrainingComparison) -> list[str]:
 
 
 def unscored(run: Trained) -> list[str]:
-    """Clients that are in no score, and those whose loss is not finite, named."""
-    scores, out = run.scores, list[str]()
+    """Clients that are in no score, and those whose loss or score is not finite, named."""
+    scores = run.scores
     if len(run.labels) != len(scores.weight):
-        return out
-    none = [words.short(run.labels[i]) for i in np.flatnonzero(~(scores.weight > 0.0))]
-    if none:
-        out.append(f"Seed {run.seed}: no score has client {listed(none)}, without held-out rows that are all finite.")
-    wild = np.flatnonzero((scores.weight > 0.0) & ~np.isfinite(scores.loss))
-    if len(wild):
-        who = listed([words.short(run.labels[i]) for i in wild])
-        out.append(f"Seed {run.seed}: the loss of {run.method} is not finite at client {who}.")
+        return []
+    counted, finite = scores.weight > 0.0, np.isfinite(scores.loss)
+    found = [
+        ("no score has client {}, without held-out rows that are all finite", ~counted),
+        (f"the loss of {run.method} is not finite at client {{}}", counted & ~finite),
+    ]
     if scores.score is not None:
-        odd = np.flatnonzero((scores.weight > 0.0) & np.isfinite(scores.loss) & ~np.isfinite(scores.score))
-        if len(odd):
-            who = listed([words.short(run.labels[i]) for i in odd])
-            out.append(f"Seed {run.seed}: the {scores.rule.score} of {run.method} is not a number at client {who}.")
-    return out
+        without = counted & finite & ~np.isfinite(scores.score)
+        found.append((f"the {scores.rule.score} of {run.method} is not a number at client {{}}", without))
+    who = {text: [words.short(run.labels[i]) for i in np.flatnonzero(those)] for text, those in found}
+    return [f"Seed {run.seed}: {text.format(listed(labels))}." for text, labels in who.items() if labels]
 
 
 def confusion_table(result: TrainingComparison, name: str) -> Table:
@@ -203,31 +199,6 @@ def confusion_table(result: TrainingComparison, name: str) -> Table:
     return Table(f"Groups that {name} found, and known ones", columns, counted, note=note)
 
 
-def render(result: TrainingComparison) -> str:
-    """A comparison, or one method, as an HTML page that needs no network and no other file."""
-    grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
-    squares = [f for name in grouping if (f := pictures.square(result, name)) is not None]
-    sizes = [f"{len(result.clients(result.best)[0]):,} clients", f"{result.config.run['rounds']:,} rounds"]
-    sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
-    return (
-        environment()
-        .get_template("training.html")
-        .render(
-            headline=headline(result),
-            facts=[result.config.data["source"], result.config.model["path"], *sizes],
-            comparison=comparison_table(result),
-            hyper=settings_table(result),
-            curves=pictures.curves(result),
-            dots=[pictures.dots(result)],
-            groups=[confusion_table(result, name) for name in grouping],
-            squares=squares,
-            notes=notes(result),
-            sections=sections(result),
-            several=len(result.runs) > 1,
-        )
-    )
-
-
 def sections(result: TrainingComparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
     """The configuration as lines, without what is empty."""
     document = result.config.document(*result.runs)
@@ -236,8 +207,3 @@ def sections(result: TrainingComparison) -> list[tuple[str, Sequence[tuple[str, 
         lines = [(k.replace("_", " "), v) for k, v in document.get(name, {}).items() if v not in (None, {}, [])]
         out += [(name, lines)] if lines else []
     return out
-
-
-def write_report(result: TrainingComparison, path: Path) -> None:
-    """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
-    write_page(render(result), path)
