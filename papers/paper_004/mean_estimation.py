@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ class Setting:
     tau: Floats
     sigma: float = 1.0
     beta: Schedule | None = None
-    first: str = "sample"
+    first: Literal["sample", "zero"] = "sample"
     step: Schedule = averaging
 
     @classmethod

@@ -50,48 +50,29 @@ LARGE = 2**63
 _SHOWN = 120  # characters of a value in a sentence
 _PLAIN = (str, bytes, int, float, complex, list, tuple, dict, set, type(None))
 T = TypeVar("T")
+Schedule = Any | Callable[[int], Any]
+"""The kind of an option that is a number, a number for each, or a function of the step that gives such."""
 
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """What is said of an option beside its type and its default.
+    """What is said of an option beside its type and its default."""
 
-    Attributes
-    ----------
-    text : str
-        One line for help and documentation.
-    low, above, high, below : float, optional
-        Range of a number: ends that are included (low, high) or not (above, below).
-    infinite : bool, default False
-        Whether infinity is a value, too.
-    choices : collection of str, or function that gives one, optional
-        What a text may be, where no Literal says it: the names in a table.
-    what : str
-        What it must be, in words, where type, range and choices do not say it.
-    read : callable, optional
-        Takes a value of the declared type, and returns what is kept.
-    remedy : str
-        A sentence after each refusal.
-    matters : bool, default True
-        Whether another value can give other numbers.
-    group, metavar : str
-        Of a command's help: the heading that it stands under, and what its value is called.
-    """
-
-    text: str = ""
+    text: str = ""  # one line for help and documentation
     _: KW_ONLY
-    low: float | None = None
+    low: float | None = None  # range of a number: ends that are included (low, high) or not (above, below)
     above: float | None = None
     high: float | None = None
     below: float | None = None
-    infinite: bool = False
-    choices: Collection[str] | Callable[[], Collection[str]] | None = None
-    what: str = ""
-    read: Callable[[Any], Any] | None = None
-    remedy: str = ""
-    matters: bool = True
-    group: str = ""
-    metavar: str = ""
+    infinite: bool = False  # whether infinity is a value, too
+    each: str = ""  # of what there may be a number each: "client", "cluster"
+    choices: Collection[str] | Callable[[], Collection[str]] | None = None  # names in a table, where no Literal is
+    what: str = ""  # what it must be, in words, where type, range and choices do not say it
+    read: Callable[[Any], Any] | None = None  # takes a value of the declared type, and returns what is kept
+    remedy: str = ""  # a sentence after each refusal
+    matters: bool = True  # whether another value can give other numbers
+    group: str = ""  # the heading of a command's help that it stands under
+    metavar: str = ""  # what a command's help calls its value
 
     @property
     def names(self) -> list[str]:
@@ -141,6 +122,14 @@ class Declared:
         """The value as it is kept; a CoterieError says what it must be. ``what`` is that of :func:`of`."""
         if (tables := _tables(self.kind, value, self.name, what)) is not None:
             return tables
+        if self.option.each:
+            if (
+                (value is self.default is None)
+                or (callable(value) and _is_union(self.kind))
+                or _inside(value, self.option)
+            ):
+                return value
+            raise CoterieError(self.refusal(value, what))
         try:
             found = _adapter(self.kind, self.option).validate_python(value)
             return found if self.option.read is None else self.option.read(found)
@@ -148,6 +137,17 @@ class Declared:
             raise
         except (ValueError, TypeError, OverflowError, KeyError) as problem:
             raise CoterieError(self.refusal(value, what)) from problem
+
+    def at(self, value: Any, t: int, n: int) -> Any:
+        """What an option of n ``each`` says at step t: its number or (n,) numbers, or those that its function gives."""
+        import numpy as np
+
+        given = np.asarray(self.read(value(t), f"step {t}") if callable(value) else value, dtype=np.float64)
+        if given.shape in ((), (1,), (n,)):
+            return given
+        raise CoterieError(
+            f"{self.name} must be one number, or {n}: one for each {self.option.each}, not {given.size}."
+        )
 
     def refusal(self, value: Any, what: str = "") -> str:
         """The sentence for a value that cannot be."""
@@ -189,25 +189,11 @@ def check(options: Any) -> None:
 
 
 def of(cls: type[T], given: Any, what: str, *, hidden: Collection[str] = (), noun: str = "option") -> T:
-    """An instance of a dataclass from a user's mapping.
+    """An instance of a dataclass with declared options from a user's mapping, without the ``hidden`` fields.
 
-    Parameters
-    ----------
-    cls : type
-        A dataclass with declared options.
-    given : mapping
-        From the user.
-    what : str
-        Whose options they are, as the beginning of a sentence: "[policy]", "The method ditto".
-    hidden : collection of str
-        Fields that a user cannot give.
-    noun : str
-        "option", "key", "hyper-parameter".
-
-    Raises
-    ------
-    CoterieError
-        For what is no mapping, a name that is not known, a value that cannot be, and one that is needed.
+    ``what`` says whose options they are, as the beginning of a sentence ("[policy]", "The method ditto"), and ``noun``
+    what they are called: option, key, hyper-parameter. A CoterieError for what is no mapping, a name that is not known,
+    a value that cannot be, and one that is needed.
     """
     names = [f.name for f in fields(cls) if f.init and f.name not in hidden]  # type: ignore[arg-type]
     return cls(**_read(cls, given, what, names, noun))
@@ -314,6 +300,9 @@ _TABLE = "a table of names and values"
 def _words(kind: Any, option: Option) -> str:
     """What a value of a type must be."""
     parts, origin = get_args(kind), get_origin(kind)
+    if option.each:
+        ends = f"one for each {option.each}, or a function" if _is_union(kind) else f"or one for each {option.each}"
+        return f"{option.range('a number')}, {ends}"
     if origin is Literal or (kind is str and option.choices is not None):
         return _one_of(_literals(kind) or option.names)
     if kind in _NOUNS:
@@ -333,6 +322,20 @@ def _words(kind: Any, option: Option) -> str:
 def _one_of(names: list[str]) -> str:
     """Names as alternatives: a, b or c."""
     return " or ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _inside(value: Any, option: Option) -> bool:
+    """Whether a value is a number in the option's range, or a row of them."""
+    import numpy as np
+
+    try:
+        given = np.asarray("" if isinstance(value, bool | str) else value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    inside = np.isfinite(given)
+    for end, holds in zip(option.ends, (np.greater_equal, np.greater, np.less_equal, np.less), strict=True):
+        inside = inside if end is None else inside & holds(given, end)
+    return given.ndim < 2 and bool(np.all(inside))
 
 
 @cache

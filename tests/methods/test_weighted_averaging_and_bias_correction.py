@@ -290,21 +290,30 @@ BAD = [
     (lambda: Collaborators.of_one(0, 3, [0, 1], [0.5, 0.5]), "its own collaborator"),
     (lambda: Collaborators.of_one(0, 3, [5]), "numbered from 0 to 2"),
     (lambda: Collaborators.of_all(np.ones((2, 3))), "square matrix"),
-    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=1.5, eta=0.1), "alpha must lie from 0 to 1, not 1.5"),
-    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=-0.1, eta=0.1), "alpha must lie from 0 to 1"),
-    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=np.nan, eta=0.1), "alpha must lie from 0 to 1"),
-    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=0.5, eta=0.0), "eta must lie above 0"),
-    (lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, beta=0.0), "beta must lie above 0, not 0"),
+    (
+        lambda: WeightedAveraging(pairs=None, metric=None, alpha=1.5, eta=0.1),
+        names("alpha 0 to 1 1.5"),
+    ),
+    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=-0.1, eta=0.1), "alpha must be a number from 0 to 1"),
+    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=np.nan, eta=0.1), "alpha must be a number from 0 to 1"),
+    (lambda: WeightedAveraging(pairs=None, metric=None, alpha=0.5, eta=-0.1), "eta must be a number from 0"),
+    (
+        lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, beta=0.0),
+        names("beta number above 0"),
+    ),
     (
         lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, beta=np.nan),
-        "beta must lie above 0, not nan",
+        names("beta must be a number above 0 not nan"),
     ),
     (
         lambda: WeightedAveraging(pairs=None, metric=None, alpha="x", eta=0.1),
-        "alpha must be a number, one for each main client",
+        "alpha must be a number from 0 to 1, one for each main client",
     ),
-    (lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, keep=2), "keep must lie from 0 to 1"),
-    (lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, first="one"), "c_0 is zero, sample"),
+    (lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, keep=2), "keep must be a number from 0 to 1"),
+    (
+        lambda: BiasCorrection(pairs=None, metric=None, alpha=0.5, eta=0.1, first="one"),
+        names("first zero sample"),
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ shared x along their mean, and the personal Z by a proximal step that pulls neig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,67 +14,46 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.checks import need_numbers, need_shape
 from coterie.methods.network.options import Norm
 from coterie.methods.network.transport import FAR, Transport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.prox import Proximal, network_prox
-from coterie.options import Option, check
+from coterie.options import Option, Schedule, check, declared
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
 State = dict[str, Any]
-Schedule = Any
-"""A number, or ``f(t)`` that gives one; for Z also (n,) numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityNetwork(Stepwise):
     """Objective (1), (2) by Algorithm 6, with the paper's symbols.
 
-    Attributes
-    ----------
-    network : Network
-        G: who is tied to whom, and how strongly.
-    layout : Layout
-        M and N.
-    eta : number or callable
-        Step size of x.
-    own : number, (n,) or callable, optional
-        Step size of Z, also one for each client; by default eta, as printed.
-    held : number or (n,), default 0
-        Curvature by which z_n is held at 0: a weak prior, where outcomes may be separated.
-    unit : number or (d,), default 1
-        What clients hold is ``unit * (M x + N z_n)``.
-
-    Notes
-    -----
     f_n is a client's loss divided by the weight of its rows, and counts by that weight (the paper's 1/N for clients of
     one size), so that lambda = infinity is the pooled model.
     """
 
-    network: Annotated[Network, Option("G.")]
+    network: Annotated[Network, Option("G: who is tied to whom, and how strongly.")]
     layout: Annotated[Layout, Option("M and N.")]
     lam: Annotated[float, Option("lambda.", low=0.0, remedy="For ties without end, fit the pooled model.")]
-    eta: Schedule
-    own: Schedule = None
+    eta: Annotated[float | Callable[[int], float], Option("Step size of x.", above=0.0)]
+    own: Annotated[Schedule, Option("Step size of Z; by default eta, as printed.", above=0.0, each="client")] = None
     p: Norm = 2
     phases: Annotated[
         tuple[int, int] | None, Option("IV-C: so many steps on (5), x by given Z, then so many on (6), in turn.", low=1)
     ] = None
-    held: Any = 0.0
-    unit: Any = 1.0
+    # A weak prior, where outcomes may be separated
+    held: Annotated[Any, Option("Curvature by which z_n is held at 0.", low=0.0, each="client")] = 0.0
+    unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
     transport: Annotated[Transport, Option("How gradients and models travel.")] = field(default_factory=Transport)
 
     def __post_init__(self) -> None:
         check(self)
-        n, d = self.network.n, self.layout.d
-        for name, size, least in (("eta", 1, None), ("own", n, None), ("held", n, 0.0), ("unit", d, None)):
-            value = getattr(self, name)
-            if not callable(value) and not (value is None and name == "own"):
-                need_numbers(name, value, size, least)
+        for name, size in (("own", self.network.n), ("held", self.network.n), ("unit", self.layout.d)):
+            if not callable(value := getattr(self, name)) and value is not None:
+                declared(SimilarityNetwork)[name].at(value, 0, size)
 
     def init(self, fed: Federation, x: Floats | None = None, Z: Floats | None = None) -> State:
         """The state before the first step, at x (d1,) and Z (n, d2), zero by default."""
@@ -84,8 +64,9 @@ class SimilarityNetwork(Stepwise):
             )
         x = np.zeros(layout.d1) if x is None else np.array(x, dtype=np.float64)
         Z = np.zeros((n, layout.d2)) if Z is None else np.array(Z, dtype=np.float64)
-        need_shape("x", x, (layout.d1,))
-        need_shape("Z", Z, (n, layout.d2))
+        for name, at, shape in (("x", x, (layout.d1,)), ("Z", Z, (n, layout.d2))):
+            if at.shape != shape or not np.isfinite(at).all():
+                raise CoterieError(f"{name} must be finite numbers of shape {shape}, not {at.shape}.")
         dual = np.zeros((len(self.network.edges), layout.d2))
         return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.transport.init(fed, layout.d)
 
@@ -116,14 +97,11 @@ class SimilarityNetwork(Stepwise):
         return first, not first
 
     def _at(self, name: str, t: int) -> Any:
-        if not callable(value := getattr(self, name)):
-            return value
-        need_numbers(f"{name}({t})", value := value(t), 1 if name == "eta" else self.network.n)
-        return value
+        return declared(SimilarityNetwork)[name].at(getattr(self, name), t, 1 if name == "eta" else self.network.n)
 
     def _pull(self, state: State, G: Floats, t: int) -> tuple[Floats, State]:
         """``argmin <N'G, Z> + lambda ||ZQ||_{1,p} + sum_n |z_n - z_n,t|^2 / (2 own_n)`` (Algorithm 5's problem)."""
-        Z, own = state["Z"], np.asarray(self._at("eta" if self.own is None else "own", t), dtype=np.float64)
+        Z, own = state["Z"], self._at("eta" if self.own is None else "own", t)
         V = Z - own.reshape(-1, 1) * (self.layout.to_personal(G) + np.reshape(self.held, (-1, 1)) * Z)
         if not (np.abs(V) < FAR).all() or self.lam == 0.0 or not len(self.network.edges):
             return V, state

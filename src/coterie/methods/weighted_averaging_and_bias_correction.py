@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from coterie.methods.aggregation.aggregator import Aggregator, State
 from coterie.methods.aggregation.guarded import Guarded, one_by_one
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.optimisers import SGD, Optimiser, Schedule, at_step, require_schedule
+from coterie.methods.collaboration.optimisers import SGD, Optimiser
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
+from coterie.options import Option, Schedule, check, declared
 
 FAR = 1e100
 """Parameters that are farther away have diverged; gradients there may overflow, and nobody is to blame for that."""
@@ -48,31 +49,16 @@ def weighted_gradient(
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedAveraging(Stepwise):
-    """Algorithm 2.
+    """Algorithm 2; x, g and c are in the units of the metric."""
 
-    Attributes
-    ----------
-    pairs, metric : Collaborators, Metric
-        Main clients, their collaborators and weights tau; the units of x, g and c.
-    alpha, eta : number, (M,) or callable
-        Weight of the collaborators, from 0 to 1, and step size; alpha_t and eta_t where they are functions of t.
-    batch : int, default 1
-        Rows of a gradient, drawn with replacement; 0 takes all.
-    local : int, default 1
-        Local steps of everybody between two exchanges (section 7).
-    prior_curvature : number or (M,), default 0
-        Curvature by which main clients are held at the metric's origin: see ``Metric.prior``.
-    optimiser, aggregator, participation, remember, seed
-        See ``optimisers`` and ``Guarded``.
-    """
-
-    pairs: Collaborators
+    pairs: Collaborators  # main clients, their collaborators and weights tau
     metric: Metric
-    alpha: Schedule
-    eta: Schedule
-    batch: int = 1
-    local: int = 1
-    prior_curvature: Any = 0.0
+    alpha: Annotated[Schedule, Option("Weight of the collaborators.", low=0.0, high=1.0, each="main client")]
+    eta: Annotated[Schedule, Option("Step size.", low=0.0, each="main client")]
+    batch: int = 1  # rows of a gradient, drawn with replacement; 0 takes all
+    local: int = 1  # local steps of everybody between two exchanges (section 7)
+    # By which main clients are held at the metric's origin: see ``Metric.prior``
+    prior_curvature: Annotated[Schedule, Option("Of a prior.", low=0.0, each="main client")] = 0.0
     optimiser: Optimiser = field(default_factory=SGD)
     aggregator: Aggregator | None = None
     participation: float = 1.0
@@ -80,8 +66,12 @@ class WeightedAveraging(Stepwise):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_schedule("alpha", self.alpha, 0.0, 1.0)
-        require_schedule("eta", self.eta, 0.0, np.inf, open_below=True)
+        check(self)
+
+    def at(self, name: str, t: int) -> Floats:
+        """An option's numbers (M,) at step t."""
+        M = len(self.pairs.main)
+        return np.broadcast_to(declared(type(self))[name].at(getattr(self, name), t, M), (M,))
 
     def init(self, fed: Federation, x: Floats | None = None) -> State:
         """The state before the first step, at x (M, d), by default the metric's origin."""
@@ -124,12 +114,12 @@ class WeightedAveraging(Stepwise):
 
         A divergence ends the run of all: ``diverged`` are the positions in ``main``, at the last finite x.
         """
-        t, M = state["t"], len(state["x"])
-        alpha, eta = at_step("alpha", self.alpha, t, M, 1.0), at_step("eta", self.eta, t, M)
+        t = state["t"]
+        alpha, eta = self.at("alpha", t), self.at("eta", t)
         how = self.local_step(state, eta) if self.local > 1 else {}
         g_0, g_avg, present, helped, remembered = self.gradients(fed, state, **how)
         g, new = self.direction(g_0, g_avg, np.where(helped, alpha, 0.0)[:, None], helped, state)
-        curvature = at_step("prior_curvature", self.prior_curvature, t, M)[:, None]
+        curvature = self.at("prior_curvature", t)[:, None]
         direction, moments = self.optimiser(g + curvature * state["x"], state)
         new |= moments | {"x": state["x"] - (eta * self.local)[:, None] * direction}
         if not present.all():
@@ -144,34 +134,21 @@ class WeightedAveraging(Stepwise):
 class BiasCorrection(WeightedAveraging):
     """Algorithm 3.
 
-    Attributes
-    ----------
-    beta : number, (M,) or callable, default 0.1
-        Weight of the newest observed bias, above 0. Above 1, where no theorem holds, c goes beyond it, and from 2 on c
-        grows for ever.
-    first : {"zero", "sample"} or int, default "sample"
-        c_0: zero, the first observed bias (so that the first step is one's own), or the mean of that many samples,
-        drawn for the purpose (C.4).
-    keep : number or (M,), default 0
-        Share of the bias that is kept, because some bias may make up for a lack of data (section 7): 0 corrects all
-        of it, 1 is weighted averaging. Where BC with alpha ends, it ends where WGA with ``keep * alpha`` does.
-    oracle : callable, optional
-        ``oracle(t, x)``: unbiased estimates (M, d) of the bias at x (M, d), used instead of c_t (section 5.1). With
-        local steps it knows nothing of their drift, which c_t does.
+    A beta above 1, where no theorem holds, takes c beyond the newest observed bias, and from 2 on c grows for ever.
+    Some bias may make up for a lack of data (section 7): BC with alpha ends where WGA with ``keep * alpha`` does.
     """
 
-    beta: Schedule = 0.1
-    first: Any = "sample"
-    keep: Any = 0.0
+    beta: Annotated[Schedule, Option("Weight of the newest observed bias.", above=0.0, each="main client")] = 0.1
+    first: Annotated[
+        int | Literal["zero", "sample"],
+        Option("c_0: zero, the first observed bias, or the mean of so many samples, drawn for it (C.4).", low=1),
+    ] = "sample"
+    keep: Annotated[
+        Schedule, Option("Share of the bias that is kept; 1 is WGA.", low=0.0, high=1.0, each="main client")
+    ] = 0.0
+    # ``oracle(t, x)``: unbiased estimates (M, d) of the bias at x (M, d), used instead of c_t (section 5.1); with local
+    # steps it knows nothing of their drift, which c_t does
     oracle: Callable[[int, Floats], Floats] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_schedule("beta", self.beta, 0.0, np.inf, open_below=True)
-        require_schedule("keep", self.keep, 0.0, 1.0)
-        samples = isinstance(self.first, (int, np.integer)) and not isinstance(self.first, bool) and self.first > 0
-        if not samples and self.first not in ("zero", "sample"):
-            raise CoterieError(f"c_0 is zero, sample, or a number of samples, not {self.first!r}.")
 
     def init(self, fed: Federation, x: Floats | None = None) -> State:
         """The state before the first step, with c_0."""
@@ -188,11 +165,11 @@ class BiasCorrection(WeightedAveraging):
         bias = state["c"] if self.oracle is None else np.asarray(self.oracle(state["t"], state["x"]))
         if bias.shape != state["x"].shape:
             raise CoterieError(f"The oracle must give biases of shape {state['x'].shape}, not {bias.shape}.")
-        return np.asarray((1.0 - at_step("keep", self.keep, state["t"], len(bias))[:, None]) * bias)
+        return np.asarray((1.0 - self.at("keep", state["t"])[:, None]) * bias)
 
     def direction(self, g_0: Floats, g_avg: Floats, alpha: Floats, helped: Bools, state: State) -> tuple[Floats, State]:
         """Algorithm 3's lines; c_0 = b_0 where no bias was observed yet."""
-        beta = at_step("beta", self.beta, state["t"], len(alpha), open_below=True)[:, None]
+        beta = self.at("beta", state["t"])[:, None]
         b = g_avg - g_0
         c = np.where(state["observed"][:, None], state["c"], b)
         g = (1.0 - alpha) * g_0 + alpha * (g_avg - self.correction(state | {"c": c}))

@@ -10,7 +10,6 @@ from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.relations.clusters import Ties
-from tests.messages import names
 from tests.reference.l2gd_oracles import Federation, random_federation
 
 EDGES = {
@@ -255,14 +254,10 @@ def test_without_losses_or_ties_nothing_divides_by_zero() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"p0": 1.2}, "p0 must lie between 0 and 1"),
-        ({"p0": 0.1, "p": [0.2, np.nan]}, "p must lie between 0 and 1"),
         ({"p": 0.1}, "Give p0 together with p"),
         ({"p0": 0.0, "p": 0.5}, "never stepped on"),
         ({"p0": 0.2, "p": 1.0}, "never stepped on"),
         ({"p0": 1.0}, "never stepped on"),
-        ({"eta": -1.0}, names("eta number above 0 -1")),
-        ({"eta": np.nan}, names("eta number above 0 nan")),
     ],
 )
 def test_bad_input(options, sentence: str) -> None:

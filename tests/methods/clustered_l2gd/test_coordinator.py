@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
-from coterie.errors import CoterieError
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.clustered_l2gd.coordinator import NETWORKS, Majority, central, ring, traffic
@@ -83,10 +82,3 @@ def test_the_same_numbers_as_with_a_coordinator(network):
     assert state["between"] > 5
     for other in theta[1:]:
         np.testing.assert_allclose(other, theta[0], rtol=1e-12)
-
-
-def test_bad_votes():
-    with pytest.raises(CoterieError, match="tails"):
-        Majority(0.1, 3, "edge")  # type: ignore[arg-type]
-    with pytest.raises(CoterieError, match="between 0 and 1"):
-        Majority(1.5, 3)

@@ -171,8 +171,6 @@ def test_admm_finds_the_same_without_hessians(p):
         assert fed.ledger.bytes_up - bytes_up <= found.exchanges * 20 * 8 * (3 + 3)
     with pytest.raises(CoterieError, match="use Newton"):
         optimum(fed, network, 1.0, layout=LAYOUTS["tied"], solver="admm")
-    with pytest.raises(CoterieError, match="newton or admm"):
-        optimum(fed, network, 1.0, layout=PERSONAL, solver="lbfgs")
 
 
 def test_hard_cases_end():
@@ -197,11 +195,6 @@ def test_hard_cases_end():
 def test_bad_input():
     glm, theta = table(n=6)
     fed, network = InProcess(glm), near(theta)
-    for lam in (-1.0, np.nan):
-        with pytest.raises(CoterieError, match="0 or more"):
-            optimum(fed, network, lam, layout=PERSONAL)
-    with pytest.raises(CoterieError, match="one of 1, 2 and inf"):
-        optimum(fed, network, 1.0, 3, layout=PERSONAL)
     with pytest.raises(CoterieError, match="7 clients and the federation 6"):
         optimum(fed, Network.complete(7), 1.0, layout=PERSONAL)
     with pytest.raises(CoterieError, match="use rounds"):

@@ -82,16 +82,10 @@ def test_held_out_loss_chooses_lambda(grouped):
         path(InProcess(glm), network, layout=PERSONAL, lam=[0.1]).best  # noqa: B018
 
 
-def test_a_path_of_given_lambdas_and_bad_ones(grouped):
+def test_a_path_of_given_lambdas_and_one_of_clients_alone(grouped):
     glm, _, network = grouped
     found = path(InProcess(glm), network, layout=PERSONAL, lam=[0.001, 0.01])
     np.testing.assert_array_equal(found.lam, [np.inf, 0.01, 0.001])
-    for bad in ([0.0], [-1.0], [np.inf], [np.nan]):
-        with pytest.raises(CoterieError, match="positive and finite"):
-            path(InProcess(glm), network, layout=PERSONAL, lam=bad)
-    for options in ({"steps": 0}, {"span": 1.0}, {"span": 0.0}):
-        with pytest.raises(CoterieError, match="one step at least"):
-            path(InProcess(glm), network, layout=PERSONAL, **options)
     alone = path(InProcess(glm), Network.of(30, []), layout=PERSONAL)
     assert len(alone.lam) == 1 and alone.groups[0] == 30
 

@@ -48,8 +48,8 @@ class Katyusha:
 
 
 def theorem(ell: float, L_F: float, mu: float, rho: float) -> Katyusha:
-    """Theorem 4.3, for calligraphic L = ``ell``; a CoterieError where mu = 0 or rho is no probability above 0."""
-    _checked(mu, rho)
+    """Theorem 4.3, for calligraphic L = ``ell``; a CoterieError where mu = 0."""
+    _need_curvature(mu)
     most = max(L_F, ell)
     eta, a2 = 0.25 / most, 0.5 * ell / most
     a1 = min(0.5, float(np.sqrt(eta * mu * max(0.5, a2 / rho))))
@@ -64,7 +64,7 @@ def sharp(ell: float, L_F: float, mu: float, rho: float) -> Katyusha:
     """
     from scipy.optimize import brentq
 
-    _checked(mu, rho)
+    _need_curvature(mu)
     e, r = 0.25 * L_F / ell, 1.0 / rho - 1.0
     a2 = min(0.5, ell / L_F, 1.0 / (e + float(np.sqrt(e * e + e * r))))
     eta, M = 0.5 * a2 / ell, mu * a2 / ell * (1.0 - e * a2)
@@ -78,9 +78,7 @@ def sharp(ell: float, L_F: float, mu: float, rho: float) -> Katyusha:
     return _rated(eta, a1, a2, M / mu / (a1 + M), rho, mu, L_F)
 
 
-def _checked(mu: float, rho: float) -> None:
-    if not 0.0 < rho <= 1.0:
-        raise CoterieError(f"rho = {rho:.3g} must lie above 0, at most 1: it is how often the anchor is refreshed.")
+def _need_curvature(mu: float) -> None:
     if not mu > 0.0:
         raise CoterieError(
             "The objective is flat in some direction (mu_F = 0), so Theorem 4.3 gives no parameters: tie every client "

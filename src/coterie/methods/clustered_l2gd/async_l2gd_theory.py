@@ -88,10 +88,7 @@ class Choice:
 def probabilities(
     ties: Ties, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool
 ) -> tuple[float, Floats, str]:
-    """Choose the probabilities that are not given, and say how; a CoterieError where one cannot be a probability."""
-    for name, value in (("p0", p0), ("p", p)):
-        if value is not None and not np.all((np.asarray(value) >= 0.0) & (np.asarray(value) <= 1.0)):
-            raise CoterieError(f"{name} must lie between 0 and 1: it is a probability.")
+    """Choose the probabilities that are not given, and say how."""
     if p is not None:
         if p0 is None:
             raise CoterieError("Give p0 together with p, or leave both out to have them chosen.")
@@ -118,8 +115,6 @@ def choose(
     p0, p, why = probabilities(ties, L, p0, p, common)
     ell = smoothness(p0, p, ties.C1, ties.C2, L)
     most = step_size(ell)
-    if eta is not None and not 0.0 < eta < np.inf:
-        raise CoterieError(f"eta must be a number above 0, not {eta:g}.")
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"
     if eta is not None and eta * ell > 1.0:

@@ -18,7 +18,6 @@ from typing import Literal, Protocol
 import numpy as np
 from scipy import special
 
-from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 
@@ -43,20 +42,11 @@ class Coordinated:
 
 @dataclass(frozen=True)
 class Majority:
-    """The global coin as a majority vote of k clusters.
-
-    ``p0``: probability of a global round. ``ties`` {"tails", "heads"}: how a tie falls, where k is even.
-    """
+    """The global coin as a majority vote of k clusters, with probability p0."""
 
     p0: float
     k: int
-    ties: Literal["tails", "heads"] = "tails"
-
-    def __post_init__(self) -> None:
-        if self.ties not in ("tails", "heads"):
-            raise CoterieError(f"A tie falls 'tails' or 'heads', not {self.ties!r}.")
-        if not 0.0 <= self.p0 <= 1.0 or self.k < 1:
-            raise CoterieError(f"A vote needs one cluster at least, and p0 between 0 and 1, not {self.p0:g}.")
+    ties: Literal["tails", "heads"] = "tails"  # how a tie falls, where k is even
 
     @property
     def needed(self) -> int:

@@ -6,23 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.coordinator import NETWORKS, Majority, central
-from coterie.options import Option, check, of
+from coterie.options import Option, check, declared, of
 
 ONE_COIN = 0.1
 """Section 6's probability of a communication."""
 MOST = 10**9
 """Steps, rows and seeds at most."""
-
-
-def probability(p: Any) -> Any:
-    """A number, or one for each cluster."""
-    np.asarray(0.0 if p is None else p, dtype=np.float64)
-    return p
 
 
 @dataclass(frozen=True)
@@ -44,11 +37,7 @@ class Options:
     p0: Annotated[float | None, Option("Probability of a round between clusters.", low=0.0, high=1.0)] = None
     p: Annotated[
         Any,
-        Option(
-            "Probability of a round within clusters, or of each.",
-            what="a number, or one for each cluster",
-            read=probability,
-        ),
+        Option("Probability of a round within clusters, or of each.", low=0.0, high=1.0, each="cluster"),
     ] = None
     probabilities: Annotated[Literal["own", "common"], Option("Whether clusters have p of their own.")] = "own"
     one_coin: Annotated[bool, Option("No rounds within clusters.")] = False
@@ -89,8 +78,8 @@ class Options:
                     f"{name} is an option of {'async-l2gd' if accelerated else 'async-al2sgd'}: leave it out here"
                     f"{', the step is chosen with the momentum' if accelerated else ''}."
                 )
-        if self.p is not None and np.shape(self.p) not in ((), (k,)):
-            raise CoterieError(f"p of rounds must be one number, or {k}: one for each cluster, not {np.size(self.p)}.")
+        if self.p is not None:
+            declared(Options)["p"].at(self.p, 0, k)
 
     @property
     def probabilities_asked(self) -> tuple[float | None, npt.ArrayLike | None]:

@@ -1,14 +1,12 @@
-"""What makes a direction of a gradient: SGD, momentum or Adam, on the corrected gradient (section 7); schedules."""
+"""What makes a direction of a gradient: SGD, momentum or Adam, on the corrected gradient (section 7)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import State
 from coterie.numerics.arrays import Floats
 
@@ -73,34 +71,3 @@ class Adam:
 
 
 OPTIMISERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
-
-Schedule = Any
-"""A number, (M,) numbers, or ``f(t)`` that gives such."""
-
-
-def at_step(name: str, schedule: Schedule, t: int, M: int, high: float = np.inf, *, open_below: bool = False) -> Floats:
-    """A schedule's values (M,) at step t; a CoterieError where there is not one for each, or one is out of range."""
-    value = np.asarray(schedule(t) if callable(schedule) else schedule, dtype=np.float64)
-    if value.shape not in ((), (1,), (M,)):
-        raise CoterieError(f"There are {M} main clients and numbers of shape {value.shape}: give one for each, or one.")
-    require_range(name, value, 0.0, high, open_below)
-    return np.broadcast_to(value, (M,))
-
-
-def require_schedule(name: str, schedule: Schedule, low: float, high: float, open_below: bool = False) -> None:
-    """Raise a CoterieError where a schedule that is no function lies outside its range."""
-    if not callable(schedule):
-        require_range(name, schedule, low, high, open_below)
-
-
-def require_range(name: str, values: npt.ArrayLike, low: float, high: float, open_below: bool = False) -> None:
-    """Raise a CoterieError where a parameter lies outside its range."""
-    try:
-        v = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError(f"{name} must be a number, one for each main client, or a function, not {values!r}.") from e
-    bad = ~((v > low if open_below else v >= low) & (v <= high))
-    if bad.any():
-        upper = "" if np.isinf(high) else f" {'and up to' if open_below else 'to'} {high:g}"
-        worst = np.atleast_1d(v)[np.atleast_1d(bad)][0]
-        raise CoterieError(f"{name} must lie {'above' if open_below else 'from'} {low:g}{upper}, not {worst:g}.")

@@ -63,10 +63,6 @@ def optimum(
     sums only and is taken. A CoterieError for numbers of clients that differ, clients that are missing, and means that
     overflow.
     """
-    if not lam >= 0.0 or p not in (1, 2, np.inf):
-        raise CoterieError(f"lam must be 0 or more, or inf, and p one of 1, 2 and inf, not {lam} and {p}.")
-    if solver not in ("newton", "admm"):
-        raise CoterieError(f"solver must be newton or admm, not {solver!r}.")
     if network.n != len(fed.clients):
         raise CoterieError(f"The network has {network.n:,} clients and the federation {len(fed.clients):,}.")
     unit = np.ones(layout.d) if unit is None else np.asarray(unit, dtype=np.float64)

@@ -89,8 +89,6 @@ def path(
         values = grid(top, steps, span)
     else:
         values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
-    if not (np.isfinite(values).all() and np.all(values > 0.0)):
-        raise CoterieError("The lambdas of a path must be positive and finite; both ends are added to them.")
     optima, losses = [last], [np.nan if loss is None else loss(last.theta)]
     for value in values:
         last = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=last, kkt=kkt)
@@ -101,6 +99,4 @@ def path(
 
 def grid(top: float, steps: int = STEPS, span: float = SPAN) -> Floats:
     """Lambdas in equal ratios from ``top`` to ``span`` times that; none where top is 0."""
-    if steps < 1 or not 0.0 < span < 1.0:
-        raise CoterieError(f"A path needs one step at least and a span between 0 and 1, not {steps} and {span}.")
     return top * np.geomspace(1.0, span, steps) if top > 0.0 else np.empty(0)
