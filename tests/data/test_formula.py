@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.data.formula import LENGTH, parse
-from coterie.data.formula_columns import limit_columns
+from coterie.data.formula import LENGTH, limit_columns, parse
 from coterie.data.terms import formulaic_terms
 from coterie.errors import LONGEST, CoterieError, nearest, shortened
 

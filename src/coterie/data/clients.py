@@ -17,10 +17,7 @@ from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
     from coterie.data.labels import Coded, Labels
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+    from coterie.numerics.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +26,7 @@ class Level:
 
     name: str
     labels: Labels  # (k,) sorted by coarser cluster, then by label
-    parent: I64  # (k,) index into the next coarser level; all 0 at the coarsest
+    parent: Ints  # (k,) index into the next coarser level; all 0 at the coarsest
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,32 +37,32 @@ class Clients:
     what computes X (NaN outside of a spline's range) at any positions.
     """
 
-    X: F64  # (n, p) design matrix, C-contiguous
-    y: F64  # (n,)
-    offset: F64  # (n,) known part of the linear predictor (zeros)
-    weights: F64  # (n,) row weights (ones)
-    starts: I64  # (m,) rows of client i are starts[i]:stops[i]
-    stops: I64
+    X: Floats  # (n, p) design matrix, C-contiguous
+    y: Floats  # (n,)
+    offset: Floats  # (n,) known part of the linear predictor (zeros)
+    weights: Floats  # (n,) row weights (ones)
+    starts: Ints  # (m,) rows of client i are starts[i]:stops[i]
+    stops: Ints
     terms: tuple[str, ...]  # (p,) names of the columns of X; "(Intercept)" for the intercept
     labels: Labels  # (m,) as they were in the table
     name: str  # the client column
     ids: npt.NDArray[np.uint64]  # (m,) hashes of the labels: the key of every random number
     levels: tuple[Level, ...]  # fine to coarse; empty without a cluster column
-    clusters: I64  # (m,) finest cluster of each client, sorted; zeros without clusters
-    order: I64  # (n,) position in the table (counted from 0) of each sorted row
+    clusters: Ints  # (m,) finest cluster of each client, sorted; zeros without clusters
+    order: Ints  # (n,) position in the table (counted from 0) of each sorted row
     notes: tuple[str, ...] = ()  # what a user should know about how the table was read
-    relearn: Callable[[I64], Callable[[I64], F64]] | None = None
+    relearn: Callable[[Ints], Callable[[Ints], Floats]] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
-    def counts(self) -> I64:
+    def counts(self) -> Ints:
         """Rows of each client, (m,) int64."""
         return self.stops - self.starts
 
     @property
-    def codes(self) -> I64:
+    def codes(self) -> Ints:
         """Client index of each row, (n,) int64."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
 
@@ -91,7 +88,7 @@ class Clients:
         }
         return replace(self, starts=self.starts[first], stops=self.stops[last], ids=label_ids(level.labels), **above)
 
-    def subset(self, mask: Mask) -> Clients:
+    def subset(self, mask: Bools) -> Clients:
         """The same clients with the sorted rows of a mask (n,) alone; a client may be left without rows."""
         mask = np.asarray(mask, dtype=bool)
         if mask.shape != self.y.shape:
@@ -100,7 +97,7 @@ class Clients:
         rows = {name: getattr(self, name)[mask] for name in ("X", "y", "offset", "weights", "order")}
         return replace(self, starts=before[self.starts], stops=before[self.stops], **rows)
 
-    def split(self, test: Mask) -> tuple[Clients, Clients]:
+    def split(self, test: Bools) -> tuple[Clients, Clients]:
         """Training rows and held-out rows, by a mask (n,) of the latter.
 
         Terms that remember rows learn from the training rows alone; held-out rows outside their range are left out.
@@ -110,7 +107,7 @@ class Clients:
             return train, held
         columns = self.relearn(train.order)
         X = columns(held.order)
-        known: Mask = np.asarray(np.isfinite(X).all(axis=1))
+        known: Bools = np.asarray(np.isfinite(X).all(axis=1))
         return replace(train, X=columns(train.order)), replace(held.subset(known), X=X[known])
 
     @classmethod
@@ -157,7 +154,7 @@ class Clients:
         return tree.clients(design, **vectors, terms=names, order=tree.order)
 
 
-def relative_weights(weights: F64) -> F64:
+def relative_weights(weights: Floats) -> Floats:
     """Weights divided by the mean of those that are not zero: a constant factor, however large or small, is none."""
     top = weights.max(initial=0.0)
     if not 0.0 < top < np.inf:
@@ -166,7 +163,7 @@ def relative_weights(weights: F64) -> F64:
     return np.asarray(scaled / scaled[weights > 0.0].mean(), dtype=np.float64)
 
 
-def _finite(values: npt.ArrayLike, what: str) -> F64:
+def _finite(values: npt.ArrayLike, what: str) -> Floats:
     try:
         array = np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
@@ -185,13 +182,15 @@ class LabelTree:
     name: str
     labels: Labels
     levels: tuple[Level, ...]
-    clusters: I64
-    starts: I64
-    stops: I64
-    order: I64
+    clusters: Ints
+    starts: Ints
+    stops: Ints
+    order: Ints
     presorted: bool
 
-    def clients(self, X: F64, y: F64, offset: F64, weights: F64, terms: tuple[str, ...], order: I64) -> Clients:
+    def clients(
+        self, X: Floats, y: Floats, offset: Floats, weights: Floats, terms: tuple[str, ...], order: Ints
+    ) -> Clients:
         """Clients on this tree, from arrays whose rows are already sorted."""
         tree = {name: getattr(self, name) for name in ("labels", "name", "levels", "clusters", "starts", "stops")}
         ids = label_ids(self.labels)
@@ -216,7 +215,7 @@ def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) ->
     return LabelTree(first.name, first.labels, tuple(levels[1:]), first.parent, stops - counts, stops, order, presorted)
 
 
-def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:
+def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> Ints:
     """The parent of each child, or an error that lists children with two parents."""
     out = np.zeros(len(child.labels), dtype=np.int64)
     out[child.codes] = parent.codes
@@ -241,7 +240,7 @@ def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> I64:
     return out
 
 
-def _rank(tables: Sequence[tuple[str, Labels]], parents: Sequence[I64]) -> tuple[I64, list[Level]]:
+def _rank(tables: Sequence[tuple[str, Labels]], parents: Sequence[Ints]) -> tuple[Ints, list[Level]]:
     """The new place of each client, and all levels fine to coarse, each sorted by (parent's place, label)."""
     name, labels = tables[-1]
     rank = np.arange(len(labels), dtype=np.int64)
@@ -255,7 +254,7 @@ def _rank(tables: Sequence[tuple[str, Labels]], parents: Sequence[I64]) -> tuple
     return rank, levels
 
 
-def _stable_order(codes: I64) -> tuple[I64, bool]:
+def _stable_order(codes: Ints) -> tuple[Ints, bool]:
     """Rows in the order of their codes, ties in table order; and whether they were so already."""
     n = len(codes)
     rows = np.arange(n, dtype=np.int64)

@@ -17,9 +17,8 @@ from coterie.errors import CoterieError, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+    from coterie.numerics.arrays import Bools, Floats, Ints
+
 Kind = Literal["number", "category"]
 Stored = Literal["number", "text", "category", "other"]
 
@@ -43,7 +42,7 @@ class BadRows(CoterieError):
     """Rows that a model or a formula cannot take, although it could take others."""
 
 
-def at_rows(bad: Mask, limit: int = 5) -> str:
+def at_rows(bad: Bools, limit: int = 5) -> str:
     """Count and first rows, counted from 1 below the header: ``"7 rows (data rows 2, 5, 9, 11, 12, ...)"``."""
     return rows_text(np.flatnonzero(bad), limit)
 
@@ -64,7 +63,6 @@ class Column:
 
     def __init__(self, series: pd.Series[Any], read_as_missing: str = "") -> None:
         self.series, self.name, self.read_as_missing = series, str(series.name), read_as_missing
-        self._faults: dict[Kind, list[tuple[str, Mask]]] = {}
 
     @cached_property
     def stored(self) -> Stored:
@@ -153,7 +151,7 @@ class Column:
         return len(texts) > 2 and all(_WHOLE.fullmatch(t) and not t.lstrip("+-")[:-1].startswith("0") for t in texts)
 
     @cached_property
-    def _factors(self) -> tuple[I64, Labels]:
+    def _factors(self) -> tuple[Ints, Labels]:
         """Codes of the rows (-1 where missing) and distinct values, as they came and in the order they came in."""
         return factorize(self.series)
 
@@ -180,12 +178,12 @@ class Column:
         return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
     @property
-    def floats(self) -> F64:
+    def floats(self) -> Floats:
         """The same as float64, because formulas over small integers would overflow."""
         return np.asarray(self.numbers, dtype=np.float64)
 
     @cached_property
-    def levels(self) -> tuple[I64, tuple[str, ...]]:
+    def levels(self) -> tuple[Ints, tuple[str, ...]]:
         """Codes (-1 where missing) and texts of levels, in a category's own order or else natural order."""
         import pandas as pd
 
@@ -199,7 +197,7 @@ class Column:
         rank = np.array([own.index(t) for t in texts] + [-1], dtype=np.int64)
         return rank[column.codes], tuple(own)
 
-    def levels_in(self, rows: I64 | None) -> tuple[str, ...]:
+    def levels_in(self, rows: Ints | None) -> tuple[str, ...]:
         """Texts of the levels that some rows (None: all) have."""
         codes, texts = self.levels
         if rows is None:
@@ -207,7 +205,7 @@ class Column:
         used = np.bincount(codes[rows] + 1, minlength=len(texts) + 1)[1:] > 0
         return texts if used.all() else Column(self.series.iloc[rows]).levels[1]  # what is left may have another order
 
-    def codes_of(self, levels: Sequence[str]) -> tuple[I64, Mask]:
+    def codes_of(self, levels: Sequence[str]) -> tuple[Ints, Bools]:
         """Codes of the rows in known levels (-1 where none), and the rows with levels that are not known."""
         column = self.labels
         place = {label_text(t): i for i, t in reversed([*enumerate(levels)])}
@@ -218,31 +216,29 @@ class Column:
         return codes, unseen
 
     @cached_property
-    def missing(self) -> Mask:
+    def missing(self) -> Bools:
         """Rows without a value, (n,) bool."""
         return np.asarray(self.series.isna().to_numpy(), dtype=bool)
 
-    def faults(self, kind: Kind) -> list[tuple[str, Mask]]:
+    def faults(self, kind: Kind) -> list[tuple[str, Bools]]:
         """What is wrong with it: (``"missing values"``, rows) and the like; empty for a sound column."""
-        if kind not in self._faults:
-            self._faults[kind] = self._missing_rows() if kind == "category" else self._unusable_numbers()
-        return self._faults[kind]
-
-    def _missing_rows(self) -> list[tuple[str, Mask]]:
+        if kind == "number":
+            return self._unusable_numbers
         return [(_MISSING, self.missing)] if self.missing.any() else []
 
-    def _unusable_numbers(self) -> list[tuple[str, Mask]]:
+    @cached_property
+    def _unusable_numbers(self) -> list[tuple[str, Bools]]:
         values = self.numbers
         if values.dtype.kind in "iub":
             return []
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return []
-        strange: Mask = np.isnan(values) & ~self.missing
+        strange: Bools = np.isnan(values) & ~self.missing
         parts = [(_MISSING, self.missing), (_NOT_NUMBERS, strange), ("infinite values", np.isinf(values))]
         return [(what, rows) for what, rows in parts if rows.any()]
 
-    def fault_text(self, what: str, bad: Mask) -> str:
+    def fault_text(self, what: str, bad: Bools) -> str:
         """One of its faults in words, without a full stop."""
         if what != _NOT_NUMBERS:
             says = f", where {self.read_as_missing}" if what == _MISSING and self.read_as_missing else ""

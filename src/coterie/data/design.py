@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.columns import BadRows, Column, Kind, at_rows, rows_text
-from coterie.data.formula import Parsed, parse
-from coterie.data.formula_columns import column_kinds, limit_columns, outcome_levels
+from coterie.data.formula import Parsed, column_kinds, limit_columns, outcome_levels, parse
 from coterie.data.labels import resembling, tidied
 from coterie.data.table import Table
 from coterie.data.terms import compute_terms, state_from_json, state_to_json
@@ -27,9 +26,8 @@ from coterie.errors import CoterieError, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+    from coterie.numerics.arrays import Bools, Floats, Ints
+
 Choice = Literal["error", "nan"]
 
 INTERCEPT = "(Intercept)"
@@ -49,7 +47,7 @@ class Design:
     state: dict[str, Any] = field(default_factory=dict)  # what center, scale, poly or bs remember of the fitted table
 
     @classmethod
-    def fit(cls, df: Any, formula: str, exclude: tuple[str, ...] = (), rows: I64 | None = None) -> Design:
+    def fit(cls, df: Any, formula: str, exclude: tuple[str, ...] = (), rows: Ints | None = None) -> Design:
         """Learn levels and stateful terms from rows of a table, which must be without faults (None: all of them).
 
         A ``.`` in the formula leaves out the columns ``exclude``, besides the outcome. A CoterieError for a formula
@@ -75,14 +73,14 @@ class Design:
             raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
         return replace(draft, terms=terms, state=state)
 
-    def learned(self, table: Table, rows: I64 | None) -> dict[str, Any]:
+    def learned(self, table: Table, rows: Ints | None) -> dict[str, Any]:
         """What stateful terms remember of some rows of a table."""
         if not self.parsed.stateful:
             return {}
         side = "0 + " + " + ".join(self.parsed.stateful)
         return compute_terms(self._frame(table, rows, "error", "error")[0], side, {})[1]
 
-    def relearned(self, table: Table, rows: I64) -> Callable[[I64], F64]:
+    def relearned(self, table: Table, rows: Ints) -> Callable[[Ints], Floats]:
         """What computes the matrix of any rows of a table by terms that were learned from some of them alone."""
         return partial(
             replace(self, state=self.learned(table, rows))._formulaic, table, on_unseen="error", on_missing="nan"
@@ -126,10 +124,10 @@ class Design:
         self,
         df: Any,
         outcome: bool = True,
-        rows: I64 | None = None,
+        rows: Ints | None = None,
         on_unseen: Choice = "error",
         on_missing: Choice = "error",
-    ) -> tuple[F64, F64 | None]:
+    ) -> tuple[Floats, Floats | None]:
         """The design matrix (n, p), C-contiguous, and the outcome (n,) of a table, None where ``outcome`` is False.
 
         ``rows`` (n,) are taken in this order (None: all); other columns are ignored. Levels that the fitted table did
@@ -142,7 +140,7 @@ class Design:
         X = self._numpy(table, rows, on_missing) if fast else self._formulaic(table, rows, on_unseen, on_missing)
         return X, self.read_outcome(table, rows) if outcome else None
 
-    def read_outcome(self, df: Any, rows: I64 | None = None) -> F64:
+    def read_outcome(self, df: Any, rows: Ints | None = None) -> Floats:
         """The outcome of a table, (n,) float64; two-valued text as 0 and 1."""
         table = Table.of(df)
         table.need(self.parsed.outcome_columns, "outcome's")
@@ -158,7 +156,7 @@ class Design:
         y = table[self.outcome].numbers if plain_outcome else self._computed_outcome(table)
         return np.ascontiguousarray(y if rows is None else y[rows], dtype=np.float64)
 
-    def _computed_outcome(self, table: Table) -> F64:
+    def _computed_outcome(self, table: Table) -> Floats:
         """The left side where it is an expression; NaN where one of its columns is missing."""
         import pandas as pd
 
@@ -213,7 +211,7 @@ class Design:
         _ = design.parsed  # refuses what a formula may not hold
         return design
 
-    def _numpy(self, table: Table, rows: I64 | None, on_missing: Choice) -> F64:
+    def _numpy(self, table: Table, rows: Ints | None, on_missing: Choice) -> Floats:
         """A plain sum of numeric columns, filled in blocks that stay in cache."""
         columns = [table[c].numbers for c in self.parsed.simple or ()]
         bad = self._faults(table, rows, on_missing)
@@ -230,7 +228,7 @@ class Design:
             X[bad if rows is None else bad[rows]] = np.nan
         return X
 
-    def _formulaic(self, table: Table, rows: I64 | None, on_unseen: Choice, on_missing: Choice) -> F64:
+    def _formulaic(self, table: Table, rows: Ints | None, on_unseen: Choice, on_missing: Choice) -> Floats:
         """Any other right side, computed in blocks of rows; rows that cannot be computed stay NaN."""
         frame, bad = self._frame(table, rows, on_unseen, on_missing)
         X = np.full((len(frame), len(self.terms)), np.nan)
@@ -251,7 +249,7 @@ class Design:
             X[~finite.all(axis=1)] = np.nan
         return X
 
-    def _refuse_terms(self, broken: Mask, known: Mask | None, rows: I64 | None) -> None:
+    def _refuse_terms(self, broken: Bools, known: Bools | None, rows: Ints | None) -> None:
         """Raise for terms that are not numbers although their columns are, such as the log of 0."""
         for term, column in zip(self.terms, broken.T, strict=True):
             at = np.flatnonzero(column if known is None else column & ~known)
@@ -263,9 +261,9 @@ class Design:
                     f"{f': its values extend beyond the range of {outside!r}' if outside else ''}."
                 )
 
-    def _faults(self, table: Table, rows: I64 | None, on_missing: Choice) -> Mask | None:
+    def _faults(self, table: Table, rows: Ints | None, on_missing: Choice) -> Bools | None:
         """Table rows that cannot be computed, or None."""
-        bad: Mask | None = None
+        bad: Bools | None = None
         for column in self.columns:
             for what, found in table[column].faults(self.kind(column)):
                 here = found & _used(rows, len(table))
@@ -277,8 +275,8 @@ class Design:
         return bad
 
     def _frame(
-        self, table: Table, rows: I64 | None, on_unseen: Choice, on_missing: Choice
-    ) -> tuple[pd.DataFrame, Mask | None]:
+        self, table: Table, rows: Ints | None, on_unseen: Choice, on_missing: Choice
+    ) -> tuple[pd.DataFrame, Bools | None]:
         """The columns that formulaic sees, and the rows that it cannot be asked about (by position in the frame)."""
         import pandas as pd
 
@@ -301,14 +299,14 @@ class Design:
         return pd.DataFrame(data, index=index), bad if bad is None or rows is None else bad[rows]
 
 
-def _used(rows: I64 | None, n: int) -> Mask:
+def _used(rows: Ints | None, n: int) -> Bools:
     used = np.full(n, rows is None)
     if rows is not None:
         used[rows] = True
     return used
 
 
-def _unseen_levels(column: Column, unseen: Mask, known: tuple[str, ...]) -> str:
+def _unseen_levels(column: Column, unseen: Bools, known: tuple[str, ...]) -> str:
     """A sentence about levels that the fitted table did not have."""
     counts = column.series[unseen].astype(str).value_counts()
     cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]

@@ -1,23 +1,31 @@
-"""Formulas: what a formula uses, read without running any of it, and only functions known to be harmless.
+"""Formulas: what a formula uses, read without running any of it, and how it takes the columns of a table.
 
-A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. What
-it may hold is in :mod:`coterie.data.term_grammar`, how far it may be multiplied out in :mod:`coterie.data.terms`.
+A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. The
+functions that it may hold, known to be harmless, are in :mod:`coterie.data.term_grammar`; how far it may be multiplied
+out is in :mod:`coterie.data.terms`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from keyword import iskeyword
+from typing import TYPE_CHECKING
 
-from coterie.data.table import meant
+from coterie.data.columns import Kind
+from coterie.data.table import Table, meant
 from coterie.data.term_grammar import HABITS, SPLINES, Use, as_contrasts
 from coterie.data.terms import COLUMNS, formulaic_terms, vanishing
-from coterie.errors import CoterieError, shortened
+from coterie.errors import CoterieError, listed, shortened
 
+if TYPE_CHECKING:
+    from coterie.numerics.arrays import Ints
+
+LEVELS = 1000
+"""Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
 LENGTH = 1_000_000
 """Most characters of a formula, a ``.`` written out."""
 _NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
@@ -258,3 +266,103 @@ def _need_backticks(formula: str, names: Iterable[str]) -> None:
                 f"Column '{name}' has {what} in its name: write it between backticks, `{name}` (in a shell, put the "
                 "formula between single quotes then)."
             )
+
+
+def column_kinds(table: Table, parsed: Parsed) -> dict[str, Kind]:
+    """How a formula takes each column it uses, outcome included.
+
+    A CoterieError for columns that a formula cannot use, or that it uses in two ways.
+    """
+    kinds: dict[str, Kind] = {}
+    for name in (*parsed.outcome_columns, *parsed.columns):
+        column = table[name]
+        kinds[name] = "category" if name in parsed.categories else column.kind(name in parsed.outcome_columns)
+        twice = name in parsed.numeric or (name in parsed.bare and column.kind() == "number")
+        if name in parsed.categories and twice:
+            raise CoterieError(
+                f"The formula uses '{name}' both as a category and as a number; "
+                "make a copy of the column under another name for one of them."
+            )
+        if kinds[name] == "category" and name in parsed.reckoned:
+            raise CoterieError(
+                f"Column '{name}' is a category: a formula may compare it with a value, but not compute with it."
+            )
+    return kinds
+
+
+def limit_columns(parsed: Parsed, levels: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise CoterieError where categories would make a matrix too wide."""
+    for column, known in levels.items():
+        if len(known) > LEVELS:
+            raise CoterieError(
+                f"Column '{column}' has {len(known):,} different values, too many for a formula (at most {LEVELS:,}): "
+                "if these are groups of rows, make it the client or the cluster column instead."
+            )
+    widths = parsed.widths or (1,) * len(parsed.factors)
+    terms = zip(parsed.factors, widths, strict=True)
+    width = sum(n * math.prod(len(levels.get(c, " ")) for c in term) for term, n in terms)
+    if width > COLUMNS:
+        raise CoterieError(
+            f"The formula '{parsed.formula}' makes about {width:,} columns, more than {COLUMNS:,}: "
+            "leave out interactions of categories with many levels."
+        )
+
+
+def outcome_levels(
+    table: Table, parsed: Parsed, kinds: Mapping[str, Kind], rows: Ints | None
+) -> tuple[str, str] | None:
+    """What counts as 0 and as 1 where the outcome is text of two values; None where it is a number."""
+    if not parsed.plain_outcome or kinds[parsed.outcome] == "number":
+        return None
+    texts = table[parsed.outcome].levels_in(rows)
+    if len(texts) == 1:
+        raise CoterieError(f"The outcome '{parsed.outcome}' is constant: {texts[0]!r} in every row.")
+    if len(texts) != 2:
+        raise CoterieError(
+            f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
+            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values."
+        )
+    return texts[0], texts[1]
+
+
+def formula_notes(table: Table, parsed: Parsed, kinds: Mapping[str, Kind]) -> list[str]:
+    """What to say of arithmetic of numbers that a formula takes for something else."""
+    notes = []
+
+    def name(text: str) -> str:
+        if re.fullmatch(r"[\w.]+(\(.*\))?", text):
+            return text
+        return f"`{text}`" if text in table else f"({text})"
+
+    for written, means, form, factors in parsed.vanishing:
+        if "category" in map(kinds.get, factors):
+            continue
+        instead = form.format(*map(name, factors))
+        notes.append(
+            f"'{written}' is '{means}' in a formula, where ^, **, *, / and : combine terms and are not "
+            f"arithmetic: write {instead} for the {'ratio' if '/' in form else 'power'}."
+            if means
+            else f"'{written}' leaves out a term that the formula does not have; a minus is not arithmetic there: "
+            f"{instead} would be."
+        )
+    for column in parsed.bare:
+        if column in table and table[column].whole_text:
+            notes.append(
+                f"Column '{column}' is text, and so a category, although all of it is whole numbers: make it a column "
+                f"of numbers if they are amounts, or write C({column})."
+            )
+    return notes + _order_notes(table, parsed)
+
+
+def _order_notes(table: Table, parsed: Parsed) -> list[str]:
+    """What to say of contrasts that depend on the order of levels, where text has none of its own."""
+    notes = []
+    for column, contrast in parsed.ordered:
+        known = table[column].levels[1]
+        own = getattr(table[column].series.dtype, "ordered", False) or list(known) != sorted(known)
+        if len(known) > 2 and not own and not all(re.fullmatch(r"[+-]?[\d.]+", level) for level in known):
+            notes.append(
+                f"{contrast} takes the levels of '{column}' in the order of the alphabet: "
+                f"{listed(map(repr, known), 6)}. For another, number them or make an ordered category of them."
+            )
+    return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.errors import CoterieError, nearest
 
-F64 = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    from coterie.numerics.arrays import Bools, Floats
+
 
 _TOLERANCE = 1e-10
 _SINE = 1e-7
@@ -27,7 +29,7 @@ _PROBE = 64
 _FAR = 20_000.0
 
 
-def constant_within_clients(clients: Clients) -> Mask:
+def constant_within_clients(clients: Clients) -> Bools:
     """Columns (p,) bool whose coefficient cannot differ between clients, so that all clients must share it.
 
     These are columns (other than the intercept) that are constant within every client, and columns that within every
@@ -36,7 +38,7 @@ def constant_within_clients(clients: Clients) -> Mask:
     """
     (starts, stops), X = _filled(clients), clients.X
 
-    def multiple(k: int, others: Mask) -> bool:
+    def multiple(k: int, others: Bools) -> bool:
         possible = np.flatnonzero(others & _possible_multiples(X, k, starts, stops))
         return any(_multiple(X[:, j], X[:, k], starts, stops) for j in possible)
 
@@ -45,7 +47,7 @@ def constant_within_clients(clients: Clients) -> Mask:
     )
 
 
-def far_from_zero(terms: Sequence[str], weight: float, x: F64, xx: F64) -> str | None:
+def far_from_zero(terms: Sequence[str], weight: float, x: Floats, xx: Floats) -> str | None:
     """What is wrong with a column so far from zero that sums can hardly tell it from the intercept; None if none is.
 
     ``weight`` is that of all rows, ``x`` and ``xx`` (p,) are sums of the columns and of their squares.
@@ -67,7 +69,7 @@ def _too_far(term: str, times: float) -> str:
     )
 
 
-def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | None:
+def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> Floats | None:
     """B (p, p) for which the columns of ``X @ B`` are orthogonal; None where those of X nearly are.
 
     Columns ``first`` (q,) become combinations of each other only, the others of these and each other. Where the
@@ -89,8 +91,8 @@ def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> F64 | 
 
 
 def _shared(
-    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, Mask], bool]
-) -> Mask:
+    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, Bools], bool]
+) -> Bools:
     """Which of p columns all clients must share; ``multiple(k, others)`` asks of those before that may be personal."""
     shared, earlier = np.zeros(p, dtype=bool), np.zeros(p, dtype=bool)
     for k in range(p):
@@ -107,11 +109,11 @@ class Facts:
     rows: int
     clients: int
     most: int  # rows of one client; those without weight do not count
-    gram: F64  # (p, p) X'X
-    low: F64  # (p + 1,) smallest values of the columns, and of y
-    high: F64  # (p + 1,) largest values
-    constant: Mask  # (p,) columns that are constant within every client
-    multiple: Mask  # (p, p) [j, k]: column k is a multiple of column j within every client
+    gram: Floats  # (p, p) X'X
+    low: Floats  # (p + 1,) smallest values of the columns, and of y
+    high: Floats  # (p + 1,) largest values
+    constant: Bools  # (p,) columns that are constant within every client
+    multiple: Bools  # (p, p) [j, k]: column k is a multiple of column j within every client
     weight: float = 0.0  # of all rows
 
     @classmethod
@@ -146,7 +148,7 @@ class Facts:
         )
 
 
-def constant_within(terms: Sequence[str], facts: Facts) -> Mask:
+def constant_within(terms: Sequence[str], facts: Facts) -> Bools:
     """The same as :func:`constant_within_clients`, from facts."""
     return _shared(
         len(terms),
@@ -156,7 +158,7 @@ def constant_within(terms: Sequence[str], facts: Facts) -> Mask:
     )
 
 
-def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64], Sequence[F64]]) -> str | None:
+def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[Floats], Sequence[Floats]]) -> str | None:
     """The same as :func:`collinear`, from facts.
 
     ``triangles(scale)`` is :func:`triangle` of every part; it is called where a closer look is needed.
@@ -165,7 +167,7 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[F64]
     return _trouble(terms, facts.rows, facts.gram, size, lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS)
 
 
-def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Mask:
+def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
     """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
     plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
     mask = np.zeros(len(terms), dtype=bool)
@@ -196,7 +198,7 @@ def _probe(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.N
     return np.sort(np.argpartition(starts - stops, _PROBE)[:_PROBE])
 
 
-def _constant(x: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
+def _constant(x: Floats, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
     """Whether a column is constant within each of these clients."""
     for i in _probe(starts, stops):
         if x[starts[i]] != x[stops[i] - 1]:
@@ -205,7 +207,7 @@ def _constant(x: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64
     return bool(same.all())
 
 
-def _possible_multiples(X: F64, k: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Mask:
+def _possible_multiples(X: Floats, k: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Bools:
     """Which columns (p,) column k may be a multiple of: not those that are 0 where it is largest in some client.
 
     Of the columns of a category's levels none are left, so that thousands are not compared in pairs.
@@ -215,7 +217,7 @@ def _possible_multiples(X: F64, k: int, starts: npt.NDArray[np.int64], stops: np
     return np.asarray((X[[r for r in rows if size[r] > 0]] != 0).all(axis=0))
 
 
-def _multiple(x: F64, z: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
+def _multiple(x: Floats, z: Floats, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
     """Whether ``z = c_i x`` within each of these clients."""
     for i in _probe(starts, stops):
         rows = slice(starts[i], stops[i])
@@ -224,7 +226,7 @@ def _multiple(x: F64, z: F64, starts: npt.NDArray[np.int64], stops: npt.NDArray[
     return _proportional(x, z, starts)
 
 
-def _proportional(x: F64, z: F64, starts: npt.NDArray[np.int64]) -> bool:
+def _proportional(x: Floats, z: Floats, starts: npt.NDArray[np.int64]) -> bool:
     counts = np.diff(np.append(starts, len(x)))
     top_x = np.maximum.reduceat(np.abs(x), starts)
     top_z = np.maximum.reduceat(np.abs(z), starts)
@@ -247,7 +249,7 @@ def collinear(clients: Clients, sums: bool = False) -> str | None:
 
 
 def _trouble(
-    terms: Sequence[str], n: int, gram: F64, sizes: F64, triangle: Callable[[F64], F64], sine: float
+    terms: Sequence[str], n: int, gram: Floats, sizes: Floats, triangle: Callable[[Floats], Floats], sine: float
 ) -> str | None:
     """The sentence of :func:`collinear`, of n rows with this X'X and largest values (p + 1,) of columns and outcome."""
     p, scale, top = len(terms), sizes[:-1], sizes[-1]
@@ -295,13 +297,13 @@ def _instead(term: str, parts: Sequence[str]) -> str:
     return "Leave one of them out of the formula."
 
 
-def _largest(X: F64) -> F64:
+def _largest(X: Floats) -> Floats:
     """The largest size of a number in each column."""
     high, low = X.max(axis=0, initial=-np.inf), X.min(axis=0, initial=np.inf)
     return np.asarray(np.maximum(np.abs(high), np.abs(low)))
 
 
-def _gram(X: F64) -> F64:
+def _gram(X: Floats) -> Floats:
     """X'X, in blocks of rows that stay in cache."""
     gram = np.zeros((X.shape[1],) * 2)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -311,7 +313,7 @@ def _gram(X: F64) -> F64:
     return gram
 
 
-def _well_conditioned(gram: F64) -> bool:
+def _well_conditioned(gram: Floats) -> bool:
     """Whether a glance at X'X is enough: sound sizes, and no column near a combination of the others."""
     size = np.sqrt(np.diag(gram))
     if not np.all((size > 1e-95) & (size < 1e95)):
@@ -319,7 +321,7 @@ def _well_conditioned(gram: F64) -> bool:
     return bool(np.linalg.eigvalsh(gram / np.outer(size, size))[0] > 1e-6)
 
 
-def triangle(X: F64, scale: F64, rows: F64 | None = None) -> F64:
+def triangle(X: Floats, scale: Floats, rows: Floats | None = None) -> Floats:
     """R of the QR decomposition of the scaled columns, in blocks of rows: no squares of condition numbers as in X'X.
 
     ``rows`` (n,) are factors of the rows.
@@ -328,9 +330,9 @@ def triangle(X: F64, scale: F64, rows: F64 | None = None) -> F64:
     return _stacked(X[b] / scale if rows is None else X[b] / scale * rows[b, None] for b in blocks)
 
 
-def _stacked(parts: Iterable[F64]) -> F64:
+def _stacked(parts: Iterable[Floats]) -> Floats:
     """R of parts that stand on top of each other."""
-    R: F64 | None = None
+    R: Floats | None = None
     for part in filter(len, parts):
         R = np.asarray(np.linalg.qr(part if R is None else np.vstack([R, part]), mode="r"))
     return np.empty((0, 0)) if R is None else R

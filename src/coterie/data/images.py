@@ -20,9 +20,9 @@ import numpy.typing as npt
 from coterie.data.partition import Array, Number, PartitionedRows, by_column, iid, whole_labels
 from coterie.errors import CoterieError
 from coterie.files import local
+from coterie.numerics.arrays import Ints
 from coterie.options import Option, checked
 
-I64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 Angles = Annotated[tuple[float, ...], Option(what="angles in degrees, finite and one for each group at least")]
@@ -39,9 +39,9 @@ class Fashion:
     """The images as they come, 0 to 255, with labels 0 to 9, see ``CLASSES``."""
 
     images: Bytes  # (60000, 28, 28) to train on
-    labels: I64  # (60000,)
+    labels: Ints  # (60000,)
     test_images: Bytes  # (10000, 28, 28)
-    test_labels: I64  # (10000,)
+    test_labels: Ints  # (10000,)
 
 
 def fashion(folder: str | Path | None = None) -> Fashion:
@@ -74,7 +74,7 @@ def read_idx(path: str | Path) -> Bytes:
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()
 
 
-def _pair(home: Path, name: str) -> tuple[Bytes, I64]:
+def _pair(home: Path, name: str) -> tuple[Bytes, Ints]:
     """Images and labels of one half."""
     images = read_idx(_found(home, f"{name}-images-idx3-ubyte.gz"))
     labels = read_idx(_found(home, f"{name}-labels-idx1-ubyte.gz"))

@@ -23,7 +23,8 @@ from coterie.errors import CoterieError
 if TYPE_CHECKING:
     import pandas as pd
 
-I64 = npt.NDArray[np.int64]
+    from coterie.numerics.arrays import Ints
+
 Labels = npt.NDArray[Any]
 
 _NEAR = 0.85
@@ -40,7 +41,7 @@ _HALVES = re.compile("[\ud800-\udfff]")  # of characters, which a wrong decoding
 class Coded:
     """A column of labels: ``labels[codes]``."""
 
-    codes: I64  # (n,) place of each row's label; -1 where it is missing
+    codes: Ints  # (n,) place of each row's label; -1 where it is missing
     labels: Labels  # (m,) distinct, numbers by size, text by code point: integers, floats, booleans, datetimes or str
     joined: tuple[str, ...] = ()  # those that the column writes in several ways that look alike
 
@@ -72,7 +73,7 @@ def encode(values: Any) -> Coded:
     return code(*factorize(series))
 
 
-def factorize(series: pd.Series[Any]) -> tuple[I64, Labels]:
+def factorize(series: pd.Series[Any]) -> tuple[Ints, Labels]:
     """Codes of the rows (-1 where missing) and distinct values, as they are and in the order they come in."""
     import pandas as pd
 
@@ -96,7 +97,7 @@ def factorize(series: pd.Series[Any]) -> tuple[I64, Labels]:
     return codes.astype(np.int64, copy=False), labels
 
 
-def code(codes: I64, uniques: Labels) -> Coded:
+def code(codes: Ints, uniques: Labels) -> Coded:
     """The labels of a column from what :func:`factorize` made of it."""
     labels = _one_kind(uniques)
     return _sorted(codes, labels, _joined(uniques, labels) if labels.dtype.kind == "O" else ())
@@ -145,7 +146,7 @@ def _whole(values: npt.NDArray[np.float64]) -> Labels:
     return values
 
 
-def _sorted(codes: I64, distinct: Labels, several: tuple[str, ...] = ()) -> Coded:
+def _sorted(codes: Ints, distinct: Labels, several: tuple[str, ...] = ()) -> Coded:
     order = np.argsort(distinct, kind="stable")
     labels = distinct[order]
     new = np.ones(len(labels), dtype=bool)
@@ -186,7 +187,7 @@ def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
     return np.asarray(hash_array(text, categorize=False), dtype=np.uint64)
 
 
-def find_labels(known: Labels, values: Any) -> I64:
+def find_labels(known: Labels, values: Any) -> Ints:
     """Positions (n,) of a column's labels among known ones (m,); -1 for labels not seen and for missing ones.
 
     Labels are compared by their text, so 1, 1.0 and "1" are the same one.

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
+from coterie.numerics.arrays import Ints
 from coterie.numerics.keyed_random import uniform
 from coterie.options import Option, checked
 
 Array = npt.NDArray[Any]
-I64 = npt.NDArray[np.int64]
 
 Rows = Annotated[int, Option("How many rows there are.", low=1)]
 Number = Annotated[int, Option("How many clients there are.", low=1)]
@@ -41,8 +41,8 @@ class ClientRows:
 
     X: Array  # (n, ...)
     y: Array  # (n, ...) int64 classes 0, ..., K - 1, where outcomes are classes
-    starts: I64  # (m,) rows of client i are starts[i]:stops[i]
-    stops: I64
+    starts: Ints  # (m,) rows of client i are starts[i]:stops[i]
+    stops: Ints
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class PartitionedRows:
 
     train: ClientRows
     test: ClientRows
-    group: I64  # (m,) hidden group of every client
-    row: I64  # (n,) which row of the table each is, those of train first
+    group: Ints  # (m,) hidden group of every client
+    row: Ints  # (n,) which row of the table each is, those of train first
     classes: int  # how many there are; 0 where outcomes are no classes
     names: tuple[str, ...] = ()  # what clients are called; empty where they have numbers only
 
@@ -61,9 +61,9 @@ class PartitionedRows:
 class Partition:
     """Who gets which rows; those to train on first, then held-out ones, each sorted by client."""
 
-    group: I64  # (m,) hidden group of every client
-    client: I64  # (n,) whose each row is
-    row: I64  # (n,) which row of the table it is
+    group: Ints  # (m,) hidden group of every client
+    client: Ints  # (n,) whose each row is
+    row: Ints  # (n,) which row of the table it is
     trained: int  # how many are trained on
     names: tuple[str, ...] = ()
 
@@ -184,7 +184,7 @@ def by_column(column: Any, seed: int = 0, test_fraction: TestShare = 0.2) -> Par
 
 
 def partition_rows(
-    owner: I64, m: int, order: I64, seed: int, fraction: float, groups: int = 1, names: tuple[str, ...] = ()
+    owner: Ints, m: int, order: Ints, seed: int, fraction: float, groups: int = 1, names: tuple[str, ...] = ()
 ) -> Partition:
     """Hold a share of every client's rows out, the first ones of a shuffled order; put clients into groups.
 
@@ -203,12 +203,12 @@ def partition_rows(
     return Partition(group, client[sort], order[sort], int(np.sum(~test)), names)
 
 
-def _by_class(codes: I64, order: I64) -> I64:
+def _by_class(codes: Ints, order: Ints) -> Ints:
     """Rows sorted by class, those of one in the order given."""
     return order[np.argsort(codes[order], kind="stable")]
 
 
-def places(client: I64, counts: I64) -> I64:
+def places(client: Ints, counts: Ints) -> Ints:
     """How many rows of the same client come before each row."""
     sort = np.argsort(client, kind="stable")
     out = np.empty(len(client), dtype=np.int64)
@@ -216,12 +216,12 @@ def places(client: I64, counts: I64) -> I64:
     return out
 
 
-def shuffled(seed: int, n: int, stream: str = "deal") -> I64:
+def shuffled(seed: int, n: int, stream: str = "deal") -> Ints:
     """The numbers 0, ..., n - 1 in an order that the seed makes."""
     return np.argsort(uniform(seed, stream, np.arange(n, dtype=np.uint64), 0, 1)[:, 0], kind="stable").astype(np.int64)
 
 
-def whole_labels(labels: npt.ArrayLike) -> I64:
+def whole_labels(labels: npt.ArrayLike) -> Ints:
     """Labels as int64, or a CoterieError."""
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values):
@@ -246,7 +246,7 @@ def need_rows(n: int, m: int, least: int) -> None:
         )
 
 
-def _shares(seed: int, m: int, K: int, alpha: float, sizes: I64, attempt: int) -> I64:
+def _shares(seed: int, m: int, K: int, alpha: float, sizes: Ints, attempt: int) -> Ints:
     """Rows of each class at each client (K, m), by cutting classes at the cumulative sums of drawn shares.
 
     A gamma variable of shape a is one of shape a + 1 times U^(1/a); in logarithms no shape is too small for it.
@@ -262,7 +262,7 @@ def _shares(seed: int, m: int, K: int, alpha: float, sizes: I64, attempt: int) -
     return np.asarray(np.diff(cuts, axis=1, prepend=0))
 
 
-def _fill(owner: I64, m: int, least: int, order: I64) -> I64:
+def _fill(owner: Ints, m: int, least: int, order: Ints) -> Ints:
     """Move rows of the largest clients to those that have fewer than ``least``."""
     counts = np.bincount(owner, minlength=m)
     lack = np.maximum(least - counts, 0)

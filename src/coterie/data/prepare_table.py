@@ -6,24 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.data.clients import Clients, LabelTree, arrange, relative_weights
 from coterie.data.columns import BadRows, Column, Kind, at_rows, rows_text
 from coterie.data.design import Design
-from coterie.data.formula import Parsed, parse
-from coterie.data.formula_columns import column_kinds, formula_notes
+from coterie.data.formula import Parsed, column_kinds, formula_notes, parse
 from coterie.data.labels import Coded, spelling_notes
 from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError, NoRows
 from coterie.families import Family, family_named, names_of
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    from coterie.numerics.arrays import Bools, Floats, Ints
+
 _BY_HAND = "Correct these rows, or leave them out of the table."
 
 
@@ -154,9 +152,9 @@ def read_roles(
 
 def sound_rows(
     table: Table, kinds: Mapping[str, Kind], labels: Mapping[str, Coded], roles: Mapping[str, str], missing: str
-) -> tuple[I64 | None, list[str]]:
+) -> tuple[Ints | None, list[str]]:
     """Rows without faults in any column that is used (None for all of them), and what to say of the others."""
-    found: list[tuple[str, Mask]] = []
+    found: list[tuple[str, Bools]] = []
     for place, (name, column) in enumerate(labels.items()):
         if (column.codes < 0).any():
             what = "client" if place == 0 else "cluster"
@@ -231,10 +229,10 @@ def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Co
 
 
 def check_outcome(
-    y: F64,
+    y: Floats,
     family: Family,
     name: str,
-    rows: I64 | None = None,
+    rows: Ints | None = None,
     levels: tuple[str, str] | None = None,
     constant: bool = False,
 ) -> list[str]:
@@ -244,7 +242,7 @@ def check_outcome(
     0 and 1 in ``y``; an outcome may be ``constant`` where the table is a part of a larger one.
     """
 
-    def where(bad: Mask) -> str:
+    def where(bad: Bools) -> str:
         return rows_text(np.flatnonzero(bad) if rows is None else np.sort(rows[bad]))
 
     if not np.isfinite(y).all():
@@ -262,7 +260,7 @@ def check_outcome(
     return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else notes
 
 
-def _two_valued(y: F64, family: Family, name: str) -> list[str]:
+def _two_valued(y: Floats, family: Family, name: str) -> list[str]:
     """What to say of an outcome of yes or no, or of counts, that a straight line is fitted to."""
     if not family.any_number or len(y) < 4:
         return []
@@ -284,7 +282,7 @@ def _holds_numbers(column: Column) -> bool:
         return False
 
 
-def weighing_rows(table: Table, name: str, rows: I64 | None) -> tuple[I64 | None, list[str]]:
+def weighing_rows(table: Table, name: str, rows: Ints | None) -> tuple[Ints | None, list[str]]:
     """Rows with a weight: those of weight 0 are as good as not there."""
     here = np.arange(len(table), dtype=np.int64) if rows is None else rows
     weights = table[name].floats[here]

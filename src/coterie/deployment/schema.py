@@ -89,8 +89,7 @@ class Schema:
         has not, a category without levels, or a term such as ``scale(x)`` for which the schema has no numbers.
         """
         from coterie.data.design import Design
-        from coterie.data.formula import parse
-        from coterie.data.formula_columns import limit_columns
+        from coterie.data.formula import limit_columns, parse
 
         out = tuple(dict.fromkeys([*exclude, *self.labels]))
         parsed = parse(formula, self.columns, out)

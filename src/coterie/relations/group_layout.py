@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.parameter_layout import Layout
+from coterie.relations.parameter_layout import matching
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ class GroupLayout:
         CoterieError for a pattern that matches nothing, and for a shared layer that some group lacks or has in another
         size.
         """
-        pieces = [Layout.of(names, shared=shared) for names in layers]
-        common = [_chosen(names, piece) for names, piece in zip(layers, pieces, strict=True)]
+        chosen = [set(matching(shared, names)) for names in layers]
+        common = [
+            {name: n for name, n in names.items() if name in mine} for names, mine in zip(layers, chosen, strict=True)
+        ]
         for g, mine in enumerate(common[1:], start=1):
             _need_same(common[0], mine, g)
         first = dict(zip(common[0], np.cumsum([0, *common[0].values()])[:-1].tolist(), strict=True))
@@ -84,12 +86,6 @@ class GroupLayout:
     def models(self, x: Floats) -> list[Floats]:
         """The model (d_g,) of every group."""
         return [x[self.of_group(g)] for g in range(self.k)]
-
-
-def _chosen(names: Mapping[str, int], piece: Layout) -> dict[str, int]:
-    """The shared ones of some layers."""
-    starts = np.cumsum([0, *names.values()])[:-1]
-    return {name: n for (name, n), at in zip(names.items(), starts, strict=True) if piece.shared[at] >= 0}
 
 
 def _need_same(first: Mapping[str, int], mine: Mapping[str, int], g: int) -> None:

@@ -186,11 +186,6 @@ class Network:
         """Neighbours of every client, (n,)."""
         return np.asarray(np.bincount(self.edges.ravel(), minlength=self.n), dtype=np.int64)
 
-    @property
-    def isolated(self) -> Ints:
-        """Clients without a neighbour."""
-        return np.flatnonzero(self.degree == 0)
-
     @cached_property
     def adjacency(self) -> Any:
         """Weights as a symmetric scipy matrix (n, n) in compressed rows."""

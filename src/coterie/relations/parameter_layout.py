@@ -89,7 +89,7 @@ class Layout:
             raise CoterieError("A layout needs each name once.")
         kind: dict[str, str] = {}
         for what, patterns in zip(get_args(Kind), (shared, personal, both, zero), strict=True):
-            for name in _matching(patterns, sizes):
+            for name in matching(patterns, sizes):
                 if kind.setdefault(name, what) != what:
                     raise CoterieError(f"'{name}' cannot be {kind[name]} and {what}: name it once.")
         to = _roots(tied or {}, sizes, kind)
@@ -168,7 +168,7 @@ def _matrix(index: Ints, size: int) -> Any:
     return csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
 
 
-def _matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
+def matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
     """The names that patterns match; a CoterieError for one that matches nothing."""
     out = []
     for pattern in patterns:
@@ -184,7 +184,7 @@ def _matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
 def _roots(tied: Mapping[str, str], sizes: Mapping[str, int], kind: Mapping[str, str]) -> dict[str, str]:
     """Whom every tied name follows in the end."""
     for name, other in tied.items():
-        _matching([name, other], dict.fromkeys(sizes, 1))
+        matching([name, other], dict.fromkeys(sizes, 1))
         if name in kind:
             raise CoterieError(f"'{name}' is tied to '{other}', so it cannot be {kind[name]} by itself: name it once.")
     out = {}

@@ -10,8 +10,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import Design
-from coterie.data.formula import Parsed
-from coterie.data.formula_columns import column_kinds
+from coterie.data.formula import Parsed, column_kinds
 from coterie.data.identifiability import Facts, triangle
 from coterie.data.labels import Coded, encode, find_labels, label_ids
 from coterie.data.prepare_table import prepare, read_roles, sound_rows, weighing_rows
