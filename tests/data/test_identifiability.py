@@ -163,4 +163,4 @@ def test_levels_of_a_category_are_not_compared_in_pairs(monkeypatch):
     X = np.column_stack([np.ones(600), np.arange(600.0), level[:, None] == np.arange(1, 60), 3.0 * (level == 7)])
     clients = Clients.from_arrays(X, np.zeros(600), np.repeat(np.arange(2), 300))
     assert np.flatnonzero(constant_within_clients(clients)).tolist() == [61]
-    assert len(compared) == 59 + 2  # each level with the numbers of the rows, the last column with its level, too
+    assert len(compared) == 2 * (59 + 2)  # each level with 1 and the numbers of the rows, the last with its level, too

@@ -15,7 +15,7 @@ from coterie.data.design import INTERCEPT
 from coterie.errors import CoterieError, nearest
 
 if TYPE_CHECKING:
-    from coterie.numerics.arrays import Bools, Floats
+    from coterie.numerics.arrays import Bools, Floats, Ints
 
 
 _TOLERANCE = 1e-10
@@ -36,15 +36,8 @@ def constant_within_clients(clients: Clients) -> Bools:
     client are a multiple of an earlier column that can be personal (``x:size`` beside ``x`` where ``size`` is the
     client's).
     """
-    (starts, stops), X = _filled(clients), clients.X
-
-    def multiple(k: int, others: Bools) -> bool:
-        possible = np.flatnonzero(others & _possible_multiples(X, k, starts, stops))
-        return any(_multiple(X[:, j], X[:, k], starts, stops) for j in possible)
-
-    return _shared(
-        X.shape[1], lambda k: _is_intercept(clients, k), lambda k: _constant(X[:, k], starts, stops), multiple
-    )
+    same, constant, multiple = _within(clients)
+    return _shared(same | (np.array(clients.terms) == INTERCEPT), constant, multiple)
 
 
 def far_from_zero(terms: Sequence[str], weight: float, x: Floats, xx: Floats) -> str | None:
@@ -69,7 +62,7 @@ def _too_far(term: str, times: float) -> str:
     )
 
 
-def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> Floats | None:
+def orthogonal_columns(clients: Clients, first: Ints) -> Floats | None:
     """B (p, p) for which the columns of ``X @ B`` are orthogonal; None where those of X nearly are.
 
     Columns ``first`` (q,) become combinations of each other only, the others of these and each other. Where the
@@ -90,16 +83,30 @@ def orthogonal_columns(clients: Clients, first: npt.NDArray[np.int64]) -> Floats
     return B
 
 
-def _shared(
-    p: int, intercept: Callable[[int], bool], constant: Callable[[int], bool], multiple: Callable[[int, Bools], bool]
-) -> Bools:
-    """Which of p columns all clients must share; ``multiple(k, others)`` asks of those before that may be personal."""
-    shared, earlier = np.zeros(p, dtype=bool), np.zeros(p, dtype=bool)
-    for k in range(p):
-        if not intercept(k):
-            shared[k] = constant(k) or multiple(k, earlier)
-            earlier[k] = not shared[k]
+def _shared(intercept: Bools, constant: Bools, multiple: Bools) -> Bools:
+    """Which columns (p,) all clients must share; ``multiple[j, k]`` counts where column j may be personal."""
+    shared, personal = np.zeros(len(constant), dtype=bool), np.zeros(len(constant), dtype=bool)
+    for k in np.flatnonzero(~intercept):
+        shared[k] = constant[k] or multiple[personal, k].any()
+        personal[k] = not shared[k]
     return shared
+
+
+def _within(clients: Clients) -> tuple[Bools, Bools, Bools]:
+    """Columns (p,) that are one number, not 0, everywhere, and those that are constant within every client.
+
+    Last (p, p), [j, k]: whether column k, later than j, is a multiple of column j within every client.
+    """
+    full = np.flatnonzero(clients.counts > 0)
+    starts, stops, X, p = clients.starts[full], clients.stops[full], clients.X, clients.X.shape[1]
+    constant = np.array([_constant(X[:, k], starts, stops) for k in range(p)], dtype=bool)
+    first, multiple = X[starts], np.zeros((p, p), dtype=bool)
+    for k in range(1, p):
+        for j in np.flatnonzero(_possible_multiples(X, k, starts, stops)[:k]):
+            x, z = first[:, j], first[:, k]
+            both = constant[j] and constant[k]
+            multiple[j, k] = np.all((x != 0) | (z == 0)) if both else _multiple(X[:, j], X[:, k], starts, stops)
+    return constant & (first == first[:1]).all(axis=0) & (first != 0).any(axis=0), constant, multiple
 
 
 @dataclass(frozen=True)
@@ -119,13 +126,7 @@ class Facts:
     @classmethod
     def of(cls, clients: Clients) -> Facts:
         """The facts of clients that are here."""
-        (starts, stops), X = _filled(clients), clients.X
-        p = X.shape[1]
-        constant = np.array([_constant(X[:, k], starts, stops) for k in range(p)], dtype=bool)
-        multiple = np.zeros((p, p), dtype=bool)
-        for k in range(1, p):
-            for j in np.flatnonzero(_possible_multiples(X, k, starts, stops)[:k]):
-                multiple[j, k] = _multiple(X[:, j], X[:, k], starts, stops)
+        X, (_, constant, multiple) = clients.X, _within(clients)
         low = np.append(X.min(axis=0, initial=np.inf), clients.y.min(initial=np.inf))
         high = np.append(X.max(axis=0, initial=-np.inf), clients.y.max(initial=-np.inf))
         counts = np.bincount(clients.codes[clients.weights > 0], minlength=len(clients))
@@ -150,12 +151,8 @@ class Facts:
 
 def constant_within(terms: Sequence[str], facts: Facts) -> Bools:
     """The same as :func:`constant_within_clients`, from facts."""
-    return _shared(
-        len(terms),
-        lambda k: terms[k] == INTERCEPT or bool(facts.low[k] == facts.high[k] != 0.0),
-        lambda k: bool(facts.constant[k]),
-        lambda k, others: bool(facts.multiple[others, k].any()),
-    )
+    same = (facts.low[:-1] == facts.high[:-1]) & (facts.low[:-1] != 0.0)
+    return _shared(same | (np.array(terms) == INTERCEPT), facts.constant, facts.multiple)
 
 
 def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[Floats], Sequence[Floats]]) -> str | None:
@@ -179,26 +176,14 @@ def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
     return mask
 
 
-def _is_intercept(clients: Clients, k: int) -> bool:
-    x = clients.X[:, k]
-    same = len(x) > 0 and x[0] != 0 and np.all(x[:_PROBE] == x[0]) and np.all(x == x[0])
-    return clients.terms[k] == INTERCEPT or bool(same)
-
-
-def _filled(clients: Clients) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the rows of clients that have some start and stop."""
-    full = np.flatnonzero(clients.counts > 0)
-    return clients.starts[full], clients.stops[full]
-
-
-def _probe(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def _probe(starts: Ints, stops: Ints) -> npt.NDArray[np.intp]:
     """The largest few clients: where a column varies it does so there, and the whole table need not be read."""
     if len(starts) <= _PROBE:
         return np.arange(len(starts))
     return np.sort(np.argpartition(starts - stops, _PROBE)[:_PROBE])
 
 
-def _constant(x: Floats, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
+def _constant(x: Floats, starts: Ints, stops: Ints) -> bool:
     """Whether a column is constant within each of these clients."""
     for i in _probe(starts, stops):
         if x[starts[i]] != x[stops[i] - 1]:
@@ -207,7 +192,7 @@ def _constant(x: Floats, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.in
     return bool(same.all())
 
 
-def _possible_multiples(X: Floats, k: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Bools:
+def _possible_multiples(X: Floats, k: int, starts: Ints, stops: Ints) -> Bools:
     """Which columns (p,) column k may be a multiple of: not those that are 0 where it is largest in some client.
 
     Of the columns of a category's levels none are left, so that thousands are not compared in pairs.
@@ -217,7 +202,7 @@ def _possible_multiples(X: Floats, k: int, starts: npt.NDArray[np.int64], stops:
     return np.asarray((X[[r for r in rows if size[r] > 0]] != 0).all(axis=0))
 
 
-def _multiple(x: Floats, z: Floats, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
+def _multiple(x: Floats, z: Floats, starts: Ints, stops: Ints) -> bool:
     """Whether ``z = c_i x`` within each of these clients."""
     for i in _probe(starts, stops):
         rows = slice(starts[i], stops[i])
@@ -226,7 +211,7 @@ def _multiple(x: Floats, z: Floats, starts: npt.NDArray[np.int64], stops: npt.ND
     return _proportional(x, z, starts)
 
 
-def _proportional(x: Floats, z: Floats, starts: npt.NDArray[np.int64]) -> bool:
+def _proportional(x: Floats, z: Floats, starts: Ints) -> bool:
     counts = np.diff(np.append(starts, len(x)))
     top_x = np.maximum.reduceat(np.abs(x), starts)
     top_z = np.maximum.reduceat(np.abs(z), starts)
