@@ -18,7 +18,7 @@ from coterie.families import BINOMIAL
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path
 from coterie.numerics.arrays import Floats
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.row_kernels import totals
 from coterie.relations.clusters import ClusterTree
 from coterie.report.tables import Table
 from coterie.report.words import number

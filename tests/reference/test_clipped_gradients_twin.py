@@ -32,7 +32,7 @@ def twin(objective, theta, clip, chosen):
             if isinstance(objective, Softmax):
                 z = x @ theta[i].reshape(4, 3)
                 p = np.exp(z - z.max())
-                g = np.outer(x, p / p.sum() - np.eye(3)[objective.y[r]]).ravel() + 0.2 * theta[i]
+                g = np.outer(x, p / p.sum() - np.eye(3)[int(objective.y[r])]).ravel() + 0.2 * theta[i]
             else:
                 eta = objective.offset[r] + x @ theta[i]
                 mean = (eta, 1 / (1 + np.exp(-eta)), np.exp(eta))[objective.family.code]

@@ -38,7 +38,7 @@ def row(o, r, theta):
     for j in range(P):
         for c in range(K):
             g[j, c] = (p[c] - (c == o.y[r])) * o.X[r, j] + o.ridge * Theta[j, c]
-    return o.weights[r] * (-np.log(p[o.y[r]]) + o.ridge / 2 * theta @ theta), o.weights[r] * g.ravel()
+    return o.weights[r] * (-np.log(p[int(o.y[r])]) + o.ridge / 2 * theta @ theta), o.weights[r] * g.ravel()
 
 
 def weight(o, i):
@@ -150,7 +150,7 @@ def test_losses_of_rows(ridge):
     expected = []
     for i, r in zip(owner, rows, strict=True):
         p = np.exp(o.X[r] @ theta[i].reshape(P, K))
-        expected.append(-np.log(p[o.y[r]] / p.sum()))
+        expected.append(-np.log(p[int(o.y[r])] / p.sum()))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     value = np.bincount(owner, found * o.weights[rows], minlength=5) + sizes(o) * ridge * (theta**2).sum(axis=1) / 2
     np.testing.assert_allclose(o.value(theta), value, rtol=1e-12)

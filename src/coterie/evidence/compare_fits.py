@@ -15,7 +15,7 @@ from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.estimates import Estimates
 from coterie.numerics.arrays import Bools, Floats
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.row_kernels import totals
 from coterie.runs.table_methods import client_losses
 
 Fit = Callable[[Clients], Estimates]

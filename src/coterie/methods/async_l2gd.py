@@ -44,7 +44,7 @@ def iterate(theta: Floats, gamma: Floats, bounds: Ints, parameters: Parameters, 
     T, k = xi.shape
     d = theta.shape[1]
     mean, Gamma, since = np.zeros((k, d)), np.zeros(k), np.zeros(k, dtype=np.int64)
-    step, scratch = eta / ((1.0 - p0) * (1.0 - p)), np.empty(3 * losses[0][0].shape[1] + d)
+    step, scratch = eta / ((1.0 - p0) * (1.0 - p)), np.empty(3 * losses[0][0].shape[1] + d + 1)
     for t in range(T):
         if xi0[t]:
             network, total = np.zeros(d), 0.0

@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, kernel
-from coterie.objectives.glm import GLM
-from coterie.objectives.glm import Data as GLMData
-from coterie.objectives.gradient_steps import Draws, add_row
+from coterie.objectives.gradient_steps import Draws, WeightedRows
 from coterie.objectives.mean_loss import gradient
-from coterie.objectives.softmax import Data, Softmax, _add_row
+from coterie.objectives.row_kernels import Data, add_row, owned_rows
 
 _CHUNK = 256  # rows whose gradients are held at a time where there is no kernel
 
@@ -43,29 +41,15 @@ def _add_clipped(g: Floats, clip: float, out: Floats) -> None:
 
 
 @kernel
-def _glm(data: GLMData, theta: Floats, clip: float, chosen: Bools) -> Floats:
-    family, X, y, offset, weights, starts, stops = data
-    out, g, at, one = np.zeros(theta.shape), np.empty(theta.shape[1]), 0, np.ones(X.shape[0])
+def _clipped(data: Data, classes: int, ridge: float, theta: Floats, clip: float, chosen: Bools) -> Floats:
+    _, _, _, _, weights, starts, stops = data
+    out, g, z, at = np.zeros(theta.shape), np.empty(theta.shape[1]), np.empty(classes), 0
     for i in range(theta.shape[0]):
         for r in range(starts[i], stops[i]):
             if chosen[at] and weights[r] > 0.0:
-                g[:] = 0.0
-                add_row(family, X, y, offset, one, r, theta[i], 1.0, g)
-                _add_clipped(g, clip, out[i])
-            at += 1
-    return out
-
-
-@kernel
-def _softmax(data: Data, theta: Floats, clip: float, chosen: Bools) -> Floats:
-    X, y, _, starts, stops, K, ridge = data
-    out, g, z, at = np.zeros(theta.shape), np.empty(theta.shape[1]), np.empty(K), 0
-    for i in range(theta.shape[0]):
-        for r in range(starts[i], stops[i]):
-            if chosen[at]:
                 for j in range(g.shape[0]):
                     g[j] = ridge * theta[i, j]
-                _add_row(X, y, r, theta[i], 1.0, z, g)
+                add_row(data, r, theta[i], 1.0, z, g)
                 _add_clipped(g, clip, out[i])
             at += 1
     return out
@@ -74,43 +58,26 @@ def _softmax(data: Data, theta: Floats, clip: float, chosen: Bools) -> Floats:
 def clipped_gradients(
     objective: Any, theta: npt.ArrayLike, clip: float = np.inf, chosen: Bools | None = None
 ) -> Floats:
-    """Sums (m, d) over every client's rows of gradients of L2 norm at most ``clip``.
+    """Sums (m, d) over every client's rows of gradients at theta (d,) or (m, d), scaled down to L2 norm ``clip``.
 
-    Parameters
-    ----------
-    objective : Objective
-        Over rows: a GLM, softmax, or a torch model.
-    theta : (d,) or (m, d)
-    clip : float, default infinity
-        Larger gradients are scaled down to it.
-    chosen : (rows,) bool, optional
-        Which rows are added, client after client; by default all.
-
-    Raises
-    ------
-    CoterieError
-        For an objective that has no rows of its own.
+    ``chosen`` (rows,) says which rows are added, client after client; by default all. A CoterieError for an objective
+    that has no rows of its own.
     """
     starts, stops = getattr(objective, "starts", None), getattr(objective, "stops", None)
     if starts is None or stops is None:
         raise CoterieError("Gradients of single rows need an objective over rows: a GLM, softmax, or a torch model.")
-    n, m = int((stops - starts).sum()), len(objective)
+    m, n = len(objective), int((stops - starts).sum())
     keep = np.ones(n, dtype=bool) if chosen is None else np.ascontiguousarray(chosen, dtype=bool)
-    at = np.ascontiguousarray(np.broadcast_to(np.asarray(theta, dtype=np.float64), (m, objective.dim)))
     with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(objective, GLM):
-            return _glm(objective.compiled, at, float(clip), keep)
-        if isinstance(objective, Softmax):
-            return _softmax(objective.compiled, at, float(clip), keep)
+        if isinstance(objective, WeightedRows):
+            at = np.ascontiguousarray(np.broadcast_to(np.asarray(theta, dtype=np.float64), (m, objective.dim)))
+            return _clipped(*objective.step_data, at, float(clip), keep)
         return row_by_row(objective, np.asarray(theta), float(clip), keep)
 
 
 def row_by_row(objective: Any, theta: Floats, clip: float, chosen: Bools) -> Floats:
     """The same for any objective with ``starts`` and ``stops``: every row is made a client, some at a time."""
-    counts = objective.stops - objective.starts
-    owner = np.repeat(np.arange(len(objective)), counts)
-    first = np.repeat(objective.starts - (np.cumsum(counts) - counts), counts)
-    rows, owner = (first + np.arange(len(owner)))[chosen], owner[chosen]
+    owner, rows = (part[chosen] for part in owned_rows(objective.starts, objective.stops))
     theta = np.broadcast_to(theta, (len(objective), objective.dim))
     out = np.zeros((len(objective), objective.dim))
     for lo in range(0, len(rows), _CHUNK):

@@ -13,8 +13,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, full, kernel, pack, reading
-from coterie.objectives.glm import GLM, Data, row_derivatives
+from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
+from coterie.objectives.row_kernels import Data, row_derivatives
 
 SAFETY = 2.0
 """How far the mean of a Poisson row may rise above the larger of its means at the ends of a run."""
@@ -24,60 +25,41 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of every client's loss.
+    """Constants of every client's loss, (m,) each."""
 
-    Attributes
-    ----------
-    L : (m,) float64
-        Smoothness of f_i: its largest curvature.
-    L_row : (m,) float64
-        ``n_i`` times the largest smoothness of a row: what Assumption 4.1 calls L~, for ``n_i`` times the gradient of
-        one row. A quadratic is one row.
-    mu : (m,) float64
-        Strong convexity: the smallest curvature anywhere. 0 with fewer rows than columns, and for binomial and Poisson
-        outcomes, whose losses flatten far out; ``methods.curvature.mu_F`` is the one to use there.
-    rows : (m,) int64
-        ``n_i``.
-    local : bool
-        L holds in a region only. The curvature of a Poisson loss is its mean and has no bound, so it is taken where no
-        row's mean exceeds ``SAFETY`` times the larger of its means at theta = 0 and at the theta given (without one,
-        the count itself). The line from 0 to theta lies in that region, the mean being convex in theta.
-    """
-
-    L: Floats
+    L: Floats  # smoothness of f_i: its largest curvature
+    # n_i times the largest smoothness of a row: what Assumption 4.1 calls L~, for n_i times the gradient of one row. A
+    # quadratic is one row
     L_row: Floats
+    # strong convexity: the smallest curvature anywhere. 0 with fewer rows than columns, and for binomial and Poisson
+    # outcomes, whose losses flatten far out; methods.curvature.mu_F is the one to use there
     mu: Floats
-    rows: Ints
+    rows: Ints  # n_i
+    # L holds in a region only. The curvature of a Poisson loss is its mean and has no bound, so it is taken where no
+    # row's mean exceeds SAFETY times the larger of its means at theta = 0 and at the theta given (without one, the
+    # count itself). The line from 0 to theta lies in that region, the mean being convex in theta
     local: bool = False
 
 
 @reading
-def _curvatures(
-    data: Data,
-    theta: Floats,
-    most: bool,
-    counts: bool,
-    bound: float,
-) -> tuple[Floats, Floats]:
+def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float) -> tuple[Floats, Floats]:
     """Packed ``X' diag(w v) X`` (m, P) and ``n max w v |x|^2`` (m,).
 
-    v is the curvature at theta, or (``most``) what it does not exceed: ``bound``, or where that is infinite, what holds
-    in the region of ``Constants``, where ``counts`` stand in for means at theta.
+    v is what the curvature does not exceed: ``bound``, or where that is infinite, what holds in the region of
+    ``Constants``, where ``counts`` stand in for means at theta.
     """
     family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
     A, largest = np.zeros((m, p * (p + 1) // 2)), np.zeros(m)
     for i in range(m):
         for r in range(starts[i], stops[i]):
-            eta, square = offset[r], 0.0
+            eta, square, v = offset[r], 0.0, bound
             for j in range(p):
                 eta += X[r, j] * theta[i, j]
                 square += X[r, j] * X[r, j]
-            v = row_derivatives(family, eta, y[r])[2]
-            if most and bound < np.inf:
-                v = bound
-            elif most:
-                v = SAFETY * max(y[r] if counts else v, row_derivatives(family, offset[r], y[r])[2])
+            if not bound < np.inf:
+                v = y[r] if counts else row_derivatives(family, eta, y[r])[2]
+                v = SAFETY * max(v, row_derivatives(family, offset[r], y[r])[2])
             v *= weights[r]
             largest[i] = max(largest[i], v * square)
             at = 0
@@ -88,31 +70,6 @@ def _curvatures(
                     at += 1
         largest[i] *= stops[i] - starts[i]
     return A, largest
-
-
-@reading
-def _squared_gradients(
-    data: Data,
-    theta: Floats,
-) -> tuple[Floats, Floats]:
-    """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2``, (m,) each."""
-    family, X, y, offset, weights, starts, stops = data
-    m, p = starts.shape[0], X.shape[1]
-    whole, rows, g = np.zeros(m), np.zeros(m), np.empty(p)
-    for i in range(m):
-        g[:] = 0.0
-        for r in range(starts[i], stops[i]):
-            eta, square = offset[r], 0.0
-            for j in range(p):
-                eta += X[r, j] * theta[i, j]
-                square += X[r, j] * X[r, j]
-            s = weights[r] * row_derivatives(family, eta, y[r])[1]
-            rows[i] += s * s * square
-            for j in range(p):
-                g[j] -= s * X[r, j]
-        rows[i] *= stops[i] - starts[i]
-        whole[i] = np.dot(g, g)
-    return whole, rows
 
 
 @kernel
@@ -132,19 +89,9 @@ def packed_product(A: Floats, x: Floats) -> Floats:
 
 
 def constants(objective: Any, theta: Floats | None = None) -> Constants:
-    """Smoothness and strong convexity of every client's loss.
+    """Smoothness and strong convexity of every client's loss; theta (m, d) is where a Poisson outcome's run ends.
 
-    Parameters
-    ----------
-    objective : GLM or Quadratic
-        Of m clients.
-    theta : (m, d), optional
-        Where a Poisson outcome's run ends; other outcomes need none.
-
-    Raises
-    ------
-    CoterieError
-        For an objective whose smoothness is not known, and where curvatures overflow.
+    A CoterieError for an objective whose smoothness is not known, and where curvatures overflow.
     """
     if isinstance(objective, Quadratic):
         low, high = extreme_eigenvalues(pack(objective.hessian()))
@@ -152,13 +99,13 @@ def constants(objective: Any, theta: Floats | None = None) -> Constants:
     if not isinstance(objective, GLM):
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
-    A, largest = _curvatures(objective.compiled, at, True, theta is None, objective.family.curvature_bound)
+    bound = objective.family.curvature_bound
+    A, largest = _largest_curvatures(objective.compiled, at, theta is None, bound)
     if not (np.isfinite(A).all() and np.isfinite(largest).all()):
         raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
     low, high = extreme_eigenvalues(A)
     exact = objective.family.is_quadratic & (objective.counts >= objective.p)
-    local = not np.isfinite(objective.family.curvature_bound)
-    return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, local)
+    return Constants(high, largest, np.where(exact, low, 0.0), objective.counts, not np.isfinite(bound))
 
 
 def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
@@ -170,15 +117,17 @@ def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
         return pack(objective.hessian())
     if not isinstance(objective, GLM):
         raise CoterieError(f"{type(objective).__name__} has no Hessians: give mu.")
-    return _curvatures(objective.compiled, np.ascontiguousarray(theta), most, False, objective.family.curvature_bound)[
-        0
-    ]
+    if not most:
+        return objective.derivatives(np.ones(objective.p), theta)[2]
+    bound = objective.family.curvature_bound
+    return _largest_curvatures(objective.compiled, np.ascontiguousarray(theta), False, bound)[0]
 
 
 def squared_gradients(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
     """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one."""
     if isinstance(objective, GLM):
-        return _squared_gradients(objective.compiled, np.ascontiguousarray(theta))
+        _, g, _, rows = objective.derivatives(np.ones(objective.p), theta)
+        return np.sum(g**2, axis=1), rows
     whole = np.sum(np.asarray(objective.gradient(theta)) ** 2, axis=1)
     return whole, whole
 
@@ -198,41 +147,13 @@ def extreme_eigenvalues(A: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-@kernel
-def _expand(
-    data: Data,
-    unit: Floats,
-    theta: Floats,
-) -> tuple[Floats, Floats]:
-    family, X, y, offset, weights, starts, stops = data
-    m, p = theta.shape
-    A, b = np.zeros((m, p * (p + 1) // 2)), np.zeros((m, p))
-    x = np.empty(p)
-    for i in range(m):
-        for r in range(starts[i], stops[i]):
-            at, eta = 0.0, offset[r]
-            for j in range(p):
-                x[j] = X[r, j] * unit[j]
-                at += x[j] * theta[i, j]
-            _, score, curvature, _ = row_derivatives(family, eta + at, y[r])
-            score = weights[r] * (score + curvature * at)
-            curvature *= weights[r]
-            c = 0
-            for j in range(p):
-                b[i, j] += score * x[j]
-                t = curvature * x[j]
-                for k in range(j + 1):
-                    A[i, c] += t * x[k]
-                    c += 1
-    return A, b
-
-
 def expand_glm(glm: GLM, unit: Floats, theta: Floats) -> tuple[Floats, Floats]:
     """The losses to second order around theta (m, p): ``theta' A theta / 2 - b' theta``.
 
     Columns and parameters are in units of ``unit`` (p,). Returns A (m, P), packed, and b (m, p): ``score + A theta``.
     """
-    return _expand(glm.compiled, unit, theta)
+    _, score, A, _ = glm.derivatives(unit, theta)
+    return A, score + packed_product(A, theta)
 
 
 @kernel
@@ -268,24 +189,11 @@ def _scatter(data: Data, theta: Floats, g: Floats, A: Floats, rows: Ints, w: Flo
 
 
 def gradient_scatter(objective: GLM, theta: Floats) -> tuple[Floats, Floats, Ints, Floats, Floats]:
-    """Gradients of mean losses, and how their rows' gradients scatter.
+    """Gradients of mean losses at theta (m, d), and how their rows' gradients scatter.
 
-    Parameters
-    ----------
-    objective : GLM
-        Of m clients.
-    theta : (m, d)
-
-    Returns
-    -------
-    g : (m, d)
-        Mean gradients; zero where there are no rows.
-    A : (m, P)
-        Packed ``sum_r w_r^2 (g_r - g) (g_r - g)'``, with g_r the gradient of a row's loss and w_r its weight.
-    rows : (m,) int64
-        Rows that weigh.
-    w, w2 : (m,)
-        Sums of weights and of their squares.
+    Returns the mean gradients g (m, d), zero where there are no rows; packed ``sum_r w_r^2 (g_r - g) (g_r - g)'``
+    (m, P), with g_r the gradient of a row's loss and w_r its weight; the number of rows that weigh (m,); and the sums
+    (m,) of weights and of their squares.
     """
     m, d = theta.shape
     g, A = np.zeros((m, d)), np.zeros((m, d * (d + 1) // 2))

@@ -6,17 +6,15 @@ client at a time, so that its block stays in cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.families import GAUSSIAN, Family, constant, derivatives, family_named
+from coterie.families import GAUSSIAN, Family, constant, family_named
 from coterie.numerics.arrays import Floats, Ints, kernel, reading
+from coterie.objectives.gradient_steps import WeightedRows
+from coterie.objectives.row_kernels import Data, row_derivatives
 
-Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
-"""A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
-
-row_derivatives = kernel(derivatives)
 _constant = kernel(constant)
 
 
@@ -61,43 +59,46 @@ def _gram(data: Data, unit: Floats, shift: float) -> tuple[Floats, Floats, Float
 
 
 @kernel
-def _derivatives(
-    family: int,
-    X: Floats,
-    y: Floats,
-    offset: Floats,
-    weights: Floats,
-    lo: int,
-    hi: int,
-    unit: Floats,
-    theta: Floats,
-    g: Floats,
-    A: Floats,
-    x: Floats,
-) -> float:
-    """Loss of rows lo:hi at theta; g and A (packed) become score sums and curvature."""
-    p = X.shape[1]
+def _client_derivatives(
+    data: Data, i: int, unit: Floats, theta: Floats, g: Floats, A: Floats, x: Floats
+) -> tuple[float, float]:
+    """Loss of client i at theta and n times its rows' squared gradients; g and A (packed) become score and curvature.
+
+    x (p,) is scratch.
+    """
+    family, X, y, offset, weights, starts, stops = data
     g[:] = 0.0
     A[:] = 0.0
-    loss = 0.0
-    for r in range(lo, hi):
-        eta = offset[r]
-        for j in range(p):
+    loss, square = 0.0, 0.0
+    for r in range(starts[i], stops[i]):
+        eta, length = offset[r], 0.0
+        for j in range(x.shape[0]):
             x[j] = X[r, j] * unit[j]
             eta += x[j] * theta[j]
+            length += x[j] * x[j]
         f, s, v, _ = row_derivatives(family, eta, y[r])
         wt = weights[r]
         loss += wt * f
         s *= wt
         v *= wt
+        square += s * s * length
         at = 0
-        for j in range(p):
+        for j in range(x.shape[0]):
             g[j] += s * x[j]
             t = v * x[j]
             for k in range(j + 1):
                 A[at] += t * x[k]
                 at += 1
-    return loss
+    return loss, square * (stops[i] - starts[i])
+
+
+@reading
+def _derivatives(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    m, p = theta.shape
+    value, square, g, A, x = np.empty(m), np.empty(m), np.empty((m, p)), np.empty((m, p * (p + 1) // 2)), np.empty(p)
+    for i in range(m):
+        value[i], square[i] = _client_derivatives(data, i, unit, theta[i], g[i], A[i], x)
+    return value, g, A, square
 
 
 @kernel
@@ -167,19 +168,17 @@ def _modes(
     u0: Floats,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
-    family, X, y, offset, weights, starts, stops = data
-    m, p, q = starts.shape[0], X.shape[1], z.shape[0]
+    m, p, q = which.shape[0], w.shape[1], z.shape[0]
     A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
     theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
     for i in range(m):
         Li, wi, u, g = L[which[i]], w[parent[i]], U[i], b[i]
-        lo, hi = starts[i], stops[i]
         _shift(wi, Li, z, u, theta)
-        f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x) + 0.5 * np.dot(u, u)
+        f = _client_derivatives(data, i, unit, theta, g, A[i], x)[0] + 0.5 * np.dot(u, u)
         if not abs(f) < 1e100:  # absurdly far out, where squares overflow
             u[:] = 0.0
             _shift(wi, Li, z, u, theta)
-            f = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x)
+            f = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
         for _ in range(1000):  # a count far too high comes down by one unit of eta a step
             decrement = _step(A[i], g, Li, z, u, M, d)
             if not 1e-22 < decrement < np.inf:
@@ -188,7 +187,7 @@ def _modes(
             while True:
                 trial[:] = u + t * d
                 _shift(wi, Li, z, trial, theta)
-                new = _derivatives(family, X, y, offset, weights, lo, hi, unit, theta, g, A[i], x)
+                new = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
                 new += 0.5 * np.dot(trial, trial)
                 if new <= f - 1e-4 * t * decrement or t * decrement < 1e-11 * (1.0 + abs(f)):
                     break
@@ -266,19 +265,10 @@ def _constants(data: Data) -> Floats:
 
 
 @dataclass(frozen=True)
-class GLM:
+class GLM(WeightedRows):
     """The clients' rows and a family: an objective over (clients, p) parameters.
 
-    Parameters
-    ----------
-    X : (n, p); y, offset, weights : (n,)
-        Rows sorted by client.
-    starts, stops : (m,)
-        Row range of every client.
-    family : Family or str
-
-    Notes
-    -----
+    X is (n, p), y, offset and weights (n,), rows sorted by client; starts and stops (m,) are the row ranges of clients.
     Methods take ``unit`` (p,), by which columns are multiplied on the fly; parameters are in those units.
     """
 
@@ -293,27 +283,10 @@ class GLM:
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", family_named(self.family))
 
-    def __len__(self) -> int:
-        return len(self.starts)
-
     @property
     def p(self) -> int:
         """Number of columns."""
         return int(self.X.shape[1])
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters: one for each column."""
-        return self.p
-
-    @property
-    def counts(self) -> Ints:
-        """Rows of every client."""
-        return self.stops - self.starts
-
-    def take(self, rows: slice | Ints) -> GLM:
-        """The same rows seen as other clients: any order, repeats allowed, nothing copied but the row ranges."""
-        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
 
     @property
     def compiled(self) -> Data:
@@ -328,18 +301,17 @@ class GLM:
         """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
         return _gram(self.compiled, unit, shift)
 
+    def derivatives(self, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Per client at its theta (m, p): loss (m,), score (m, p), curvature (m, P), ``n sum_r |score_r|^2`` (m,)."""
+        return _derivatives(self.compiled, unit, np.ascontiguousarray(theta))
+
     def modes(
         self, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Minimise ``loss(w[parent] + L u) + |u|^2 / 2`` for every client, started at u0.
+        """Minimise ``loss(w[parent] + L u) + |u|^2 / 2`` for every client, started at u0 (m, q).
 
-        Returns
-        -------
-        A : (m, P), b : (m, p)
-            Curvature at the minimum and ``score + A theta``: the quadratic that ``tree_fold`` takes.
-        value : (m,)
-            Twice the minimum.
-        u : (m, q)
+        Returns the curvature at the minimum A (m, P) and ``b = score + A theta`` (m, p), the quadratic that
+        ``tree_fold`` takes; twice the minimum (m,); and u (m, q).
         """
         return _modes(self.compiled, unit, L, which, z, w, parent, u0)
 

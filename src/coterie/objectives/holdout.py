@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives.row_kernels import owned_rows
 
 
 @dataclass(frozen=True)
@@ -56,34 +57,29 @@ class HeldOut:
         return np.asarray(self.train.walk(*where, **how))
 
 
+def _shuffled(seed: int, stream: str, ids: npt.ArrayLike, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """Every client's rows in an order drawn by key, client after client, and their ranks among its own."""
+    owner, rows = owned_rows(starts, stops)
+    n = stops - starts
+    order = np.lexsort((keyed_random.uniform_rows(seed, stream, ids, 0, n), owner))
+    return rows[order], np.arange(len(rows)) - np.repeat(np.cumsum(n) - n, n)
+
+
 def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0) -> list[Any]:
     """The same clients twice, each time with weight on one half of their rows, drawn by keys; nothing is copied.
 
-    Parameters
-    ----------
-    objective : Objective
-        Of m clients.
-    ids : (m,) uint64
-        Of the clients: draws depend on nothing else, and the seed.
-    seed : int, default 0
-
-    Returns
-    -------
-    list of Objective
-        Empty where an objective's losses are not sums over weighted rows of its own. Of an odd number of rows the
-        second half has one more; a client with one row has none in the first.
+    Draws depend on the ids (m,) of clients and the seed alone. The list is empty where an objective's losses are not
+    sums over weighted rows of its own. Of an odd number of rows the second half has one more; a client with one row
+    has none in the first.
     """
     whole = getattr(objective, "train", objective)
     if not all(hasattr(whole, name) for name in ("weights", "starts", "stops")):
         return []
     n = whole.stops - whole.starts
-    owner, first = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
-    row = np.repeat(whole.starts - first, n) + np.arange(len(owner))
-    order = np.lexsort((keyed_random.uniform_rows(seed, "halves", ids, 0, n), owner))
-    rank = np.arange(len(owner)) - np.repeat(first, n)
+    rows, rank = _shuffled(seed, "halves", ids, whole.starts, whole.stops)
+    half = np.repeat(n // 2, n)
     out = []
-    for low, high in ((0 * n, n // 2), (n // 2, n)):
-        taken = row[order[(rank >= low[owner]) & (rank < high[owner])]]
+    for taken in (rows[rank < half], rows[rank >= half]):
         weights = np.zeros_like(whole.weights)
         weights[taken] = whole.weights[taken]
         out.append(replace(whole, weights=weights))
@@ -128,12 +124,8 @@ def hold_out(
         raise CoterieError(f"The share of rows kept back must be between 0 and 1, not {fraction:g}.")
     lo, hi = np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
     n = hi - lo
-    names = np.arange(len(lo)) if ids is None else np.asarray(ids)
-    owner = np.repeat(np.arange(len(lo)), n)
+    order, _ = _shuffled(seed, "kept back", np.arange(len(lo)) if ids is None else ids, lo, hi)
     first = np.cumsum(n) - n
-    row = np.repeat(lo - first, n) + np.arange(len(owner))
-    u = keyed_random.uniform_rows(seed, "kept back", names, 0, n)
-    order = row[np.lexsort((u, owner))]
     kept = np.clip(np.rint(fraction * n).astype(np.int64), np.minimum(n - 1, 1), n - 1).clip(0)
     cut = first + n - kept
     rows = np.asarray(X)[order], np.asarray(y)[order]

@@ -89,7 +89,7 @@ class Mixed:
     def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
         """Gradients (m, d) of the mean losses over the rows drawn, where all kinds have as many parameters."""
         return self._gathered(
-            [mean_loss.gradient(part, _rows(theta, rows), _of(draws, rows)) for rows, part in self.kinds()]
+            [mean_loss.gradient(part, _rows(theta, rows), draws.of(rows)) for rows, part in self.kinds()]
         )
 
     def walk(
@@ -107,7 +107,7 @@ class Mixed:
         """Local steps on the mean losses, where all kinds have as many parameters: see ``mean_loss.walk``."""
         out = []
         for rows, part in self.kinds():
-            start, to, now = _rows(theta, rows), _rows(anchor, rows), _of(draws, rows)
+            start, to, now = _rows(theta, rows), _rows(anchor, rows), draws.of(rows)
             add = None if shift is None else shift[rows]
             out.append(mean_loss.walk(part, start, to, eta[rows], pull, steps[rows], now, fresh, add, on))
         return self._gathered(out)
@@ -169,7 +169,3 @@ def _rows(theta: Any, rows: Ints) -> Floats:
     if isinstance(theta, np.ndarray):
         return theta[rows] if theta.ndim == 2 else np.broadcast_to(theta, (len(rows), len(theta)))
     return np.stack([np.asarray(theta[r]) for r in rows])
-
-
-def _of(draws: Draws, rows: Ints) -> Draws:
-    return Draws(draws.keys[rows], draws.first[rows], draws.size)

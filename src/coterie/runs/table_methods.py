@@ -18,7 +18,7 @@ from coterie.methods.method import Method
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.row_kernels import totals
 from coterie.relations.clusters import ClusterTree
 
 ROWS_PER_BLOCK = 16_384

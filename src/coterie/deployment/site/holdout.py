@@ -18,7 +18,7 @@ from coterie.evidence.splits import split_rows
 from coterie.federation import Ints, Site, work
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
-from coterie.objectives.mean_loss import totals
+from coterie.objectives.row_kernels import totals
 from coterie.runs.table_methods import client_losses, objective
 
 

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from coterie.federation import Federation, Site, Work, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, kernel
-from coterie.objectives.glm import GLM, Data
-from coterie.objectives.gradient_steps import Draws, descend, descend_one
+from coterie.objectives.glm import GLM
+from coterie.objectives.gradient_steps import Draws, descend
 from coterie.objectives.quadratic import closed_form_steps, closed_form_steps_one, eigenbasis, quadratic_ranks
+from coterie.objectives.row_kernels import Data, add_gradient
 
 Reply = dict[str, Any]
 State = dict[str, Any]
@@ -65,7 +66,7 @@ def compiled_losses(site: Site, first: int, batch: int) -> Losses:
 def compiled_steps(
     losses: Losses, theta: Floats, lo: int, hi: int, step: float, first: int, last: int, scratch: Floats
 ) -> None:
-    """Line 15 of Algorithm 1 at steps first, ..., last - 1 for clients lo, ..., hi - 1; scratch (3 r + d,)."""
+    """Line 15 of Algorithm 1 at steps first, ..., last - 1 for clients lo, ..., hi - 1; scratch (3 r + d + 1,)."""
     (values, vectors, goal), data, (keys, origin, batch) = losses
     if last <= first:
         return
@@ -73,11 +74,13 @@ def compiled_steps(
         for i in range(lo, hi):
             closed_form_steps_one(theta[i], values[i], vectors[i], goal[i], step, last - first, scratch)
         return
-    family, X, y, offset, weights, starts, stops = data
-    g = scratch[: theta.shape[1]]
+    g, z = scratch[: theta.shape[1]], scratch[theta.shape[1] : theta.shape[1] + 1]
     for i in range(lo, hi):
-        row, n, step_number = starts[i], stops[i] - starts[i], origin + first
-        descend_one(family, X, y, offset, weights, row, n, theta[i], step, last - first, keys[i], step_number, batch, g)
+        for s in range(first, last):
+            g[:] = 0.0
+            add_gradient(data, 0.0, i, theta[i], 1.0, keys[i], origin + s, batch, z, g)
+            for j in range(g.shape[0]):
+                theta[i, j] -= step * g[j]
 
 
 @work

@@ -11,10 +11,10 @@ from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import ridge
-from coterie.numerics.arrays import Floats, Ints, full, reading
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
-from coterie.objectives.glm import GLM, Data, row_derivatives
+from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, overflowed, sizes
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
@@ -113,36 +113,6 @@ class NetworkObjective:
 Reply = dict[str, Floats]
 
 
-@reading
-def _derivatives(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Per client loss (m,), gradient (m, d), packed Hessian (m, P), and rows times their squared gradients (m,)."""
-    family, X, y, offset, weights, starts, stops = data
-    m, d = theta.shape
-    value, g, A = np.zeros(m), np.zeros((m, d)), np.zeros((m, d * (d + 1) // 2))
-    square, x = np.zeros(m), np.empty(d)
-    for i in range(m):
-        for r in range(starts[i], stops[i]):
-            eta, length = offset[r], 0.0
-            for j in range(d):
-                x[j] = X[r, j] * unit[j]
-                eta += x[j] * theta[i, j]
-                length += x[j] * x[j]
-            loss, s, v, _ = row_derivatives(family, eta, y[r])
-            value[i] += weights[r] * loss
-            s *= weights[r]
-            v *= weights[r]
-            square[i] += s * s * length
-            at = 0
-            for j in range(d):
-                g[i, j] -= s * x[j]
-                t = v * x[j]
-                for k in range(j + 1):
-                    A[i, at] += t * x[k]
-                    at += 1
-        square[i] *= stops[i] - starts[i]
-    return value, g, A, square
-
-
 @work
 def derivatives(site: Site, unit: Floats, theta: Floats, curved: bool = True) -> Reply:
     """A client's loss, summed over its rows, at its theta (m, d), whose columns are in units ``unit`` (d,).
@@ -154,8 +124,8 @@ def derivatives(site: Site, unit: Floats, theta: Floats, curved: bool = True) ->
         kind = type(site.objective).__name__
         raise CoterieError(f"The exact solver over a network needs rows and a family, not {kind}: use rounds.")
     site.count(len(site))
-    value, g, A, square = _derivatives(site.objective.compiled, unit, np.ascontiguousarray(theta))
-    A = A if curved else A[:, :0]
+    value, score, A, square = site.objective.derivatives(unit, theta)
+    g, A = -score, A if curved else A[:, :0]
     if (over := overflowed(value, g, A, square)).any():
         value[over], g[over], A[over], square[over] = OVERFLOW, 0.0, 0.0, 0.0
     return {"value": value, "g": g, "A": A, "square": square, "weight": sizes(site.objective)}

@@ -23,7 +23,7 @@ from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import validate
 from coterie.objectives.gradient_steps import Draws
-from coterie.objectives.mean_loss import row_ranges, totals
+from coterie.objectives.row_kernels import row_ranges, totals
 
 SMALL = 100_000
 """Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
