@@ -23,6 +23,11 @@ def kernel(function: F) -> F:
     return cast(F, njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
+def inlined(function: F) -> F:
+    """The same for a kernel that becomes part of those that call it: where a call costs as much as what it does."""
+    return cast(F, njit(cache=True, nogil=True, error_model="numpy", inline="always")(function))
+
+
 def summing(function: F) -> F:
     """The same for a kernel whose inner loops are sums: the compiler may put terms in another order, to vectorise."""
     fast = {"reassoc", "contract"}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.families import derivatives
-from coterie.numerics.arrays import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, inlined, kernel, reading
 from coterie.numerics.keyed_random import key, whole
 
 Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
@@ -50,8 +50,7 @@ def probabilities(z: Floats, label: int) -> float:
 
 
 @kernel
-def _add_softmax_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
-    _, X, y, _, _, _, _ = data
+def _add_softmax_row(X: Floats, y: Floats, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
     K, label = z.shape[0], int(y[r])
     predictors(X, r, theta, z)
     probabilities(z, label)
@@ -64,12 +63,9 @@ def _add_softmax_row(data: Data, r: int, theta: Floats, scale: float, z: Floats,
 
 
 @kernel
-def add_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
-    """g += scale times the gradient of row r's loss, without its weight and ridge; z (classes,) is scratch."""
-    family, X, y, offset, _, _, _ = data
-    if family == SOFTMAX:
-        _add_softmax_row(data, r, theta, scale, z, g)
-        return
+def _add_glm_row(
+    family: int, X: Floats, y: Floats, offset: Floats, r: int, theta: Floats, scale: float, g: Floats
+) -> None:
     eta = offset[r]
     for j in range(theta.shape[0]):
         eta += X[r, j] * theta[j]
@@ -79,6 +75,16 @@ def add_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Float
 
 
 @kernel
+def add_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
+    """g += scale times the gradient of row r's loss, without its weight and ridge; z (classes,) is scratch."""
+    family, X, y, offset, _, _, _ = data
+    if family == SOFTMAX:
+        _add_softmax_row(X, y, r, theta, scale, z, g)
+    else:
+        _add_glm_row(family, X, y, offset, r, theta, scale, g)
+
+
+@inlined
 def add_gradient(
     data: Data,
     ridge: float,
@@ -92,20 +98,18 @@ def add_gradient(
     g: Floats,
 ) -> None:
     """g += scale times the gradient of client i's loss, over all its rows or over the ``size`` that the step draws."""
-    _, _, _, _, weights, starts, stops = data
+    family, X, y, offset, weights, starts, stops = data
     lo, n, seen = starts[i], stops[i] - starts[i], 0.0
     if scale == 0.0 or n == 0:
         return
-    if size == 0:
-        for r in range(lo, lo + n):
-            add_row(data, r, theta, scale * weights[r], z, g)
-            seen += scale * weights[r]
-    else:
-        drawn, each = key(start, step), scale * n / size
-        for b in range(size):
-            r = lo + whole(drawn, b, n)
-            add_row(data, r, theta, each * weights[r], z, g)
-            seen += each * weights[r]
+    drawn, each = key(start, step), scale * n / size if size > 0 else scale
+    for b in range(size if size > 0 else n):
+        r = lo + (whole(drawn, b, n) if size > 0 else b)
+        seen += each * weights[r]
+        if family == SOFTMAX:  # told apart here, so that short rows are compiled into the loop
+            _add_softmax_row(X, y, r, theta, each * weights[r], z, g)
+        else:
+            _add_glm_row(family, X, y, offset, r, theta, each * weights[r], g)
     if ridge > 0.0:
         for j in range(g.shape[0]):
             g[j] += seen * ridge * theta[j]
