@@ -54,84 +54,35 @@ def constant(code: int, y: float, weight: float) -> float:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Family:
-    """What an outcome is, and all that follows from it.
-
-    Attributes
-    ----------
-    name : str
-    code : int
-        What kernels know it by.
-    link : str
-        From the mean to the linear predictor.
-    predictor : str
-        What the linear predictor is the scale of, in a sentence.
-    outcome : str
-        What an outcome is, in a word or two.
-    mean : callable
-        Means at linear predictors, of any shape.
-    possible : callable
-        Which values (n,) an outcome may have.
-    needs, remedy : str
-        What an impossible outcome is told: what the family needs, and what to do.
-    largest : float
-        Above it, a likelihood's digits are lost to rounding.
-    lowest : float
-        No mean is below it.
-    boundary : tuple of float
-        Values that a mean comes near but never has: where a client's outcomes are all the same one, its estimate is
-        infinite without a penalty.
-    alike : str
-        Such outcomes, in words.
-    two_classes : bool
-        An outcome is 0 or 1, or text with two values.
-    any_number : bool
-        An outcome may be any number, a computed one too.
-    is_quadratic : bool
-        The loss is a quadratic of the linear predictor: clients' sums of squares say all, once.
-    has_dispersion : bool
-        The residual variance is a parameter. Restricted likelihood is for such families.
-    curvature_bound : float
-        What no row's curvature exceeds; infinite where the curvature is the mean, which has no bound.
-    prior_sd : float
-        Prior standard deviation, in standard units, that keeps a client or cluster finite that stands alone.
-    root_precision : float
-        Of a prior on the root and what hangs on nothing else, so that separated outcomes keep them finite.
-    loss : str
-        Name of the held-out loss.
-    loss_factor : float
-        Held-out loss over negative log-likelihood: squared errors and deviances are twice as large.
-    saturated : callable, optional
-        The loss of rows with outcomes (n,) whose means are the outcomes; None where it is zero.
-    deviance_power : float
-        Of the mean, to which the variance is proportional (Tweedie).
-    draw : callable
-        Outcomes from uniform numbers in (0, 1), linear predictors and a residual standard deviation.
-    """
+    """What an outcome is, and all that follows from it."""
 
     name: str
-    code: int
-    link: str
-    predictor: str
-    outcome: str
-    mean: Callable[[Floats], Floats]
-    possible: Callable[[Floats], Mask]
-    needs: str
+    code: int  # what kernels know it by
+    link: str  # from the mean to the linear predictor
+    predictor: str  # what the linear predictor is the scale of, in a sentence
+    outcome: str  # what an outcome is, in a word or two
+    mean: Callable[[Floats], Floats]  # means at linear predictors, of any shape
+    possible: Callable[[Floats], Mask]  # which values (n,) an outcome may have
+    needs: str  # what an impossible outcome is told: what the family needs, and what to do
     remedy: str
-    largest: float
-    lowest: float
+    largest: float  # above it, a likelihood's digits are lost to rounding
+    lowest: float  # no mean is below it
+    # values that a mean comes near but never has: where a client's outcomes are all the same one, its estimate is
+    # infinite without a penalty; and such outcomes in words
     boundary: tuple[float, ...]
     alike: str
-    two_classes: bool
-    any_number: bool
-    is_quadratic: bool
-    has_dispersion: bool
-    curvature_bound: float
-    prior_sd: float
-    root_precision: float
-    loss: str
-    loss_factor: float
-    saturated: Callable[[Floats], Floats] | None
-    deviance_power: float
+    two_classes: bool  # an outcome is 0 or 1, or text with two values
+    any_number: bool  # an outcome may be any number, a computed one too
+    is_quadratic: bool  # the loss is a quadratic of the linear predictor: clients' sums of squares say all, once
+    has_dispersion: bool  # the residual variance is a parameter; restricted likelihood is for such families
+    curvature_bound: float  # what no row's curvature exceeds; infinite where it is the mean, which has no bound
+    prior_sd: float  # in standard units, of a prior that keeps a client or cluster finite that stands alone
+    root_precision: float  # of a prior on the root and what hangs on nothing else, finite for separated outcomes
+    loss: str  # name of the held-out loss
+    loss_factor: float  # held-out loss over negative log-likelihood: squared errors and deviances are twice as large
+    saturated: Callable[[Floats], Floats] | None  # loss of rows whose means are their outcomes (n,); None where zero
+    deviance_power: float  # of the mean, to which the variance is proportional (Tweedie)
+    # outcomes from uniform numbers in (0, 1), linear predictors and a residual standard deviation
     draw: Callable[[Floats, Floats, float], npt.NDArray[Any]]
 
     def __reduce__(self) -> tuple[Any, ...]:
