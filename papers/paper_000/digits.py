@@ -16,9 +16,8 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedper import FedPer
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.by_updates import by_updates
-from coterie.methods.groups.evaluation import Groups, correctly_grouped
-from coterie.methods.groups.restarts import by_restarts
+from coterie.methods.groups.evaluation import correctly_grouped
+from coterie.methods.groups.find import Groups, by_restarts, by_updates
 from coterie.methods.ifca import IFCA
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import initial_parameters

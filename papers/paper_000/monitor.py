@@ -13,8 +13,7 @@ import numpy as np
 from coterie.federation import Federation, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address, client_weights, group_models
-from coterie.methods.local_training.client_work import Reply, finite
-from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.client_work import Reply, Transport, finite, personal_mask
 from coterie.methods.local_training.rounds import State
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats

@@ -16,9 +16,17 @@ from coterie.engines.inprocess import InProcess
 from coterie.families import GAUSSIAN
 from coterie.methods.clustered_l2gd.async_l2gd_theory import ball
 from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
-from coterie.methods.clustered_l2gd.fit import distance_monitor, gap, solve_exactly
+from coterie.methods.clustered_l2gd.fit import (
+    OPTIMUM,
+    Plan,
+    distance_monitor,
+    gap,
+    gradients_at_optimum,
+    plan_async_al2sgd,
+    plan_async_l2gd,
+    solve_exactly,
+)
 from coterie.methods.clustered_l2gd.options import Options
-from coterie.methods.clustered_l2gd.plan import OPTIMUM, Plan, gradients_at_optimum, plan_async_al2sgd, plan_async_l2gd
 from coterie.methods.estimates import GroupedProblem
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM

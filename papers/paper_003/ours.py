@@ -13,7 +13,7 @@ from coterie.methods.network.objective import Prior
 from coterie.methods.network.path import Path, grid, path
 from coterie.methods.network.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusterings import adjusted_rand_index
 from coterie.relations.network import Network

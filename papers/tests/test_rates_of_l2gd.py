@@ -9,9 +9,15 @@ import pytest
 
 from coterie.families import GAUSSIAN
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
-from coterie.methods.clustered_l2gd.fit import distance_monitor, gap
+from coterie.methods.clustered_l2gd.fit import (
+    OPTIMUM,
+    distance_monitor,
+    gap,
+    gradients_at_optimum,
+    plan_async_al2sgd,
+    plan_async_l2gd,
+)
 from coterie.methods.clustered_l2gd.options import Options
-from coterie.methods.clustered_l2gd.plan import OPTIMUM, gradients_at_optimum, plan_async_al2sgd, plan_async_l2gd
 from papers.paper_001.acceleration import setting
 
 

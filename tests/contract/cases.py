@@ -30,7 +30,7 @@ from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
 from coterie.methods.estimates import GroupedProblem, collect
 from coterie.methods.tree.client_work import reveal
-from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.methods.tree.variances import State as Search
 from coterie.methods.tree.variances import Variances
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging

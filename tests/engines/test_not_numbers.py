@@ -17,7 +17,7 @@ from coterie.methods.network.optimum import optimum
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.relations.clusters import ClusterTree

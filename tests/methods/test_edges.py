@@ -6,7 +6,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
 from coterie.methods.tree import marginal_likelihood
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from tests.methods import dense
 from tests.methods.dense import table
 

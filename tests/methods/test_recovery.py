@@ -8,7 +8,7 @@ from scipy.special import roots_hermite
 
 from coterie.methods import hierarchical
 from coterie.methods.tree import marginal_likelihood
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from tests.methods import dense
 from tests.methods.dense import table
 

@@ -8,9 +8,9 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
+from coterie.methods.network.fit import step_sizes
 from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.step_sizes import step_sizes
 from coterie.methods.network.transport import Transport
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM

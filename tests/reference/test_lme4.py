@@ -23,7 +23,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.methods import hierarchical
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree import marginal_likelihood
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import work
-from coterie.methods.local_training.personal_layers import ask_first_models
+from coterie.methods.local_training.rounds import ask_first_models
 from coterie.methods.stepwise import Stepwise
 
 @work

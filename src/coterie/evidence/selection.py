@@ -23,7 +23,7 @@ from coterie.methods.network.objective import Prior
 from coterie.methods.network.options import HELD_OUT, Asked
 from coterie.methods.network.path import Path, path
 from coterie.methods.tree import strengths
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.parameter_layout import Layout

@@ -12,8 +12,16 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
-from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.client_work import (
+    Reply,
+    Transport,
+    epoch_steps,
+    finite,
+    make_reply,
+    received,
+    train,
+    weight,
+)
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask

@@ -16,15 +16,16 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.local_training.client_work import (
     Reply,
+    Transport,
     current_model,
     epoch_steps,
     finite,
     make_reply,
+    personal_mask,
     received,
     train,
     weight,
 )
-from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

@@ -11,8 +11,8 @@ from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.local import minimum_norm, weak
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import Reply, Setup, prepare
+from coterie.methods.tree.client_work import Reply
+from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import full, pack
 from coterie.relations.clusters import ClusterTree
 

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.client_work import (
     Reply,
+    Transport,
     epoch_steps,
     finite,
     make_reply,
@@ -21,7 +22,6 @@ from coterie.methods.local_training.client_work import (
     train,
     weight,
 )
-from coterie.methods.local_training.personal_layers import Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

@@ -11,8 +11,7 @@ from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import finish, ridge
-from coterie.methods.tree.penalised_tree import Solution, per_cluster
-from coterie.methods.tree.setup import Basis, Setup
+from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
 

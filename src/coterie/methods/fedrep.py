@@ -11,8 +11,17 @@ from typing import Annotated
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedper import FedPer
-from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, received, train, weight
-from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.client_work import (
+    Reply,
+    Transport,
+    epoch_steps,
+    finite,
+    make_reply,
+    personal_mask,
+    received,
+    train,
+    weight,
+)
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask

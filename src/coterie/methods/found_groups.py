@@ -15,12 +15,9 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Sums
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.by_updates import by_updates
-from coterie.methods.groups.evaluation import Groups
-from coterie.methods.groups.restarts import by_restarts
+from coterie.methods.groups.find import Groups, by_restarts, by_updates
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.personal_layers import ask_first_models
-from coterie.methods.local_training.rounds import State
+from coterie.methods.local_training.rounds import State, ask_first_models
 from coterie.numerics.arrays import Ints
 from coterie.options import Option
 from coterie.relations.group_layout import GroupLayout

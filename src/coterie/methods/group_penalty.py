@@ -23,8 +23,17 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.groups.group_models import group_of_clients
-from coterie.methods.local_training.client_work import Reply, current_model, finite, make_reply, received, train, weight
-from coterie.methods.local_training.personal_layers import Transport, personal_mask
+from coterie.methods.local_training.client_work import (
+    Reply,
+    Transport,
+    current_model,
+    finite,
+    make_reply,
+    personal_mask,
+    received,
+    train,
+    weight,
+)
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

@@ -27,8 +27,7 @@ from coterie.methods.groups.group_models import (
     group_models,
     group_of_clients,
 )
-from coterie.methods.local_training.client_work import Reply, epoch_steps, finite, make_reply, train
-from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.client_work import Reply, Transport, epoch_steps, finite, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.methods.tree.variances import (
     State,
     Variances,

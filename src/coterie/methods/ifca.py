@@ -14,9 +14,17 @@ import numpy as np
 from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, finite, make_reply, start_from, train, weight
-from coterie.methods.local_training.personal_layers import FirstModels, Transport, merge
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.client_work import (
+    Reply,
+    Transport,
+    finite,
+    make_reply,
+    merge,
+    start_from,
+    train,
+    weight,
+)
+from coterie.methods.local_training.rounds import FirstModels, LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import value

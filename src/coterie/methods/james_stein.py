@@ -19,8 +19,7 @@ from coterie.federation import Federation
 from coterie.methods import hierarchical
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.given_strengths import Strength, factors
-from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats, Ints
 
 

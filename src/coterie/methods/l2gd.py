@@ -21,8 +21,7 @@ from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups.group_models import address, group_means, group_models
-from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, train, weight
-from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, train, weight
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints

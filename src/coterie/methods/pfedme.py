@@ -12,8 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, finite, make_reply, personal, received, train
-from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, received, train
 from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

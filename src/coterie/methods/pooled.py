@@ -8,8 +8,7 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
-from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare, solve
 
 
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:

@@ -16,14 +16,15 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training.client_work import (
     GOOD,
     Reply,
+    Transport,
     epoch_steps,
     finite,
     make_reply,
+    personal_mask,
     received,
     train,
     weight,
 )
-from coterie.methods.local_training.personal_layers import Transport, personal_mask
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws

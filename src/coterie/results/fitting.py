@@ -23,7 +23,7 @@ from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network.options import Asked
 from coterie.methods.registry import FITTED, applicable
-from coterie.methods.tree.setup import Basis
+from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from coterie.results import notes as words

@@ -22,7 +22,7 @@ from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, nearest
 from coterie.federation import Ragged
-from coterie.methods.groups.confidence import Adapted, adapt
+from coterie.methods.groups.evaluation import Adapted, adapt
 from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.options import need_names
@@ -83,7 +83,7 @@ class Saved:
 
         It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
         Models of clients that were left out, or that diverged, have no part in either. Options are ``eta``, ``steps``,
-        ``B`` and ``personal`` of :func:`coterie.methods.groups.confidence.adapt`; by default the layout's personal
+        ``B`` and ``personal`` of :func:`coterie.methods.groups.evaluation.adapt`; by default the layout's personal
         layers are, or all where there is no layout. A CoterieError for rows of another shape, none, or such as are not
         finite, and where no client's model is of use.
         """

@@ -17,7 +17,7 @@ from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
-from coterie.methods.tree.setup import describe
+from coterie.methods.tree.penalised_tree import describe
 from coterie.report.fit_page import render
 from tests.deployment.hospitals import begin, folders, heart, transport
 

@@ -132,7 +132,7 @@ def test_below_the_quorum_a_run_stops_and_goes_on(place, exact):
 def test_a_program_of_the_coordinators_own(place, table):
     coordinator, homes = place
     (coordinator / "programs_of_mine.py").write_text(
-        "from coterie.methods.tree.setup import describe\n"
+        "from coterie.methods.tree.penalised_tree import describe\n"
         "def rows(fed, twice):\n"
         "    return {'rows': fed.total(describe)['rows'] * twice, 'names': list(fed.names)}\n"
     )

@@ -23,9 +23,9 @@ from coterie.errors import CoterieError
 from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg
 from coterie.methods.clustered_l2gd.constants import send_constants
-from coterie.methods.groups.by_updates import halved
+from coterie.methods.groups.find import halved
 from coterie.methods.network.spaces import embed, radii
-from coterie.methods.tree.setup import describe
+from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients
 from tests.deployment import hostile
 from tests.deployment.sites import say

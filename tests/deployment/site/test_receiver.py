@@ -443,7 +443,10 @@ def test_sums_that_the_owner_does_not_let_leave_are_not_charged(tmp_path):
 @pytest.mark.parametrize("deep", [1, 2])
 def test_what_the_owner_does_not_let_leave_does_not_leave_inside_a_sum_with_noise(kind, deep, tmp_path):
     build(tmp_path)
-    clipped, describe = "coterie.engines.privacy.gaussian_mechanism:clipped", "coterie.methods.tree.setup:describe"
+    clipped, describe = (
+        "coterie.engines.privacy.gaussian_mechanism:clipped",
+        "coterie.methods.tree.penalised_tree:describe",
+    )
     folder, how = home(tmp_path, "bern"), {"form": "names", "noise": 0.0, "sampling": 1.0, "seed": None}
     how["bound"] = dict.fromkeys(("rows", "w", "y", "x", "xx", "constant"), 1e300)
     message = {"inner": describe, "message": {}} | how

@@ -19,7 +19,7 @@ from coterie.methods.fedrep import FedRep
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.ifca import IFCA
 from coterie.methods.scaffold import Scaffold
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.objectives.glm import GLM
 from coterie.objectives.softmax import Softmax
 from coterie.relations.clusters import ClusterTree

@@ -11,7 +11,7 @@ from coterie.federation import PerRow, work
 from coterie.methods.clustered_l2gd import constants as of_clients
 from coterie.methods.clustered_l2gd.async_l2gd_theory import noise
 from coterie.methods.clustered_l2gd.constants import client_constants
-from coterie.methods.clustered_l2gd.plan import gradients_at_optimum
+from coterie.methods.clustered_l2gd.fit import gradients_at_optimum
 from coterie.methods.given_strengths import given
 from coterie.numerics.arrays import full
 from coterie.objectives.constants import (

@@ -8,14 +8,8 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.groups.by_updates import by_updates
-from coterie.methods.groups.evaluation import (
-    Groups,
-    by_held_out,
-    correctly_grouped,
-    held_loss,
-    numbered,
-)
+from coterie.methods.groups.evaluation import by_held_out, correctly_grouped, held_loss
+from coterie.methods.groups.find import Groups, by_updates, numbered
 from coterie.objectives.holdout import HeldOut, hold_out
 from tests.methods.groups.grouped_rows import federation, keeping, rows, softmax
 

@@ -15,7 +15,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network.fit import solved_end
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
 from coterie.objectives.quadratic import Quadratic

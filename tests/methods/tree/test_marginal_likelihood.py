@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.methods.hierarchical import structures
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.methods.tree.variances import Variances
 from tests.methods import dense
 from tests.methods.dense import table

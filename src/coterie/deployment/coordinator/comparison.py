@@ -22,7 +22,7 @@ from coterie.federation import PerRow
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.setup import prepare
+from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ BROKEN = "private: contributed nothing"
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
     for name in (
-        "local_training.personal_layers:begin",
+        "local_training.rounds:begin",
         "groups.group_models:fingerprints",
         "groups.group_models:begin",
     )

@@ -15,7 +15,7 @@ from coterie.federation import Federation
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.setup import describe
+from coterie.methods.tree.penalised_tree import describe
 from coterie.numerics.arrays import Floats
 
 

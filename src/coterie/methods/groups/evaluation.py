@@ -1,51 +1,29 @@
-"""Groups that were found: how they agree with known ones, how well their models do, and how many are best."""
+"""Groups judged: how they agree with known ones, how well their models do, how sure a client's group is, new clients.
+
+A client's group is the one with the least loss on its rows. The margin to the next best one is a mean of paired
+differences over rows, so its standard error is known. The models are taken as they are: what is told is whether other
+rows of the same client would choose the same group among those tried, not whether there are groups at all, nor whether
+another partition would be better.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.local_training.personal_layers import Transport, merge
+from coterie.methods.groups.find import Groups, mean_loss, numbered, weighed_loss
+from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
-from coterie.relations.clusterings import by_first
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Clients in groups."""
-
-    # (m,) group of every client, in the order of ``fed.clients``, counted from 0 in the order of their first clients;
-    # -1 for clients that did not answer
-    labels: Ints
-    # What was tried, and how good it was: number of groups -> silhouette, or held-out or training loss
-    score: Mapping[int, float] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)  # more to tell
-
-    @property
-    def k(self) -> int:
-        """Number of groups."""
-        return int(self.labels.max(initial=-1)) + 1
-
-    @property
-    def sizes(self) -> Ints:
-        """Clients in every group (k,)."""
-        return np.bincount(self.labels[self.labels >= 0], minlength=self.k)
-
-
-def numbered(labels: Ints) -> Ints:
-    """The same partition counted in the order of first clients; -1 stays."""
-    out = np.full(len(labels), -1, dtype=np.int64)
-    there = labels >= 0
-    if there.any():
-        out[there] = by_first(labels[there])
-    return out
+from coterie.objectives.glm import GLM
+from coterie.objectives.mean_loss import decode_loss, encode_loss, value
+from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option, checked
 
 
 def correctly_grouped(labels: Ints, known: Ints) -> int:
@@ -59,39 +37,18 @@ def correctly_grouped(labels: Ints, known: Ints) -> int:
 
 
 @work
-def least_loss(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
-    """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
-    losses = np.array([value(site.objective, merge(site, model, transport)) for model in w])
-    return _weighed(site, site.objective, encode_loss(losses).min(axis=0))
-
-
-@work
 def model_loss(site: Site, theta: Floats, held: bool) -> dict[str, Floats]:
     """The loss of each client's model theta (m, d) on the rows kept back or those to train on, times their weight."""
     if held and not hasattr(site.objective, "held"):
         raise CoterieError("No rows were kept back to judge by: make the objective with objectives.holdout.hold_out.")
     objective = site.objective.held if held else site.objective
-    return _weighed(site, objective, value(objective, theta))
-
-
-def _weighed(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
-    weight = site.weights * sizes(objective)
-    return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, encode_loss(loss), 0.0), "w": weight}
-
-
-def training_loss(fed: Federation, w: Floats, transport: Transport | None = None) -> float:
-    """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
-    return _mean(fed.total(least_loss, w=w, transport=transport or {}))
+    return weighed_loss(site, objective, value(objective, theta))
 
 
 def held_loss(fed: Federation, theta: Floats, to: Ints | None = None, held: bool = True) -> float:
     """Mean loss over the rows that clients ``to`` (by default all) keep back, at their models theta (m, d)."""
     to = np.arange(len(fed.clients)) if to is None else to
-    return _mean(fed.total(model_loss, to=to, theta=PerRow(theta[to]), held=held))
-
-
-def _mean(sums: Any) -> float:
-    return float(decode_loss(sums["x"] / sums["w"])) if sums and float(sums["w"]) > 0.0 else np.inf
+    return mean_loss(fed.total(model_loss, to=to, theta=PerRow(theta[to]), held=held))
 
 
 def by_held_out(fed: Federation, partitions: Mapping[int, Ints], *, rounds: int, **training: Any) -> Groups:
@@ -113,3 +70,145 @@ def by_held_out(fed: Federation, partitions: Mapping[int, Ints], *, rounds: int,
         score[k] = held_loss(fed, theta, np.flatnonzero(labels >= 0)) if good else np.inf
     best = min(score, key=lambda k: (score[k], k))
     return Groups(numbered(every[best]), score)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Every client's best group among those tried."""
+
+    group: Ints  # (m,) with the least mean loss; -1 for clients that did not answer, or have no rows to judge by
+    loss: Floats  # (m, k) mean loss of a client's rows under each group's model
+    margin: Floats  # (m,) by how much the next best group is worse
+    se: Floats  # (m,) the standard error of that over the client's rows (NaN for one)
+    # (m,) that the group is the best of the k, at least: ``1 - sum_j P(j is better)``, each P by Student's t of the
+    # paired differences over rows under a flat prior. Exact for two groups. Where that says less than 1 / k, as for a
+    # client with one row, 1 / k stands for "nobody knows", which is no bound.
+    probability: Floats
+
+
+def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
+    """Losses (k, rows) of every row under the models w (k, d), and the client of each row."""
+    if not (isinstance(objective, GLM) or hasattr(objective, "row_losses")):
+        raise CoterieError(f"{type(objective).__name__} tells no losses of single rows: how sure cannot be said.")
+    m = len(objective)
+    owner = np.repeat(np.arange(m), objective.counts)
+    if isinstance(objective, GLM):  # every row a client of its own
+        n, one = objective.counts, np.ones(w.shape[1])
+        row = np.arange(len(owner)) - np.repeat(np.cumsum(n) - n - objective.starts, n)
+        alone = replace(objective, starts=row, stops=row + 1, weights=np.ones_like(objective.weights))
+        return np.array([alone.losses(one, np.tile(model, (len(owner), 1))) for model in w]), owner
+    return np.array([objective.row_losses(np.tile(model, (m, 1))) for model in w]).reshape(len(w), -1), owner
+
+
+@work
+def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
+    """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand.
+
+    The group is -1 where nothing is known, and a standard error -1 where there is none.
+    """
+    m, k, d = len(site), len(w), site.objective.dim
+    if w.shape[1] != d:
+        raise CoterieError(f"A group's model must be {d} numbers, as many as clients' models, not {w.shape[1]}.")
+    losses, owner = row_losses(site.objective.held if held else site.objective, w)
+    n = np.bincount(owner, minlength=m).astype(np.float64)
+    rows = np.maximum(n, 1.0)
+    mean = np.stack([np.bincount(owner, one, m) for one in losses], axis=1).reshape(m, k) / rows[:, None]
+    mean = np.where(np.isfinite(mean), mean, np.inf)
+    best = np.argmin(mean, axis=1)
+    known = (n > 0) & np.isfinite(mean.min(axis=1, initial=np.inf))
+    with np.errstate(invalid="ignore"):
+        worse = losses - losses[best[owner], np.arange(len(owner))]
+        gap = mean - mean[np.arange(m), best][:, None]
+        square = [np.bincount(owner, (worse[j] - gap[owner, j]) ** 2, m) for j in range(k)]
+        se = np.sqrt(np.stack(square, axis=1).reshape(m, k) / rows[:, None] / np.maximum(n - 1.0, 1.0)[:, None])
+    se[n < 2] = np.nan
+    gap[np.arange(m), best] = np.inf
+    second = np.argmin(gap, axis=1)
+    runner_up = np.arange(m), second
+    return {
+        "loss": encode_loss(mean),
+        "group": np.where(known, best, -1),
+        "margin": encode_loss(gap[runner_up]),
+        "se": np.where(np.isfinite(se[runner_up]), se[runner_up], -1.0),
+        "probability": np.where(known, probability(gap, se, n), 1.0 / k),
+    }
+
+
+def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
+    """A lower bound (m,) of the probability that the best group is best, by Bonferroni's inequality, or 1 / k.
+
+    ``gap``, ``se`` (m, k): mean difference to the best group, infinite for itself, and its standard error; n (m,) rows.
+    """
+    from scipy.special import stdtr
+
+    k = gap.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(gap > 0.0, gap / se, 0.0)  # equal losses are worth a coin
+        better = stdtr(np.maximum(n - 1.0, 1.0)[:, None], -t)
+    better = np.where(np.isposinf(gap), 0.0, np.where(np.isnan(better), 0.5, better))
+    return np.asarray(np.maximum(1.0 - better.sum(axis=1), 1.0 / k))
+
+
+def judge_groups(fed: Federation, w: Floats, held: bool = True) -> Assignment:
+    """Let every client judge the groups' models w (k, d) on rows that it keeps back (``objectives.holdout.hold_out``).
+
+    Where not ``held`` it judges by the rows at hand, which is right for clients that no model was trained on; others'
+    own group looks too good.
+    """
+    w = np.atleast_2d(np.asarray(w, dtype=np.float64))
+    m, k = len(fed.clients), len(w)
+    replies = fed.ask(judge, w=w, held=held)
+    nothing = (np.full(m, -1), np.full((m, k), np.nan), np.full(m, np.nan), np.full(m, np.nan), np.full(m, 1.0 / k))
+    out: dict[str, Any] = dict(zip(("group", "loss", "margin", "se", "probability"), nothing, strict=True))
+    for name in out if replies else ():
+        out[name][replies.to[replies.rows]] = replies[name]
+    unknown = out["group"] < 0
+    out["loss"], out["margin"] = decode_loss(out["loss"]), decode_loss(out["margin"])
+    out["loss"][unknown] = np.nan
+    out["margin"][unknown | (k == 1)] = np.nan
+    out["se"][unknown | (k == 1) | (out["se"] < 0.0)] = np.nan
+    return Assignment(**out)
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Models of new clients."""
+
+    models: Floats  # (m, d) the group's where steps diverge or there are no rows; NaN for those that do not answer
+    group: Ints  # (m,) chosen by loss on a client's rows; 0 where it has none, -1 where it does not answer
+    assignment: Assignment  # losses under every group's model, margins, and the probability that the group is the best
+
+
+@work
+def adaptation_steps(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
+    """Some steps from w (m, d) on a client's own rows, of the personal parameters alone."""
+    on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
+    theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on)
+    return {"theta": np.where(finite(theta)[:, None], theta, w)}
+
+
+@checked
+def adapt(
+    fed: Federation,
+    w: Floats,
+    *,
+    eta: Annotated[float, Option(low=0.0)] = 0.1,
+    steps: Annotated[int, Option(low=0)] = 0,
+    B: Annotated[int, Option(low=0)] = 0,
+    personal: Annotated[tuple[str, ...], Option()] = (),
+) -> Adapted:
+    """Models for new clients, those of ``fed``, out of a fitted run; nothing that is shared changes.
+
+    ``w`` is a model for each group (k, d), as in ``state["w"]`` of IFCA and CFL, or one for all (d,). After the group
+    is chosen come so many local ``steps``, of ``eta`` and B rows (0: all), of the ``personal`` parameters, names or
+    patterns such as ``head*``, by default of all. A CoterieError for a pattern that matches nothing.
+    """
+    w = np.atleast_2d(np.asarray(w))
+    judged = judge_groups(fed, w, held=False)
+    chosen = w[np.maximum(judged.group, 0)]
+    replies = fed.ask(adaptation_steps, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=list(personal))
+    models, group = np.full(chosen.shape, np.nan, dtype=chosen.dtype), np.full(len(chosen), -1, dtype=np.int64)
+    answered = replies.to[replies.rows]
+    if replies:
+        models[answered], group[answered] = replies["theta"], np.maximum(judged.group[answered], 0)
+    return Adapted(models, group, judged)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, received
-from coterie.methods.local_training.personal_layers import Transport
+from coterie.methods.local_training.client_work import Reply, Transport, received
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes

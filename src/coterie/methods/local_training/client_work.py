@@ -1,8 +1,8 @@
-"""What clients do in a round: steps on their own rows, and a check of the outcome before it is sent.
+"""What clients do in a round: put models together, take steps on their own rows, and check the outcome.
 
-A result that is not finite is never sent. Where a client's data give no gradient, they are to blame (BROKEN), else its
-steps were too long (DIVERGED); the verdict is kept in its state, so that a coordinator can ask for names when sums say
-that there are any.
+Personal layers stay with a client, shared ones travel. A result that is not finite is never sent. Where a client's data
+give no gradient, they are to blame (BROKEN), else its steps were too long (DIVERGED); the verdict is kept in its state,
+so that a coordinator can ask for names when sums say that there are any.
 """
 
 from __future__ import annotations
@@ -14,12 +14,69 @@ import numpy.typing as npt
 
 from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
-from coterie.methods.local_training.personal_layers import Transport, merge, split
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import sizes, walk
-from coterie.objectives.parameters import has_finite_gradient
+from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
+
+Transport = dict[str, Any]
+"""What clients are told of how models travel: patterns of ``personal`` parameters and the ``seed`` of their first
+values, codecs ``up`` and ``down`` and the number of the ``message``; what is not there is not done."""
+
+
+def personal_mask(site: Site, transport: Transport) -> Bools:
+    """Which parameters (d,) never leave a client."""
+    return parameter_mask(site.objective, transport.get("personal", ()))
+
+
+def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
+    """Models (m, d) of a shared part, (d1,) or (m, d1), and every client's own."""
+    own = personal_mask(site, transport)
+    if not own.any():
+        return np.broadcast_to(shared, (len(site), len(own)))
+    theta = np.empty((len(site), len(own)), dtype=shared.dtype)
+    for part, values in (
+        (~own, np.broadcast_to(shared, (len(site), shared.shape[-1]))),
+        (own, _personal_values(site, own, transport)),
+    ):
+        start = 0
+        for run in segments(part):
+            stop = start + run.stop - run.start
+            theta[:, run], start = values[:, start:stop], stop
+    return theta
+
+
+def split(site: Site, theta: Floats, good: Any, transport: Transport) -> Floats:
+    """The shared part (m, d1) of models (m, d); the own ones are kept where models are ``good`` (m,)."""
+    own = personal_mask(site, transport)
+    if not own.any():
+        return theta
+    site.state["personal"] = np.where(
+        np.asarray(good)[:, None], columns(theta, own), _personal_values(site, own, transport)
+    )
+    return columns(theta, ~own)
+
+
+def segments(part: Bools) -> list[slice]:
+    """Neighbours that are in a part (d,), which are copied at once: layers are few, numbers many."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
+    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def columns(theta: Floats, part: Bools) -> Floats:
+    """The columns of theta (m, d) that are in a part (d,)."""
+    pieces = [theta[:, run] for run in segments(part)]
+    return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
+
+
+def _personal_values(site: Site, own: Bools, transport: Transport) -> Floats:
+    """Every client's own part (m, d2): the first one where it never made any."""
+    if site.state.written("personal").all():
+        return np.asarray(site.state["personal"])
+    default = initial_parameters(site.objective, transport.get("seed", 0))[own]
+    return np.asarray(site.state.get("personal", np.broadcast_to(default, (len(site), len(default)))))
+
 
 Reply = dict[str, Any]
 

@@ -6,16 +6,19 @@ cluster. Along a path of strengths (:mod:`~coterie.methods.tree.strengths`) clie
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from coterie.families import Family
 from coterie.federation import Site, work
-from coterie.methods.tree.setup import Reply
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
 from coterie.relations.clusters import fold_free, unfold_free
+
+Reply = dict[str, Any]
 
 
 def ridge(family: Family, client: bool = True) -> float:

@@ -17,9 +17,8 @@ from scipy.linalg import block_diag
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.client_work import client_factors
-from coterie.methods.tree.penalised_tree import Solution, per_cluster, solve
-from coterie.methods.tree.setup import Reply, Setup
+from coterie.methods.tree.client_work import Reply, client_factors
+from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.relations.clusters import SMALL, Positions, own

@@ -21,8 +21,7 @@ from coterie.methods.estimates import GroupedProblem
 from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, ridge, solve_expansion
-from coterie.methods.tree.penalised_tree import solve
-from coterie.methods.tree.setup import Setup, prepare
+from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.methods.tree.variances import Variances
 from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import decode_loss

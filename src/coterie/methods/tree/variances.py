@@ -23,10 +23,9 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.replies import require_all_replies
-from coterie.methods.tree.client_work import unfold
+from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Deviance
-from coterie.methods.tree.penalised_tree import per_cluster, solve
-from coterie.methods.tree.setup import Reply, Setup
+from coterie.methods.tree.penalised_tree import Setup, per_cluster, solve
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 

@@ -12,9 +12,8 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.found_groups import FoundGroups
-from coterie.methods.groups.confidence import adapt
-from coterie.methods.groups.evaluation import correctly_grouped, training_loss
-from coterie.methods.groups.restarts import by_restarts, draw
+from coterie.methods.groups.evaluation import adapt, correctly_grouped
+from coterie.methods.groups.find import by_restarts, draw, training_loss
 from coterie.methods.ifca import IFCA
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.deep import Deep

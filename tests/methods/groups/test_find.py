@@ -8,10 +8,8 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.groups.by_updates import alike, by_updates, silhouette, sketch
-from coterie.methods.groups.evaluation import (
-    correctly_grouped,
-)
+from coterie.methods.groups.evaluation import correctly_grouped
+from coterie.methods.groups.find import alike, by_updates, silhouette, sketch
 from coterie.objectives.holdout import halves, hold_out
 from coterie.objectives.quadratic import Quadratic
 from tests.messages import names

@@ -8,11 +8,8 @@ from scipy.stats import t as student
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.groups.confidence import adapt, judge, judge_groups, probability
-from coterie.methods.groups.evaluation import (
-    correctly_grouped,
-)
-from coterie.methods.groups.restarts import by_restarts
+from coterie.methods.groups.evaluation import adapt, correctly_grouped, judge, judge_groups, probability
+from coterie.methods.groups.find import by_restarts
 from coterie.methods.ifca import IFCA
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic

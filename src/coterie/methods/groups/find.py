@@ -1,26 +1,67 @@
-"""Groups by updates: clients whose local steps from one model go the same way.
+"""Groups of clients that are found: by their updates, or by restarts of IFCA.
 
-Every client takes some steps on its own rows from the same model, and sends the direction in which it went: q numbers.
-One step is not enough, as first gradients mostly say what all clients have in common.
-Halves of clients' rows tell whether there are groups at all.
+By updates: every client takes some steps on its own rows from the same model, and sends the direction in which it went,
+q numbers; clients whose local steps go the same way are a group. One step is not enough, as first gradients mostly say
+what all clients have in common. Halves of clients' rows tell whether there are groups at all.
+
+By restarts: IFCA (Ghosh et al. 2020) is begun several times from models that clients have trained, and the best
+training loss is kept. Random first models mostly lead clients into one group. A model that one client trained on its
+own rows suits its group best, so that first models of clients from all groups find these at once; whether k clients
+drawn at random are from all groups is luck, hence the restarts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
-from coterie.methods.groups.evaluation import Groups, numbered
-from coterie.methods.local_training.client_work import finite
+from coterie.methods.ifca import IFCA
+from coterie.methods.local_training.client_work import Transport, finite, merge, train
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.holdout import halves
-from coterie.objectives.mean_loss import sizes, walk
+from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value, walk
 from coterie.options import Option, checked
+from coterie.relations.clusterings import by_first
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Clients in groups."""
+
+    # (m,) group of every client, in the order of ``fed.clients``, counted from 0 in the order of their first clients;
+    # -1 for clients that did not answer
+    labels: Ints
+    # What was tried, and how good it was: number of groups -> silhouette, or held-out or training loss
+    score: Mapping[int, float] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # more to tell
+
+    @property
+    def k(self) -> int:
+        """Number of groups."""
+        return int(self.labels.max(initial=-1)) + 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Clients in every group (k,)."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.k)
+
+
+def numbered(labels: Ints) -> Ints:
+    """The same partition counted in the order of first clients; -1 stays."""
+    out = np.full(len(labels), -1, dtype=np.int64)
+    there = labels >= 0
+    if there.any():
+        out[there] = by_first(labels[there])
+    return out
+
 
 SKETCH = 4096
 """Numbers a client sends of its update."""
@@ -189,3 +230,83 @@ def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
     u = keyed_random.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
     place, sign = (u[:d] * q).astype(np.int64), np.where(u[d:] < 0.5, -1.0, 1.0)
     return np.asarray(update @ csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))
+
+
+@work
+def least_loss(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
+    """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
+    losses = np.array([value(site.objective, merge(site, model, transport)) for model in w])
+    return weighed_loss(site, site.objective, encode_loss(losses).min(axis=0))
+
+
+def training_loss(fed: Federation, w: Floats, transport: Transport | None = None) -> float:
+    """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
+    return mean_loss(fed.total(least_loss, w=w, transport=transport or {}))
+
+
+def weighed_loss(site: Site, objective: Any, loss: Floats) -> dict[str, Floats]:
+    """What a mean of losses (m,) over rows is made from."""
+    weight = site.weights * sizes(objective)
+    return {"x": np.where(weight > 0.0, weight, 1.0) * np.where(weight > 0.0, encode_loss(loss), 0.0), "w": weight}
+
+
+def mean_loss(sums: Any) -> float:
+    """That mean; infinite where nobody answered."""
+    return float(decode_loss(sums["x"] / sums["w"])) if sums and float(sums["w"]) > 0.0 else np.inf
+
+
+@work
+def first_model(site: Site, w: Floats, eta: float, steps: int, B: int) -> dict[str, Any]:
+    """A client's model after some steps of its own from w, and whether it is sound."""
+    theta = train(site, np.tile(w, (len(site), 1)), eta, steps, 0, B, "first rows")
+    good = finite(theta)
+    return {"theta": np.where(good[:, None], theta, w), "good": good}
+
+
+def draw(ids: npt.NDArray[np.uint64], k: int, restart: int, seed: int) -> Ints:
+    """Positions of k different clients, for one restart: who they are does not depend on the order of ``ids`` (m,)."""
+    u = keyed_random.uniform(seed, "first clients", ids, restart, 1)[:, 0]
+    return np.sort(np.argsort(u, kind="stable")[:k])
+
+
+@checked
+def by_restarts(
+    fed: Federation,
+    method: IFCA,
+    w: Floats,
+    *,
+    rounds: Annotated[int, Option(low=1)],
+    restarts: Annotated[int, Option(low=1)] = 20,
+    steps: Annotated[int, Option(low=1)] = 50,
+) -> Groups:
+    """The groups of the restart with the least training loss; the method says k, step size, steps of a round and seed.
+
+    The clients that make first models, of so many ``steps``, start at w (d,); only those that are drawn send theirs.
+    Each restart has so many ``rounds``. ``about`` has ``w`` (k, d), the models without what stays with clients; for
+    each restart its ``losses`` and ``labels``; and ``same``, the share of restarts that ended with the partition that
+    is returned, which says how likely one restart is to succeed where that is right. A CoterieError for more groups
+    than clients, and where no restart ends well.
+    """
+    m, k, eta = len(fed.clients), method.k, method.rate(0)
+    if k > m:
+        raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")
+    losses, labels, models = np.full(restarts, np.inf), [], []
+    for r in range(restarts):
+        drawn = draw(fed.clients.ids, k, r, method.seed)
+        first = fed.ask(first_model, to=drawn, w=np.asarray(w), eta=eta, steps=steps, B=method.B)
+        if not first or len(first.rows) < k or not first["good"].all():
+            labels.append(np.full(m, -1))
+            models.append(np.zeros(0))
+            continue
+        state = list(method.run(fed, [rounds], method.init(fed, np.array(first["theta"]))))[-1]
+        if state["status"] == "running":
+            losses[r] = training_loss(fed, state["w"], method.transport)
+        labels.append(np.asarray(state["group"]))
+        models.append(state["w"])
+    best = int(np.argmin(losses))
+    if not np.isfinite(losses[best]):
+        raise CoterieError("No restart of IFCA ended with a finite loss: take smaller steps.")
+    partitions = np.array([numbered(one) for one in labels])
+    same = (partitions == partitions[best]).all(axis=1)
+    about = {"w": models[best], "losses": losses, "labels": partitions, "same": float(same.mean())}
+    return Groups(partitions[best], {k: float(losses[best])}, about | {"group": labels[best]})
