@@ -120,9 +120,13 @@ CASES = [
     ("missing weight", table(w=[1.0] * 11 + [np.nan]), {"weights": "w"}, ["'w' has missing values", "(data row 12)"]),
     ("text weight", table(), {"weights": "level"}, ["weights column 'level' must hold numbers"]),
     ("zero weights", table(w=0.0), {"weights": "w"}, ["'w' is 0 in every row"]),
+    ("wide weights", table(w=[1e9] + [1.0] * 11), {"weights": "w"},
+     ["weights in a school span more than eight powers of ten"]),
     ("text offset", table(), {"offset": "level"}, ["offset column 'level' must hold numbers"]),
     ("log of zero", table(hours=np.arange(N)), {"formula": "score ~ log(hours)"},
      ["'log(hours)' is not a finite", "row 1"]),
+    ("zero by zero", table(hours=np.arange(N) - 3), {"formula": "score ~ I(hours / 0)"},
+     ["'I(hours / 0)' is not a finite"]),
     ("outcome log of zero", table(), {"formula": "log(visits) ~ hours"}, ["'log(visits)' is not a finite", "1, 6, 11"]),
     ("log of text", table(), {"formula": "score ~ log(level)"}, ["cannot be computed"]),
     ("both ways", table(), {"formula": "score ~ visits + C(visits)"}, ["'visits' both as a category and as a number"]),
@@ -133,6 +137,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("df", "arguments", "fragments"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_bad_table(df, arguments, fragments):
     with pytest.raises(CoterieError) as caught:
         prepare(df, **(BASE | arguments))

@@ -80,6 +80,7 @@ def test_text_is_read_and_a_note_says_so(name):
         (["01022024", "31012024"], "year first"),
         ([1022024, 31012024], "year first"),
         (["012024", "122023"], "year first"),
+        (["1.9", "1.10"], "decimals or versions"),
         ([[1], [2]], "no order"),
         ([1 + 2j, 3j], "no order"),
     ],

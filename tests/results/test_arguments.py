@@ -29,6 +29,7 @@ WRONG = [
     ({"reml": "yes"}, "reml must be true or false, not 'yes'"),
     ({"family": None}, "family"),
     ({"gamma": "a"}, "gamma must be one number that is not negative, or a grid of such numbers, not 'a'"),
+    ({"gamma": [1, [2]]}, "a grid of such numbers, not \\[2\\]"),
     ({"gamma": [1, -1]}, "gamma must be one number that is not negative, or a grid of such numbers, not -1"),
 ]
 

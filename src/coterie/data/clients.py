@@ -191,7 +191,20 @@ class LabelTree:
     def clients(
         self, X: Floats, y: Floats, offset: Floats, weights: Floats, terms: tuple[str, ...], order: Ints
     ) -> Clients:
-        """Clients on this tree, from arrays whose rows are already sorted."""
+        """Clients on this tree, from arrays whose rows are already sorted.
+
+        A CoterieError where a client's sums, of 16 digits, would lose light rows beside heavy ones that are too few.
+        """
+        if weights.min(initial=np.inf) < 1e-8 * weights.max(initial=0.0):
+            counts = self.stops - self.starts
+            light = weights < 1e-8 * np.repeat(np.maximum.reduceat(weights, self.starts), counts)
+            heavy = np.add.reduceat(~light, self.starts, dtype=np.int64)
+            if ((heavy < counts) & (heavy <= X.shape[1])).any():
+                raise CoterieError(
+                    f"The weights in a {self.name} span more than eight powers of ten, so that its light rows are lost "
+                    "beside the heavy ones: give the lightest a weight of 0, which leaves them out, or bound the "
+                    "heaviest."
+                )
         tree = {name: getattr(self, name) for name in ("labels", "name", "levels", "clusters", "starts", "stops")}
         ids = label_ids(self.labels)
         return Clients(X=X, y=y, offset=offset, weights=weights, terms=terms, order=order, ids=ids, **tree)

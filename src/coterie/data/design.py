@@ -242,7 +242,9 @@ class Design:
                     f"table it was fitted on ({listed(self.terms)}); fit the model again."
                 )
             X[place] = values.to_numpy(dtype=np.float64)
-        if not np.isfinite(X.sum()):
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = X.sum()
+        if not np.isfinite(total):
             finite = np.isfinite(X)
             if on_missing == "error":
                 self._refuse_terms(~finite, bad, rows)

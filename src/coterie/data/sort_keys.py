@@ -137,6 +137,11 @@ def _read(texts: Sequence[str], name: str) -> tuple[list[Key], str | None]:
     """What texts say, and as what they were read; None for words, which are in no order but that of the alphabet."""
     folded = [" ".join(t.casefold().split()) for t in texts]
     if keys := _all(folded, _number):
+        if (
+            any(re.search(r"\.\d+0$", t) for t in folded)
+            and len({len(t.split(".")[1]) for t in folded if "." in t}) > 1
+        ):
+            raise _refused(name, texts, "such as 1.9 and 1.10, decimals or versions: make numbers of them")
         _refuse_day_first(np.array([k[0] for k in keys]), name)
         return keys, "numbers"
     if keys := _iso(folded):

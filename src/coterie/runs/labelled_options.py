@@ -98,7 +98,7 @@ def aligned(clients: Clients, strengths: dict[str, Any], left_out: Sequence[Left
 
 def _grid(name: str, value: Any, levels: Sequence[Level]) -> list[dict[str, Strength]]:
     """The candidates of one strength, each by level."""
-    candidates = [value] if _is_mapping(value) or np.ndim(value) == 0 else list(value)
+    candidates = [value] if _is_mapping(value) or np.ndim(np.asarray(value, dtype=object)) == 0 else list(value)
     if not candidates:
         raise CoterieError(f"The grid of {name} is empty.")
     return [_by_level(name, v, levels) for v in candidates]

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from coterie.data.clients import Clients
+from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.relations.clusters import ClusterTree
@@ -84,3 +85,14 @@ def test_a_client_of_one_row_keeps_a_sound_variance():
     y = X @ [0.0, 1.0] + rng.normal(size=30)[labels] + rng.normal(size=len(labels))
     f = fit(Clients.from_arrays(X, y, labels), residual="by-client")
     assert np.all(np.isfinite(f.client)) and np.all(f.client_sigma2 > 0.05)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_that_a_client_s_model_gives_exactly_have_no_variance_of_their_own(data):
+    clients, _ = data
+    exact = slice(clients.starts[0], clients.stops[0])
+    y = clients.y.copy()
+    y[exact] = clients.X[exact] @ [1.0, -2.0]
+    few = slice(0, clients.stops[4])
+    with pytest.raises(CoterieError, match="lie exactly on its model"):
+        fit(Clients.from_arrays(clients.X[few], y[few], np.repeat(np.arange(5), N)), residual="by-client")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Site, work
 from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import Reply, unfold
@@ -182,7 +183,7 @@ def reweigh_rows(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: f
     theta, S = unfold(site, L, z, w, C)
     misfit = c - 2.0 * np.einsum("mi,mi->m", b, theta) + np.einsum("mi,mij,mj->m", theta, full(A), theta)
     misfit += sigma2 * np.einsum("mij,mij->m", full(A), full(S))
-    new = (old * misfit / sigma2 + PRIOR_ROWS * mean) / (n + PRIOR_ROWS)
+    new = (old * np.maximum(misfit, 0.0) / sigma2 + PRIOR_ROWS * mean) / (n + PRIOR_ROWS)
     weigh = old / new
     site.state["A"], site.state["b"], site.state["c"] = A * weigh[:, None], b * weigh[:, None], c * weigh
     site.state["v"] = new
@@ -212,6 +213,11 @@ def learn_residual_variances(
         message |= {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
         sums = require_all_replies(fed.total(reweigh_rows, **message))
         mean = len(fed.clients) / float(sums["inverse"])
+        if not mean > 1e-9 * np.exp(float(sums["logs"]) / len(fed.clients)):  # one is going to zero, and draws it along
+            raise CoterieError(
+                "The rows of a client lie exactly on its model, so that it has no residual variance of its own: take "
+                "residual='common' (--residual common)."
+            )
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
         penalised = state.deviance + float(sums["log"] + PRIOR_ROWS * (sums["logs"] - len(fed.clients) * np.log(mean)))
         if abs(best - penalised) < 1e-4:
