@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from coterie.data.table_files import read_table
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
-    from coterie.results.advice import Advice
-    from coterie.results.advising import advise
+    from coterie.results.advice import Advice, advise
     from coterie.results.result import FitResult, load
 
 __version__ = "0.1.0"
@@ -26,7 +25,7 @@ _HOMES = {
     "FitResult": "coterie.results.result",
     "HierarchicalClassifier": "coterie.estimators",
     "HierarchicalRegressor": "coterie.estimators",
-    "advise": "coterie.results.advising",
+    "advise": "coterie.results.advice",
     "compare": "coterie.api",
     "fit": "coterie.api",
     "load": "coterie.results.result",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -51,16 +51,18 @@ from coterie.data.clients import Clients, relative_weights
 from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
 from coterie.data.prepare_table import informative_tree
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError
 from coterie.families import BINOMIAL, FAMILIES, family_named
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
+from coterie.options import Option, declared
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
-from coterie.results.predict import Nodes, finite_mean
+from coterie.results.predict import finite_mean, predict_rows
 from coterie.results.result import FitResult
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
+_OUTCOMES = tuple(family.name for family in FAMILIES.values() if not family.two_classes)
 
 
 class Parts(NamedTuple):
@@ -87,7 +89,7 @@ class _Hierarchical(BaseEstimator):
         fit_intercept: bool = True,
         client_column: Column | None = None,
         cluster_column: Column | Sequence[Column] | None = None,
-        random_state: int = 0,
+        random_state: Annotated[int, Option()] = 0,
     ) -> None:
         self.method = method
         self.covariance = covariance
@@ -100,12 +102,9 @@ class _Hierarchical(BaseEstimator):
         self.random_state = random_state
 
     def _fit(self, parts: Parts, y: Floats, weights: Floats | None) -> Self:
-        start = perf_counter()
-        every = column_names(self)
+        start, every = perf_counter(), column_names(self)
         names = columns_left(every, [*as_list(self.client_column), *as_list(self.cluster_column)])
         rows = self._rows(parts, y, weights, names)
-        if not isinstance(self.random_state, (int, np.integer)):
-            raise CoterieError(f"random_state must be a whole number, not {self.random_state!r}.")
         method = self.method
         shows = self.fit_intercept and family_named(self.family).overdispersion_shows
         told = shows or rows.levels or not rows.single_rows
@@ -159,24 +158,16 @@ class _Hierarchical(BaseEstimator):
         """Linear predictor (n,) of every row, by its client's coefficients or the finest known ancestor's."""
         check_is_fitted(self)
         parts = self._take_apart(X, clients, clusters, fitted=True)
-        n, first, nodes = len(parts.X), int(self.fit_intercept), Nodes(self.result_.model)
+        n = len(parts.X)
         labels = np.full(n, np.nan) if parts.clients is None else parts.clients
         above = at_levels(parts.clusters, self._levels)
         same_length({"clients": labels, **above}, n)
-        level, place, _ = nodes.locate(labels, above)
-        eta = np.empty(n)
-        for at, table in enumerate(nodes.coefficients):
-            here = np.flatnonzero(level == at)
-            for start in range(0, len(here), _BLOCK):
-                rows = here[start : start + _BLOCK]
-                theta = table[place[rows]]
-                eta[rows] = np.einsum("np,np->n", parts.X[rows], theta[:, first:])
-                if first:
-                    eta[rows] += theta[:, 0]
-        return eta
+        return predict_rows(self.result_.model, parts.X, labels, above, type="link").prediction
 
     def _take_apart(self, X: Any, clients: Any, clusters: Any, fitted: bool = False) -> Parts:
-        """The numbers and the labels of a call; labels may be columns of X."""
+        """The numbers and the labels of a call; labels may be columns of X. What is fitted is checked first."""
+        for name, option in ({} if fitted else declared(type(self).__init__)).items():
+            option.read(getattr(self, name))
         here = {"dtype": np.float64, "order": "C", "ensure_min_samples": 1 if fitted else 2}
         own, groups = as_list(self.client_column), as_list(self.cluster_column)
         if not own and not groups:
@@ -231,7 +222,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
 
     def __init__(
         self,
-        family: str = "gaussian",
+        family: Annotated[str, Option(choices=_OUTCOMES)] = "gaussian",
         *,
         method: str = "hierarchical",
         covariance: str = "auto",
@@ -241,7 +232,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         fit_intercept: bool = True,
         client_column: Column | None = None,
         cluster_column: Column | Sequence[Column] | None = None,
-        random_state: int = 0,
+        random_state: Annotated[int, Option()] = 0,
     ) -> None:
         super().__init__(
             method=method,
@@ -283,11 +274,6 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         CoterieError
             A ValueError, for whatever is wrong with the data or the parameters.
         """
-        families = [family.name for family in FAMILIES.values() if not family.two_classes]
-        if self.family not in families:
-            raise CoterieError(
-                f"family must be one of {', '.join(families)}, not {self.family!r}.{nearest(self.family, families)}"
-            )
         parts = self._take_apart(X, clients, clusters)
         values = check_array(_outcome(y, parts.X), dtype=np.float64, ensure_2d=False, input_name="y", estimator=self)
         if (below := values < (family := family_named(self.family)).lowest).any():

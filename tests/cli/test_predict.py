@@ -201,7 +201,7 @@ def test_what_cannot_be_predicted_is_counted_by_its_reason():
     assert frame[["prediction", "lower", "upper"]].isna().all(axis=None)
     assert ran.err.splitlines()[0] == "Predicted 0 rows."
     assert (
-        "missing must be 'error' or 'empty', not 'drop'"
+        "missing must be error or empty, not 'drop'"
         in coterie("predict", "model", "new.csv", "--missing", "drop").message
     )
 
@@ -247,7 +247,9 @@ def arrays(model):
 
 def rewrite(folder, **changes):
     document = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(document | changes))
+    inside = {name: value for name, value in changes.items() if name in document["result"]}
+    document["result"] |= inside
+    (folder / "model.json").write_text(json.dumps(document | {k: v for k, v in changes.items() if k not in inside}))
 
 
 DAMAGE = {
@@ -262,7 +264,7 @@ DAMAGE = {
     "newer": (lambda m: rewrite(m, schema=99), "in a newer format"),
     "no design": (lambda m: rewrite(m, design={"formula": 3}), "is damaged"),
     "no result": (lambda m: rewrite(m, result=[1]), "'model' is damaged"),
-    "no frames": (lambda m: rewrite(m, frames=None), "'model' is damaged"),
+    "no table": (lambda m: rewrite(m, comparison=None), "'model' is damaged"),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import coterie
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
-from coterie.evidence.compare_fits import evaluate
+from coterie.evidence.comparison import all_splits, each_split
 from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
 from coterie.methods.estimates import GroupedProblem
@@ -32,7 +32,7 @@ def test_surface(family, other):
         for j, value in enumerate(grid.get(other, [None])):
             options = {"gamma": gamma} | ({other: value} if other else {})
             fits = {"given": lambda c, o=options: run("given-strengths", c, problem, o)[0]}
-            evidence = evaluate(clients, family, fits, splits)
+            evidence = all_splits(each_split(clients, family, fits, splits))
             exact = evidence.losses["given"].sum() / evidence.weight.sum()
             assert surface.loss[i, j] == pytest.approx(exact, abs=1e-6)
             if exact < lowest:

@@ -7,8 +7,7 @@ import pytest
 import coterie
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
-from coterie.evidence.compare_fits import evaluate
-from coterie.evidence.comparison import TableComparison, may_be_as_good
+from coterie.evidence.comparison import TableComparison, all_splits, each_split, may_be_as_good
 from coterie.evidence.intervals import bootstrap, median_ratio
 from coterie.evidence.selection import select
 from coterie.evidence.splits import Splits, split_rows
@@ -37,7 +36,7 @@ def test_losses_are_those_of_a_literal_loop(table):
     problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
     splits = Splits(3, 0.3, seed=4)
     fits = {name: lambda c, name=name: run(name, c, problem, {})[0] for name in ("local", "pooled")}
-    evidence = evaluate(clients, "gaussian", fits, splits)
+    evidence = all_splits(each_split(clients, "gaussian", fits, splits))
     sums, rows = {"local": np.zeros(30), "pooled": np.zeros(30)}, np.zeros(30)
     for repeat in range(3):
         test = split_rows(clients, 0.3, 4, repeat)
@@ -210,7 +209,9 @@ def test_a_grid_is_chosen_from_inside_the_training_rows(table):
     for gamma in grid["gamma"]:
         for lam in grid["lam"]:
             fits = {"given": lambda c, g=gamma, v=lam: run("given-strengths", c, problem, {"gamma": g, "lam": v})[0]}
-            losses[gamma, lam] = evaluate(clients, "gaussian", fits, Splits(2, 0.25, seed=1)).losses["given"].sum()
+            losses[gamma, lam] = (
+                all_splits(each_split(clients, "gaussian", fits, Splits(2, 0.25, seed=1))).losses["given"].sum()
+            )
     assert (chosen["gamma"], chosen["lam"]) == min(losses, key=losses.get)
 
 

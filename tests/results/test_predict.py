@@ -125,7 +125,7 @@ def test_rows_that_cannot_be_read_are_empty_where_that_is_asked() -> None:
     assert got[numbers].iloc[3].isna().all()
     pd.testing.assert_frame_equal(got.drop(got.index[3])[numbers], whole.drop(whole.index[3])[numbers])
     assert got.attrs == whole.attrs
-    with pytest.raises(CoterieError, match=names("missing 'error' 'empty' 'drop'")):
+    with pytest.raises(CoterieError, match=names("missing error empty 'drop'")):
         world.result.predict(holes, missing="drop")  # type: ignore[arg-type]
 
 
@@ -205,7 +205,7 @@ def test_a_result_without_a_formula_reads_columns_named_like_its_terms() -> None
         ({"x": "much"}, {}, names("Column 'x' values numbers 240 rows")),
         ({}, {"interval": 90}, names("interval probability 0 1 0.9 90")),
         ({}, {"interval": True}, "interval must be a probability"),
-        ({}, {"type": "logit"}, names("type 'response' 'link' 'logit'")),
+        ({}, {"type": "logit"}, names("type response link 'logit'")),
     ],
 )
 def test_bad_input_gets_a_sentence(change, options, sentence) -> None:

@@ -19,9 +19,8 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.report.fit_page import write_report
 from coterie.results import store
-from coterie.results.json_values import plain, unplain
 from coterie.results.result import FitResult
-from coterie.results.saved_form import Shelf
+from coterie.results.saved_form import Shelf, plain, unplain
 from tests.messages import names
 from tests.results import factory
 

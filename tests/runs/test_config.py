@@ -15,7 +15,7 @@ from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
 
 BAD = [
-    ({"dta": {}}, r"no section \[dta\]. Did you mean 'data'"),
+    ({"dta": {}}, r"no section 'dta'. Did you mean 'data'"),
     ({"data": {"clint": 3}}, r"\[data\] has no key 'clint'. Did you mean 'clients'"),
     ({"data": 3}, r"\[data\] must be a table"),
     ({"data": {"clients": 0}}, r"clients of \[data\] must be a whole number from 1, not 0"),

@@ -20,8 +20,7 @@ from coterie.objectives.deep import Deep
 from coterie.results import trained_models as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
-from coterie.runs.training_objective import layers
-from coterie.runs.training_problem import TrainingProblem
+from coterie.runs.training_problem import TrainingProblem, layers
 from tests.cli.harness import coterie
 from tests.messages import names
 

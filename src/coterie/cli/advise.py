@@ -93,7 +93,7 @@ def _read(context: typer.Context) -> Advice:
     na_values = o.na_values(options.pop("na_value"))
     with status("Reading the table ..."):
         from coterie.data.table_files import read_table
-        from coterie.results.advising import advise as advise_frame
+        from coterie.results.advice import advise as advise_frame
 
         labels = [options["client"], *options["cluster"]]
         df = read_table(context.params["table"], labels, na_values)

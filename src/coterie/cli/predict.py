@@ -134,7 +134,7 @@ def read(
 
 def sentences(answers: pd.DataFrame) -> Iterator[str]:
     """What answered how many rows, how many nothing could and why, and what else a reader should know."""
-    from coterie.results.prediction_rows import NOTHING
+    from coterie.results.predict import NOTHING
 
     counts = {str(name): count for name, count in answers["source"].value_counts(sort=False).items() if count}
     by = [f"{count:,} by {name}" for name, count in counts.items() if not name.startswith(NOTHING)]

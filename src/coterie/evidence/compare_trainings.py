@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.evidence.comparison import TrainingComparison
 from coterie.methods.registry import TRAINED, trained_method
+from coterie.numerics.arrays import Ints
 from coterie.objectives import parameters
 from coterie.runs.config import Config
 from coterie.runs.loop import Callback
@@ -19,6 +19,7 @@ from coterie.runs.training_problem import TrainingProblem
 
 ALWAYS = ("local", "pooled")
 Watch = Callable[[str], Sequence[Callback]]
+"""Is told what begins, and gives the callbacks that watch it."""
 
 
 def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
@@ -28,8 +29,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
         if name == "all":
             asked += [t.name for t in TRAINED.values() if usable(problem, t.name)]
         else:
-            method = trained_method(name, problem.config.folder)
-            method.check(problem.config.given(name))
+            trained_method(name, problem.config.folder).check(problem.config.given(name))
             asked.append(name)
     return list(dict.fromkeys(asked))
 
@@ -49,29 +49,15 @@ def quiet(_: str) -> Sequence[Callback]:
 
 
 def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> TrainingComparison:
-    """Train methods on every seed of a configuration.
+    """Train methods by name (or "all"; local and pooled are always in) on every seed of a configuration.
 
-    Parameters
-    ----------
-    config : Config
-    names : sequence of str
-        Methods, or "all"; local and pooled are always in.
-    watch : callable
-        Is told what begins, and gives the callbacks that watch it.
-
-    Returns
-    -------
-    TrainingComparison
-
-    Notes
-    -----
     A seed makes the partition, the held-out rows, the first model and all draws, the same for every method. Where
     several settings of a method are given, each is trained on a part of the training rows, and the one that is best
     on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing.
     """
     methods: list[str] = []
     runs: dict[str, list[Trained]] = {}
-    groups: list[npt.NDArray[np.int64] | None] = []
+    groups: list[Ints | None] = []
     for k, seed in enumerate(config.run["seeds"]):
         problem = TrainingProblem.of(config, seed)
         groups.append(problem.data.group if problem.data.known else None)
@@ -79,8 +65,7 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Train
         inner = problem.inside()
         for name in methods:
             where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
-            setting = pick(inner, name, watch, where)
-            run = train(problem, name, setting, watch(where))
+            run = train(problem, name, pick(inner, name, watch, where), watch(where))
             runs.setdefault(name, []).append(replace(run, theta=None))
     tried = {name: len(trained_method(name).settings(config.given(name))) for name in methods}
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
@@ -97,13 +82,8 @@ def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "
         return candidates[0]
     run = inner.config.run
     rare = replace(inner.config, run=run | ({} if run["patience"] else {"evaluate_every": run["rounds"]}))
-    problem = TrainingProblem(rare, inner.seed, inner.data)
-    return max(_valued(problem, name, candidates, watch, where), key=lambda pair: pair[0])[1]
-
-
-def _valued(
-    problem: TrainingProblem, name: str, candidates: list[dict[str, Any]], watch: Watch, where: str
-) -> Iterator[tuple[tuple[bool, float], dict[str, Any]]]:
+    problem, standing = TrainingProblem(rare, inner.seed, inner.data), []
     for k, setting in enumerate(candidates):
         done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
-        yield (False, -np.inf) if done.trouble else done.scores.standing, setting
+        standing.append((False, -np.inf) if done.trouble else done.scores.standing)
+    return candidates[max(range(len(candidates)), key=standing.__getitem__)]

@@ -1,24 +1,28 @@
-"""Comparisons of methods on the same held-out rows: of fits of a table over splits, of trained models over seeds."""
+"""Methods on the same held-out rows: fits of a table over splits, trained models over seeds, in one kind of table."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.evidence.intervals import bootstrap, half_width, less, median_ratio, statistic
 from coterie.evidence.splits import Splits
 from coterie.families import Family
+from coterie.methods.estimates import Estimates
 from coterie.methods.registry import FITTED, trained_method
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.objectives.row_kernels import totals
 from coterie.runs.scores import BALANCED, Rule
-from coterie.runs.training_objective import not_negative
+from coterie.runs.table_methods import client_losses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +32,11 @@ if TYPE_CHECKING:
 
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""
+BASELINES = ("local", "pooled")
+
+Triple = tuple[float, float, float]
+"""A value and the ends of its 95% interval."""
+Fit = Callable[[Clients], Estimates]
 
 
 class Comparison(ABC):
@@ -36,12 +45,12 @@ class Comparison(ABC):
     @property
     @abstractmethod
     def methods(self) -> list[str]:
-        """Names."""
+        """Names, in the order in which they were tried."""
 
     @property
     @abstractmethod
     def best(self) -> str:
-        """The method that does best over rows."""
+        """The method that does best over rows; of equals the first."""
 
     @abstractmethod
     def row(self, name: str) -> dict[str, Any]:
@@ -56,36 +65,29 @@ class Comparison(ABC):
         return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
 
 
+def _columns(name: str, found: Triple) -> dict[str, float]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
+
+
 @dataclass(frozen=True)
 class TableComparison(Comparison):
-    """Held-out losses of methods on the same rows.
+    """Held-out losses of methods on the same rows of a table, over splits, which add up."""
 
-    Attributes
-    ----------
-    losses : dict of (m,) float64
-        Sum over splits of each client's held-out losses, by method.
-    weight, rows : (m,) float64
-        Weights and numbers of the rows tested on, over all splits.
-    seconds : dict of float
-        Time of a method's quickest fit (the first may have had to compile its kernels).
-    family : Family
-    seed : int
-        Of the splits and of the bootstrap.
-    clustered : bool
-        Whether there are clusters to tell apart.
-    alike : dict of (m,) float64
-        Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that
-        prior. Their gains over local are measured against it.
-    """
-
-    losses: dict[str, Floats]
-    weight: Floats
-    rows: Floats
-    seconds: dict[str, float]
+    losses: dict[str, Floats]  # (m,): sum of each client's held-out losses, by method
+    weight: Floats  # (m,): of the rows tested on
+    rows: Floats  # (m,): how many
+    seconds: dict[str, float]  # of a method's quickest fit: the first may have had to compile its kernels
     family: Family
-    seed: int = 0
-    clustered: bool = False
+    seed: int = 0  # of the splits and of the bootstrap
+    clustered: bool = False  # whether there are clusters to tell apart
     alike: dict[str, Floats] = field(default_factory=dict)
+    """Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that prior.
+    Their gains over local are measured against it."""
+
+    @property
+    def methods(self) -> list[str]:
+        """Names, in the order in which they were tried."""
+        return list(self.losses)
 
     @property
     def tested(self) -> int:
@@ -114,18 +116,13 @@ class TableComparison(Comparison):
         """Each client's mean held-out loss (m,); NaN where it has no test row."""
         return self._mean(self.losses[name])
 
-    def _mean(self, losses: Floats) -> Floats:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(self.weight > 0, losses / self.weight, np.nan))
-
     def against(self, other: str, name: str) -> Floats:
         """Each client's mean held-out loss (m,) of the baseline ``other`` that a method is compared with."""
         return self._mean(self.alike.get(name, self.losses[other]) if other == "local" else self.losses[other])
 
-    @property
-    def methods(self) -> list[str]:
-        """Names, in the order of the table."""
-        return list(self.losses)
+    def _mean(self, losses: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.where(self.weight > 0, losses / self.weight, np.nan))
 
     def __add__(self, other: TableComparison) -> Self:
         """The evidence of two splits together."""
@@ -141,11 +138,10 @@ class TableComparison(Comparison):
         """What the table says of a method: see ``FitResult.comparison``."""
         row: dict[str, Any] = {"loss_rows": self.losses[name].sum() / self.weight.sum()}
         row |= dict(zip(("loss_clients", "se_clients"), self.over_clients(name), strict=True))
-        for other in ("local", "pooled"):
-            columns = (f"gain_over_{other}", f"gain_over_{other}_low", f"gain_over_{other}_high")
-            row |= dict(zip((*columns, f"better_than_{other}"), self.gain(name, other), strict=True))
-        row |= dict(zip(("behind_best", "behind_best_low", "behind_best_high"), self.behind(name), strict=True))
-        return row | {"seconds": self.seconds[name]}
+        for other in BASELINES:
+            gain, low, high, better = self.gain(name, other)
+            row |= _columns(f"gain_over_{other}", (gain, low, high)) | {f"better_than_{other}": better}
+        return row | _columns("behind_best", self.behind(name)) | {"seconds": self.seconds[name]}
 
     def over_clients(self, name: str) -> tuple[float, float]:
         """A method's mean loss over clients, and its standard error."""
@@ -157,11 +153,11 @@ class TableComparison(Comparison):
         gain = self._tested(self.against(other, name)) - self._tested(self.mean(name))
         return *self._interval(gain), float((gain > 0).mean())
 
-    def behind(self, name: str) -> tuple[float, float, float]:
+    def behind(self, name: str) -> Triple:
         """How far it is behind the best method in the mean, with the interval's ends."""
         return self._interval(self._tested(self.mean(name)) - self._tested(self.mean(self.best)))
 
-    def _interval(self, values: Floats) -> tuple[float, float, float]:
+    def _interval(self, values: Floats) -> Triple:
         return values.mean(), *bootstrap(values, keyed_random.generator(self.seed, "bootstrap", 0, 0))
 
     def _tested(self, values: Floats) -> Floats:
@@ -175,16 +171,15 @@ class TableComparison(Comparison):
         if clients.levels:
             frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
         frame |= {"rows": clients.counts, "test_rows": self.rows.astype(np.int64)}
-        frame |= {f"loss_{other}": self.against(other, recommended) for other in ("local", "pooled")}
+        frame |= {f"loss_{other}": self.against(other, recommended) for other in BASELINES}
         frame["loss_recommended"] = self.mean(recommended)
-        for other in ("local", "pooled"):
-            frame[f"gain_over_{other}"] = frame[f"loss_{other}"] - frame["loss_recommended"]
+        frame |= {f"gain_over_{other}": frame[f"loss_{other}"] - frame["loss_recommended"] for other in BASELINES}
         return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
 
     def reason(self, recommended: str, splits: Splits) -> str:
         """Why a method is recommended, and which ones may be as good."""
         each, best = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}, self.best
-        shown = [name for name in each if name in ("local", "pooled", recommended) and name != best]
+        shown = [name for name in each if name in (*BASELINES, recommended) and name != best]
         others = [f"{each[name]:.4g} for {name}" for name in shown]
         held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
         text = "It has"
@@ -214,6 +209,38 @@ class TableComparison(Comparison):
         return f" The median client has {less(ratio, 1.0, self.family.loss)} than with {model}."
 
 
+def each_split(
+    clients: Clients,
+    family: Family,
+    fits: Mapping[str, Fit],
+    splits: Splits,
+    counted: Bools | None = None,
+    alike: Mapping[str, Fit] | None = None,
+) -> Iterator[TableComparison]:
+    """What the held-out rows of every split say of methods that are fitted on its training rows.
+
+    ``counted`` (m,) are the clients that are tested: main clients, where they are named, for others only lend their
+    rows. ``alike`` are, of methods with a prior of their own, fits of every client's own rows under that prior.
+    """
+    some: Floats = np.ones(len(clients)) if counted is None else counted.astype(np.float64)
+    clustered = any(len(level.labels) > 1 for level in clients.levels)
+    for train, held in splits.parts(clients):
+        losses, seconds = dict[str, Floats](), dict[str, float]()
+        for name, fit in fits.items():
+            start = perf_counter()
+            fitted = fit(train)
+            seconds[name] = perf_counter() - start
+            losses[name] = client_losses(held, family, fitted.client) * some
+        own = {name: client_losses(held, family, fit(train).client) * some for name, fit in (alike or {}).items()}
+        weight, rows = totals(held.weights, held.starts, held.stops) * some, held.counts * some
+        yield TableComparison(losses, weight, rows, seconds, family, splits.seed, clustered, own)
+
+
+def all_splits(parts: Iterable[TableComparison]) -> TableComparison:
+    """The evidence of all splits together."""
+    return reduce(add, parts)
+
+
 def has_clusters(name: str) -> bool:
     """Whether a method has a model of every cluster."""
     method = FITTED[name]
@@ -232,28 +259,22 @@ def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TrainingComparison(Comparison):
-    """Methods that were compared.
-
-    Attributes
-    ----------
-    config : Config
-    runs : dict of list of Trained
-        A run for each seed, by method.
-    groups : list of (m,) int64 or None
-        Groups that are known, for each seed.
-    tried : dict of int
-        Settings among which each method chose, where there were more than one.
-    """
+    """Trained models of methods, over seeds."""
 
     config: Config
-    runs: dict[str, list[Trained]]
-    groups: list[npt.NDArray[np.int64] | None]
-    tried: dict[str, int]
+    runs: dict[str, list[Trained]]  # one for each seed, by method
+    groups: Sequence[Ints | None]  # (m,): those that are known, for each seed
+    tried: dict[str, int]  # settings among which a method chose, where there were more than one
 
     @property
     def fingerprint(self) -> str:
         """Of the configuration with all methods that were compared."""
         return self.config.fingerprint(*self.runs)
+
+    @property
+    def methods(self) -> list[str]:
+        """Names, in the order in which they were trained."""
+        return list(self.runs)
 
     @cached_property
     def rule(self) -> Rule:
@@ -290,17 +311,14 @@ class TrainingComparison(Comparison):
         """The score of every client (seeds, m)."""
         return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
 
-    def interval(self, name: str, other: str | None = None, what: str = "") -> tuple[float, float, float]:
+    @np.errstate(invalid="ignore")  # infinite losses of models that diverged
+    def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
 
         Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
         of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score
-        with np.errstate(invalid="ignore"):  # infinite losses of models that diverged
-            return self._interval(name, other, what)
-
-    def _interval(self, name: str, other: str | None, what: str) -> tuple[float, float, float]:
         found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
         value, moved = np.array([v for v, _ in found]), [u for _, u in found]
         if other is not None:
@@ -309,11 +327,9 @@ class TrainingComparison(Comparison):
         mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
         low, high = mean - half, mean + half
         share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
-        if other is None and (share or (what == "loss" and not_negative(self.config))):
+        if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
             low = max(low, 0.0)
-        if other is None and share:
-            high = min(high, 1.0)
-        return mean, low, high
+        return mean, low, min(high, 1.0) if other is None and share else high
 
     def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
         """Influences (seeds, m) with a column for each client, and the share of rows that two seeds hold out alike.
@@ -330,11 +346,6 @@ class TrainingComparison(Comparison):
             row[[column[label] for label in one]] = u
         return out, 1.0
 
-    @property
-    def methods(self) -> list[str]:
-        """Names, in the order in which they were trained."""
-        return list(self.runs)
-
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row for each method, best first.
@@ -350,20 +361,13 @@ class TrainingComparison(Comparison):
         """What the table says of a method."""
         runs, score = self.runs[name], self.score
         tail = "10th" if self.rule.sign > 0 else "90th"
-        row: dict[str, Any] = dict(zip((score, f"{score}_low", f"{score}_high"), self.interval(name), strict=True))
+        row: dict[str, Any] = _columns(score, self.interval(name))
         row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
-        columns = ("to_best", "to_best_low", "to_best_high")
-        row |= dict(zip(columns, self.interval(name, self.best), strict=True))
+        row |= _columns("to_best", self.interval(name, self.best))
         for beside in self.others:
-            columns = (beside, f"{beside}_low", f"{beside}_high")
-            row |= dict(zip(columns, self.interval(name, what=beside), strict=True))
+            row |= _columns(beside, self.interval(name, what=beside))
         rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
         moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
         row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
-        ended = sum(bool(r.trouble) for r in runs)
-        return row | {"diverged": ended, "chosen": "; ".join(dict.fromkeys(map(settings, runs)))}
-
-
-def settings(run: Trained) -> str:
-    """Hyper-parameters of a run as text."""
-    return ", ".join(f"{name}={value}" for name, value in run.setting.items())
+        settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)
+        return row | {"diverged": sum(bool(r.trouble) for r in runs), "chosen": "; ".join(dict.fromkeys(settings))}

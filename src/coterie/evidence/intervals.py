@@ -86,25 +86,12 @@ def statistic(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> tup
 
 
 def half_width(value: Floats, moved: Floats, alike: float) -> float:
-    """Half of the 95% interval of a mean over seeds, for other clients and other seeds.
+    """Half of the 95% interval of a mean over seeds, for other clients and other seeds; NaN for one of each.
 
-    Parameters
-    ----------
-    value : (seeds,)
-        Of every seed.
-    moved : (seeds, m)
-        Every client's influence on it (:func:`statistic`); 0 for one that is not there.
-    alike : float
-        1 where a column is the same client in every seed. Else rows are dealt out anew, and it is the share of rows
-        that two seeds hold out alike.
+    ``value`` (seeds,) is that of every seed, ``moved`` (seeds, m) every client's influence on it (:func:`statistic`), 0
+    for one that is not there. ``alike`` is 1 where a column is the same client in every seed; else rows are dealt out
+    anew, and it is the share of rows that two seeds hold out alike.
 
-    Returns
-    -------
-    float
-        NaN where there is one client and one seed.
-
-    Notes
-    -----
     The variance has two parts. That of clients is the sum of squares of their mean influences, as the two-way
     clustering of Cameron, Gelbach, Miller (2011) has it; where rows are dealt out anew, that of one seed times
     ``alike + (1 - alike) / seeds``, since the table stays the same (Nadeau, Bengio 2003). That of seeds is what their

@@ -45,18 +45,10 @@ Loss = Callable[[Floats], float]
 
 @dataclass(frozen=True)
 class Surface:
-    """Held-out losses over a grid of strengths.
+    """Mean loss over the held-out rows of all splits, over a grid of strengths."""
 
-    Attributes
-    ----------
-    grid : dict of list
-        The candidates of ``gamma`` and, if there is another axis, of ``lam`` or ``alpha``.
-    loss : (gammas, others) float64
-        Mean loss over the held-out rows of all splits, in the units of the family's loss.
-    """
-
-    grid: dict[str, list[Any]]
-    loss: Floats
+    grid: dict[str, list[Any]]  # candidates of gamma and, if there is another axis, of lam or alpha
+    loss: Floats  # (gammas, others), in the units of the family's loss
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -68,10 +60,8 @@ class Surface:
 def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> Surface:
     """The held-out loss at every point of a grid, on splits of these clients' own rows."""
     lams, alphas = grid.get("lam"), grid.get("alpha")
-    loss = np.zeros((len(grid["gamma"]), len(lams or alphas or [None])))
-    weight = 0.0
-    for mask in splits.masks(clients):
-        train, held = clients.split(mask)
+    loss, weight = np.zeros((len(grid["gamma"]), len(lams or alphas or [None]))), 0.0
+    for train, held in splits.parts(clients):
         rows = HeldOut(objective(train, problem.family), objective(held, problem.family))
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block_size(clients, 4))
         for point in strengths.path(fed, problem, grid["gamma"], lams, alphas):
@@ -94,21 +84,11 @@ def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
 def resolved(
     clients: Clients, problem: GroupedProblem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
 ) -> dict[str, Any]:
-    """The options of a method of main clients, with positions for labels and numbers for "held-out".
+    """The options of a method of main clients as a user gives them, with positions for labels and numbers for words.
 
-    Parameters
-    ----------
-    rounds : mapping
-        As a user gives them: see ``methods.collaboration.options.Options``.
-    corrected : bool
-        Whether the method is bias correction, for which ``keep`` is chosen.
-    splits : Splits
-        Of these clients' own rows, with which "held-out" is answered.
-
-    Raises
-    ------
-    CoterieError
-        For labels that are not there, weights that cannot be, and where there are no collaborators or no splits.
+    Splits of these clients' own rows answer "held-out": for ``corrected`` methods, which are bias correction, it is
+    asked of ``keep``, else of ``alpha``. A CoterieError for labels that are not there, weights that cannot be, and
+    where there are no collaborators or no splits.
     """
     if len(clients) < 2:
         raise CoterieError("There are no collaborators: the table has one client only, so fit it by method 'local'.")
@@ -140,8 +120,7 @@ def weight_losses(
     """Mean held-out losses (11,) of main clients for every candidate of ``GRID``, where the method ends up."""
     asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
     loss, rows = np.zeros(len(GRID)), 0.0
-    for mask in splits.masks(clients):
-        train, held = clients.split(mask)
+    for train, held in splits.parts(clients):
         fed = InProcess(objective(train, problem.family), clients.clusters, ids=clients.ids)
         everyone, metric = around_pooled(fed, problem)
         chosen = weights(fed, metric, asked, corrected)
@@ -160,20 +139,11 @@ def weight_losses(
 def choose_lam(
     clients: Clients, problem: GroupedProblem, network: Mapping[str, Any], splits: Splits
 ) -> tuple[dict[str, Any], list[tuple[float, float]]]:
-    """The options of a network with a number for its lam, which held-out rows of these clients choose.
+    """The options of a network with a number for its lam, which held-out rows of these clients choose; and those tried.
 
-    Candidates are those of the path from where all clients of a component are one, down to 0, where all are alone.
-
-    Returns
-    -------
-    network : dict
-    tried : list of (float, float)
-        Candidates from infinity down, and their mean held-out losses; empty where lam was given.
-
-    Raises
-    ------
-    CoterieError
-        Where no rows can be held out.
+    Candidates are those of the path from where all clients of a component are one, down to 0, where all are alone: each
+    with its mean held-out loss, from infinity down; none where lam was given. A CoterieError where no rows can be held
+    out.
     """
     asked = Asked.of(network)
     if asked.lam != HELD_OUT:
@@ -185,8 +155,7 @@ def choose_lam(
     inner = Splits(min(splits.count, INNER_PATH), splits.fraction, splits.seed + 1)
     lam: Floats | None = None
     losses, rows = [], 0.0
-    for mask in inner.masks(clients):
-        train, held = clients.split(mask)
+    for train, held in inner.parts(clients):
         tell = partial(_loss, held, problem.family)
         found = clusterpath(train, problem, asked, lam, tell)
         lam = found.lam[1:]

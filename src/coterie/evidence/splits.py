@@ -14,73 +14,44 @@ from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
 from coterie.data.sort_keys import sort_keys
 from coterie.errors import CoterieError
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Splits:
     """How rows are held out.
 
-    Attributes
-    ----------
-    count : int
-        Repeated splits; one where rows have an order.
-    fraction : float
-        Share of each client's rows that is tested on.
-    seed : int
-    order, groups : (n,) arrays or None
-        By sorted row: test on the latest rows, or keep rows of the same group together.
+    By sorted row (``column[clients.order]``), ``order`` (n,) tests on the latest rows of each client, which is one
+    split, and ``groups`` (n,) keeps rows of the same group (one person's) together.
     """
 
     count: int = 5
-    fraction: float = 0.25
+    fraction: float = 0.25  # of each client's rows
     seed: int = 0
     order: npt.NDArray[Any] | None = None
     groups: npt.NDArray[Any] | None = None
 
-    def masks(self, clients: Clients) -> Iterator[npt.NDArray[np.bool_]]:
+    def masks(self, clients: Clients) -> Iterator[Bools]:
         """Test rows (n,) of every split."""
         for repeat in range(1 if self.order is not None else self.count):
             yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
 
+    def parts(self, clients: Clients) -> Iterator[tuple[Clients, Clients]]:
+        """Clients with their training rows, and with their test rows, of every split."""
+        return map(clients.split, self.masks(clients))
+
 
 def split_rows(
     clients: Clients, fraction: float, seed: int, repeat: int = 0, order: Any = None, groups: Any = None
-) -> Mask:
-    """Rows to test on.
+) -> Bools:
+    """Rows to test on (n,), as :class:`Splits` says, of the ``repeat``-th split; each client keeps one to train on.
 
     A client with n rows gives ``floor(n * fraction + u)`` of them, u its own uniform number, so that the expected share
-    is exact however few rows it has; but at least one where n >= 3, and never all.
-
-    Parameters
-    ----------
-    clients : Clients
-    fraction : float
-        Share of rows to test on, between 0 and 1.
-    seed : int
-    repeat : int, default 0
-        Number of the split.
-    order : (n,) values, optional
-        By sorted row (``column[clients.order]``), read by :func:`coterie.data.sort_keys.sort_keys`: the latest rows of
-        each client are tested on. There is one such split; of equal values, those further down the table count as
-        later.
-    groups : (n,) labels, optional
-        By sorted row: rows with the same label (one person's) stay together, in all clients. Whole groups are drawn,
-        and the share counts groups.
-
-    Returns
-    -------
-    (n,) bool
-        True for test rows. Every client keeps at least one row to train on.
-
-    Raises
-    ------
-    CoterieError
-        For a fraction outside (0, 1), for `order` and `groups` together, and for missing values in either.
+    is exact however few rows it has; but at least one where n >= 3, and never all. ``order`` is read by
+    :func:`coterie.data.sort_keys.sort_keys`; of equal values, those further down the table count as later. Whole groups
+    are drawn, in all clients, and the share counts groups. A CoterieError for a fraction outside (0, 1), for both
+    columns, and for missing values in either.
     """
     if not 0 < fraction < 1:
         raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
@@ -97,16 +68,7 @@ def split_rows(
 
 
 def need_groups(clients: Clients, groups: Any, name: str) -> None:
-    """Raise CoterieError where each client has one group, so that no split by groups leaves it both sides.
-
-    Parameters
-    ----------
-    clients : Clients
-    groups : (n,) labels
-        By sorted row.
-    name : str
-        Their column, for the message.
-    """
+    """Raise where each client has one of the ``groups`` (n,) in column ``name``: no split leaves it both sides."""
     group = encode(groups).codes
     if not clients.single_rows and np.array_equal(group, group[clients.starts][clients.codes]):
         raise CoterieError(
@@ -115,14 +77,14 @@ def need_groups(clients: Clients, groups: Any, name: str) -> None:
         )
 
 
-def share(counts: I64, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> I64:
+def share(counts: Ints, ids: npt.NDArray[np.uint64], fraction: float, seed: int, repeat: int) -> Ints:
     """How many of each client's rows (or groups) are tested on, (m,) int64."""
     coin = uniform(seed, "split-share", ids, repeat, 1)[:, 0]
     take = np.floor(counts * fraction + coin).astype(np.int64)
     return np.minimum(np.maximum(take, counts >= 3), np.maximum(counts - 1, 0))
 
 
-def _smallest(u: F64, counts: I64, take: I64) -> Mask:
+def _smallest(u: Floats, counts: Ints, take: Ints) -> Bools:
     """The rows with the ``take[i]`` smallest numbers of each client.
 
     One sort of integers (client, leading bits of u) and a threshold for each client, instead of a sort by two keys.
@@ -136,7 +98,7 @@ def _smallest(u: F64, counts: I64, take: I64) -> Mask:
     return key < np.repeat(threshold, counts)
 
 
-def _latest(clients: Clients, take: I64, order: Any) -> Mask:
+def _latest(clients: Clients, take: Ints, order: Any) -> Bools:
     import pandas as pd
 
     series = pd.Series(order)
@@ -147,7 +109,7 @@ def _latest(clients: Clients, take: I64, order: Any) -> Mask:
     return test
 
 
-def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups: Any) -> Mask:
+def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups: Any) -> Bools:
     """Draw whole groups, stratified by the client in which each group first occurs."""
     column = encode(groups)
     _complete(column.missing, len(clients.y), "groups", clients.order)
@@ -172,7 +134,7 @@ def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups
     return test
 
 
-def _complete(missing: Mask, n: int, what: str, order: I64) -> None:
+def _complete(missing: Bools, n: int, what: str, order: Ints) -> None:
     if len(missing) != n:
         raise CoterieError(f"The values to split by ({what}) have {len(missing):,} entries; there are {n:,} rows.")
     if missing.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from time import perf_counter
@@ -16,8 +16,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
-from coterie.evidence.compare_fits import evaluate
-from coterie.evidence.comparison import TableComparison
+from coterie.evidence.comparison import TableComparison, all_splits, each_split
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
 from coterie.families import family_named
 from coterie.methods.estimates import Estimates, GroupedProblem
@@ -51,33 +50,36 @@ class Fitting:
     offset: str | None = None
 
     def result(self, start: float, data: str) -> FitResult:
-        """Compare, choose, fit on all rows, and say what was found."""
+        """Compare, choose, fit on all rows, and say what was found; ``data`` is the fingerprint of the table."""
+        import pandas as pd
+
+        clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
-        if self.options.method != "auto" and FITTED[self.options.method].corrected is not None:
+        if options.method != "auto" and FITTED[options.method].corrected is not None:
             auto_shared = []  # main clients have all coefficients, whoever they learn them from
-        sentences = words.before(self.clients, problem, auto_shared, self.options.method)
-        learnable = len(self.clients) > 1 and problem.learnable
-        network = self.options.network is not None
-        names = applicable(problem, learnable, bool(self.options.strengths), self.options.method, network)
-        evidence, name, reason = self.choose(problem, names, learnable)
+        sentences = words.before(clients, problem, auto_shared, options.method)
+        evidence, name, reason = self.choose(problem)
         if evidence is not None and (untested := self.untested(evidence)):
             sentences.append(
                 f"{untested:,} held-out row{'s' * (untested > 1)} of all splits were not tested: terms are learned "
                 "from a split's training rows alone, whose range does not hold these rows."
             )
-        fitted, ledger = self.fit(name, problem, self.clients)
+        fitted, ledger = self.fit(name, problem, clients)
         if "network" in fitted.info:
-            fitted.info["network"] |= described(
-                self.clients, problem, self.options.network or {}, fitted.info["network"]
-            )
-        if network and not FITTED[name].networked:
+            fitted.info["network"] |= described(clients, problem, options.network or {}, fitted.info["network"])
+        if options.network is not None and not FITTED[name].networked:
             sentences.append(words.beside_network(name, evidence is not None))
-        sentences += words.after(self.clients, problem, name, fitted, self.clients.terms)
+        sentences += words.after(clients, problem, name, fitted, clients.terms)
         ledger["seconds"] = perf_counter() - start
-        local = None
+        more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
+        more |= {"design": self.design, "formula": self.formula, "offset": self.offset}
         if evidence is not None:
-            local = self.fit("local", problem, self.clients)[0]
-        return self.assemble(problem, name, reason, fitted, evidence, ledger, sentences, data, local)
+            best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
+            alone = self.fit("local", problem, clients)[0].client
+            more["local_coefficients"] = pd.DataFrame(alone, index=index, columns=list(clients.terms))
+            more |= {"recommended": best, "comparison": evidence.table}
+            more["client_gains"] = evidence.by_client(clients, best)
+        return result_of(name, clients, problem, fitted, options, self.settings, **more)
 
     def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
@@ -129,36 +131,22 @@ class Fitting:
             ClusterTree.of(clients), family_named(options.family), personal, intercept, single, basis
         ), auto
 
-    def choose(
-        self, problem: GroupedProblem, names: list[str], learnable: bool
-    ) -> tuple[TableComparison | None, str, str]:
+    def choose(self, problem: GroupedProblem) -> tuple[TableComparison | None, str, str]:
         """The evidence, the method to fit, and why."""
-        options, clients = self.options, self.clients
-        asked = options.method
-        if asked != "auto" and FITTED[asked].whole:
-            self.need_all_personal(asked, problem)
-        if asked != "auto" and FITTED[asked].corrected is not None and options.shared:
-            raise CoterieError(f"Method '{asked}' gives every main client all coefficients: leave shared out.")
-        if asked != "auto" and asked not in names:
-            if not learnable and FITTED[asked].learns:
-                raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
-            if FITTED[asked].clustered and not clients.levels:
-                raise CoterieError(f"Method '{asked}' needs clusters: name a cluster column (--cluster).")
-            if FITTED[asked].intercept:
-                raise CoterieError(
-                    f"Method '{asked}' needs an intercept that is not shared and differs between clients."
-                )
-            if asked == "given-strengths":
-                raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
-            names = [*names, asked]
-        default = "given-strengths" if options.strengths else "hierarchical" if learnable else "pooled"
+        options, clients, asked = self.options, self.clients, self.options.method
+        learnable, strengths = len(clients) > 1 and problem.learnable, bool(options.strengths)
+        names = applicable(problem, learnable, strengths, asked, options.network is not None)
+        if asked != "auto":
+            need_applicable(asked, problem, clients, strengths, bool(options.shared))
+            names = list(dict.fromkeys([*names, asked]))
+        default = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
         if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         held = [n for n in names if FITTED[n].corrected is not None and self.has_prior()]
         alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds}) for n in held}
-        evidence = evaluate(clients, problem.family, fits, options.hold, self.counted(), alike)
+        evidence = all_splits(each_split(clients, problem.family, fits, options.hold, self.counted(), alike))
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.recommended()
@@ -184,58 +172,38 @@ class Fitting:
         mask[main_clients(self.clients, self.options.rounds["main"])] = True
         return mask
 
-    def need_all_personal(self, asked: str, problem: GroupedProblem) -> None:
-        """Raise where a method that ties whole vectors meets columns that all clients share."""
-        shared = [t for j, t in enumerate(self.clients.terms) if j not in problem.personal]
-        if len(self.clients.levels) > 1:
-            finest = self.clients.levels[0].name
-            raise CoterieError(f"Method '{asked}' takes one level of clusters: name '{finest}' only.")
-        if shared:
-            raise CoterieError(
-                f"Method '{asked}' ties all coefficients of a client, and {', '.join(shared)} "
-                f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {self.clients.name} varies in "
-                "it: leave such columns out, or use an exact method."
-            )
 
-    def assemble(
-        self,
-        problem: GroupedProblem,
-        name: str,
-        reason: str,
-        fitted: Estimates,
-        evidence: TableComparison | None,
-        ledger: dict[str, float],
-        sentences: list[str],
-        data: str,
-        local: Estimates | None,
-    ) -> FitResult:
-        """Everything found, as one result."""
-        import pandas as pd
+def need_applicable(
+    name: str, problem: GroupedProblem, clients: Clients, strengths: bool, shared_asked: bool = False
+) -> None:
+    """Raise for what a method that is asked for needs and a problem does not have; ``strengths``: some are given."""
+    method, learnable = FITTED[name], len(clients) > 1 and problem.learnable
+    if method.whole:
+        _need_all_personal(name, problem, clients)
+    if method.corrected is not None and shared_asked:
+        raise CoterieError(f"Method '{name}' gives every main client all coefficients: leave shared out.")
+    if name in applicable(problem, learnable, strengths, name):
+        return
+    if not learnable and method.learns:
+        raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
+    if method.clustered and not clients.levels:
+        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    if method.intercept:
+        raise CoterieError(f"Method '{name}' needs an intercept that is not shared and differs between clients.")
+    if name == "given-strengths":
+        raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
 
-        clients = self.clients
-        index = pd.Index(clients.labels, name=clients.name)
-        alone = None if local is None else pd.DataFrame(local.client, index=index, columns=list(clients.terms))
-        evident: dict[str, Any] = {}
-        if evidence is not None:
-            best = evidence.recommended()
-            evident = {"comparison": evidence.table, "client_gains": evidence.by_client(clients, best)}
-            evident["recommended"] = best
-        return result_of(
-            name,
-            clients,
-            problem,
-            fitted,
-            self.options,
-            design=self.design,
-            formula=self.formula,
-            reason=reason,
-            notes=sentences,
-            ledger=ledger,
-            settings=self.settings,
-            data_fingerprint=data,
-            offset=self.offset,
-            local_coefficients=alone,
-            **evident,
+
+def _need_all_personal(name: str, problem: GroupedProblem, clients: Clients) -> None:
+    """Raise where a method that ties whole vectors meets columns that all clients share, or nested clusters."""
+    shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal]
+    if len(clients.levels) > 1:
+        raise CoterieError(f"Method '{name}' takes one level of clusters: name '{clients.levels[0].name}' only.")
+    if shared:
+        raise CoterieError(
+            f"Method '{name}' ties all coefficients of a client, and {', '.join(shared)} "
+            f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {clients.name} varies in "
+            "it: leave such columns out, or use an exact method."
         )
 
 
@@ -254,52 +222,37 @@ def result_of(
     said = ("family", "method", "covariance", "seed", "splits", "test_fraction", "reml", "cluster_variance", "residual")
     chosen: dict[str, Any] = {option: getattr(options, option) for option in said} | {"fitted": name, **fitted.info}
     chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
-    unknown: dict[str, Any] = {
-        "comparison": pd.DataFrame(),
-        "client_gains": pd.DataFrame(),
-        "recommended": name,
-        "reason": "",
-    }
+    nothing: dict[str, Any] = {"comparison": pd.DataFrame(), "client_gains": pd.DataFrame()}
     return FitResult(
-        model=model_of(name, clients, problem, fitted),
+        model=_model(name, clients, problem, fitted),
         log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
         reml=bool(fitted.info.get("reml", False)),
         loss=problem.family.loss,
         settings={**settings, **chosen},
-        versions=dict(versions()),
-        **unknown | more,
+        versions=dict(_versions()),
+        **nothing | {"recommended": name, "reason": ""} | more,
     )
 
 
-def model_of(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:
+def _model(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:
     """A method's coefficients with the names of clients, clusters and terms."""
     flat = FITTED[name].flat
-    levels = () if flat else clients.levels
+    found = {f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name != "log_likelihood"}
     return Model(
         method=name,
         family=problem.family.name,
         terms=clients.terms,
         client_name=clients.name,
         labels=clients.labels,
-        levels=levels,
+        levels=() if flat else clients.levels,
         clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
         personal=problem.personal,
-        root=fitted.root,
-        root_cov=fitted.root_cov,
-        nodes=fitted.nodes,
-        node_cov=fitted.node_cov,
-        client=fitted.client,
-        client_cov=fitted.client_cov,
-        D_client=fitted.D_client,
-        D_levels=fitted.D_levels,
-        sigma2=fitted.sigma2,
-        client_sigma2=fitted.client_sigma2,
-        info=fitted.info,
+        **found,
     )
 
 
 @cache
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
     names = ("coterie", "numpy", "scipy", "numba", "pandas", "formulaic")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
@@ -310,12 +263,8 @@ def described(
 ) -> dict[str, Any]:
     """How clients merge along the path, and how well the network agrees with their finest clusters.
 
-    Paths of more clients than ``DRAWN`` are not followed.
-
-    Parameters
-    ----------
-    found : mapping
-        What the fit says of the network: its edges, lam, and the candidates that were tried for it.
+    Paths of more clients than ``DRAWN`` are not followed. ``found`` is what the fit says of the network: its edges,
+    lam, and the candidates that were tried for it.
     """
     out: dict[str, Any] = {}
     if clients.levels and found.get("edges"):

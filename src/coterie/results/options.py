@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 _TABLE: dict[str, str] = {"group": "The table", "metavar": "COLUMN"}
 _MODEL: dict[str, str] = {"group": "The model", "metavar": "NAME"}
 _STRENGTHS: dict[str, str] = {"group": "Given strengths", "metavar": "NUMBERS"}
-_EVIDENCE = "The evidence"
+_TERMS: dict[str, str] = {"group": "The model", "metavar": "COLUMN"}
+_ROUNDS: dict[str, str] = {"group": "Over rounds"}
+_EVIDENCE: dict[str, str] = {"group": "The evidence"}
+_BY: dict[str, str] = {"group": "The evidence", "metavar": "COLUMN"}
+_WHAT: dict[str, str] = {"group": "The table", "metavar": "WHAT"}
 _ALONE = ", ".join(name for name, method in FITTED.items() if not method.asked)
 _ASKED = ", ".join(name for name, method in FITTED.items() if method.asked)
 
@@ -38,8 +42,7 @@ class Columns:
         Literal["error", "drop"],
         Option(
             "error, or drop: what to do with rows that have missing or infinite values in columns that are used.",
-            group="The table",
-            metavar="WHAT",
+            **_WHAT,
         ),
     ] = "error"
 
@@ -59,10 +62,7 @@ class Options:
         ),
     ] = DEFAULT
     shared: Annotated[
-        tuple[str, ...],
-        Option(
-            "A term with one coefficient for all clients; several are allowed.", group="The model", metavar="COLUMN"
-        ),
+        tuple[str, ...], Option("A term with one coefficient for all clients; several are allowed.", **_TERMS)
     ] = ()
     covariance: Annotated[
         Literal["auto", "isotropic", "two", "diagonal", "full"],
@@ -116,7 +116,7 @@ class Options:
             "An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
             "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5, or of similarity-network, "
             "such as codec=tv:4; several are allowed. Theory chooses what is left out.",
-            group="Over rounds",
+            **_ROUNDS,
         ),
     ] = field(default_factory=dict)
     network: Annotated[
@@ -128,26 +128,17 @@ class Options:
             group="Similarity network",
         ),
     ] = None
-    splits: Annotated[
-        int, Option("Repeated splits inside each client; 0 compares nothing.", low=0, group=_EVIDENCE)
-    ] = 5
+    splits: Annotated[int, Option("Repeated splits inside each client; 0 compares nothing.", low=0, **_EVIDENCE)] = 5
     test_fraction: Annotated[
-        float,
-        Option("Share of each client's rows held out.", above=0.0, below=1.0, group=_EVIDENCE, metavar="SHARE"),
+        float, Option("Share of each client's rows held out.", above=0.0, below=1.0, metavar="SHARE", **_EVIDENCE)
     ] = 0.25
-    order_by: Annotated[
-        str | None,
-        Option("Hold out each client's latest rows by this column (one split).", group=_EVIDENCE, metavar="COLUMN"),
-    ] = None
+    order_by: Annotated[str | None, Option("Hold out each client's latest rows by this column (one split).", **_BY)] = (
+        None
+    )
     split_by: Annotated[
-        str | None,
-        Option(
-            "Keep rows with the same value, such as a person's, on one side of a split.",
-            group=_EVIDENCE,
-            metavar="COLUMN",
-        ),
+        str | None, Option("Keep rows with the same value, such as a person's, on one side of a split.", **_BY)
     ] = None
-    seed: Annotated[int, Option("Of the splits.", group=_EVIDENCE)] = 0
+    seed: Annotated[int, Option("Of the splits.", **_EVIDENCE)] = 0
     strengths: dict[str, Any] = field(default_factory=dict)
     order: Any = None
     groups: Any = None
@@ -180,9 +171,5 @@ class Options:
     @property
     def learning(self) -> dict[str, Any]:
         """Options of methods that learn variances."""
-        return {
-            "covariance": self.covariance,
-            "reml": self.reml,
-            "own": self.cluster_variance == "own",
-            "residual": self.residual,
-        }
+        own = self.cluster_variance == "own"
+        return {"covariance": self.covariance, "reml": self.reml, "own": own, "residual": self.residual}

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Level
-from coterie.data.columns import rows_text
+from coterie.data.columns import BadRows, Kind, at_rows, rows_text
+from coterie.data.design import INTERCEPT, Design
 from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
+from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
-from coterie.numerics.arrays import Floats, Ints, pack
+from coterie.numerics.arrays import Bools, Floats, Ints, pack
+from coterie.options import Option, checked
 from coterie.results.model import Model
 
 Scale = Literal["response", "link"]
@@ -26,12 +29,7 @@ _BLOCK = 1 << 15  # rows at a time, so that gathered coefficients stay in cache
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """A model's tree, level by level: 0 the clients, then the clusters fine to coarse, last the root.
-
-    Attributes
-    ----------
-    model : Model
-    """
+    """A model's tree, level by level: 0 the clients, then the clusters fine to coarse, last the root."""
 
     model: Model
 
@@ -78,20 +76,10 @@ class Nodes:
         return (*(not np.allclose(own, above[parent], rtol=1e-10, atol=0.0) for own, above, parent in pairs), True)
 
     def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
-        """The level and the place in it that answers each row.
+        """The level (n,) and the place in it (n,) that answers each row, of labels (n,), those of clusters by level.
 
-        A level whose nodes all equal their parents answers nothing: its parents do.
-
-        Parameters
-        ----------
-        clients : (n,) labels
-        clusters : dict of (n,) labels, by level name
-
-        Returns
-        -------
-        level, place : (n,) int64
-        moved : int
-            Rows whose client was in another cluster when the model was fitted; the client's own model answers them.
+        A level whose nodes all equal their parents answers nothing: its parents do. The number is that of rows whose
+        client was in another cluster when the model was fitted; the client's own model answers them.
         """
         place = find_labels(self.model.labels, clients)
         level = np.where(place >= 0, 0, len(self.names) - 1)
@@ -133,70 +121,39 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Predictions of n rows.
-
-    Attributes
-    ----------
-    prediction : (n,) float64
-    level : (n,) int64
-        Which of `names` answered.
-    names : tuple of str
-    lower, upper : (n,) float64 or None
-        NaN for rows of unseen clients where the method does not say how clients differ.
-    moved : int
-        Rows whose client was in another cluster when the model was fitted.
-    """
+    """Predictions of n rows."""
 
     prediction: Floats
-    level: Ints
+    level: Ints  # which of `names` answered
     names: tuple[str, ...]
-    lower: Floats | None
+    lower: Floats | None  # NaN for rows of unseen clients where the method does not say how clients differ
     upper: Floats | None
-    moved: int
+    moved: int  # rows whose client was in another cluster when the model was fitted
 
 
+@checked
 def predict_rows(
     model: Model,
     X: Floats,
     clients: Any,
     clusters: Mapping[str, Any] | None = None,
     offset: Floats | None = None,
-    interval: float | None = None,
-    scale: Scale = "response",
+    interval: Annotated[
+        float | None, Option(above=0.0, below=1.0, what="a probability between 0 and 1, such as 0.9")
+    ] = None,
+    type: Annotated[Scale, Option()] = "response",
 ) -> Answers:
-    """Predict rows of a design matrix.
+    """Predict rows X (n, p) of a design matrix, in the order of ``model.terms``; (n, p - 1) where 1 is the first.
 
-    Parameters
-    ----------
-    model : Model
-    X : (n, p) float64
-        In the order of ``model.terms``.
-    clients : (n,) labels
-        Missing ones count as never seen.
-    clusters : dict of (n,) labels by level name, optional
-        Used for clients never seen: the finest known cluster answers.
-    offset : (n,) float64, optional
-        Added to the linear predictor.
-    interval : float, optional
-        Probability inside, such as 0.9. Gaussian: of a new outcome; binomial and Poisson: of the mean.
-    scale : {"response", "link"}, default "response"
-
-    Returns
-    -------
-    Answers
-
-    Raises
-    ------
-    CoterieError
-        For an interval that is no probability, an unknown scale, and intervals of a model without covariances.
+    ``clients`` are labels (n,), of which missing ones count as never seen; ``clusters`` are labels by level name, and
+    the finest known one answers for clients never seen. ``offset`` is added to the linear predictor. The others are as
+    in ``FitResult.predict``. A CoterieError for intervals of a model without covariances.
     """
-    if scale not in ("response", "link"):
-        raise CoterieError(f"type must be 'response' or 'link', not {scale!r}.")
     nodes, mean = Nodes(model), family_named(model.family).mean
     level, place, moved = nodes.locate(clients, clusters or {})
     eta = np.empty(len(X))
     variance = None if interval is None else np.empty(len(X))
-    z = 0.0 if interval is None else _quantile(interval)
+    z = 0.0 if interval is None else NormalDist().inv_cdf(0.5 + interval / 2.0)
     for at in range(len(nodes.names)):
         here = np.flatnonzero(level == at)
         if len(here):
@@ -207,9 +164,9 @@ def predict_rows(
     if variance is not None:
         half = z * np.sqrt(variance + _residual(model, level == 0, place))
         lower, upper = eta - half, eta + half
-        if scale == "response":
+        if type == "response":
             lower, upper = mean(lower), mean(upper)
-    if scale == "response":
+    if type == "response":
         eta = mean(eta)
     return Answers(eta, level, nodes.names, lower, upper, moved)
 
@@ -220,24 +177,9 @@ TOO_LARGE = "none: the prediction is too large a number"
 def too_large(a: Answers, why: Ints, reasons: list[str], missing: str) -> tuple[Ints, list[str], npt.NDArray[np.bool_]]:
     """Empty what overflows, in place: predictions that are no numbers, and intervals of which an end is none.
 
-    Parameters
-    ----------
-    a : Answers
-    why, reasons
-        Of rows that cannot be read: see :func:`coterie.results.prediction_rows.read_rows`.
-    missing : {"error", "empty"}
-
-    Returns
-    -------
-    why, reasons
-        With the rows whose predictions are too large.
-    endless : (n,) bool
-        Rows of which only the interval is.
-
-    Raises
-    ------
-    CoterieError
-        For such predictions, unless `missing` is "empty".
+    ``why`` and ``reasons`` are those of :func:`coterie.results.predict.read_rows`; they come back with the rows
+    whose predictions are too large, which are an error where ``missing`` is. The last are rows (n,) of which only the
+    interval is.
     """
     over = (why < 0) & ~np.isfinite(a.prediction)
     if over.any() and missing == "error":
@@ -316,12 +258,6 @@ def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:
     return np.where(seen, model.client_sigma2[np.where(seen, place, 0)], model.sigma2)
 
 
-def _quantile(interval: float) -> float:
-    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0.0 < interval < 1.0:
-        raise CoterieError(f"interval must be a probability between 0 and 1, such as 0.9, not {interval!r}.")
-    return NormalDist().inv_cdf(0.5 + float(interval) / 2.0)
-
-
 def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats, variance: Floats | None) -> None:
     """Linear predictor, and its variance, of the rows that one level answers."""
     table, packed, below = nodes.coefficients[at], nodes.covariances[at], None
@@ -329,11 +265,14 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
         if packed is None:
             raise CoterieError(f"The method '{nodes.model.method}' has no intervals for its clients.")
         below = nodes.below(at)
-    i, j = np.tril_indices(X.shape[1])
+    p = table.shape[1]
+    i, j = np.tril_indices(p)
     twice = np.where(i == j, 1.0, 2.0)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         x, node = X[block], place[block]
+        if X.shape[1] < p:
+            x = np.column_stack([np.ones(len(x)), x])
         with np.errstate(over="ignore", invalid="ignore"):
             eta[block] = np.einsum("np,np->n", x, table[node])
         if variance is None or packed is None:
@@ -345,3 +284,81 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
         with np.errstate(over="ignore", invalid="ignore"):  # x'Vx that overflows is infinite, and so said
             spread = np.einsum("np,np->n", x[:, i] * x[:, j] * twice, V)
         variance[block] = np.maximum(np.where(np.isnan(spread) & np.isfinite(V[:, 0]), np.inf, spread), 0.0)
+
+
+Missing = Literal["error", "empty"]
+NOTHING = "none: "
+"""How the source of a row begins that has no prediction; the reason follows."""
+
+
+@checked
+def read_rows(
+    table: Table,
+    design: Design | None,
+    terms: tuple[str, ...],
+    offset: str | None,
+    missing: Annotated[Missing, Option("What to do with rows that cannot be read.")],
+) -> tuple[Floats, Floats | None, Ints, list[str]]:
+    """The columns of a model, computed from a table; without a design from columns named like its terms.
+
+    X (n, p) is NaN in rows that cannot be read, and the offset is (n,), from its column. ``why`` (n,) is the place of a
+    row's reason in the list; -1 for rows that can be read. A CoterieError for columns that are not there and, where
+    ``missing`` is "error", for rows that cannot be read.
+    """
+    numbers = [term for term in terms if design is None and term != INTERCEPT]
+    numbers += [] if offset is None else [offset]
+    table.need(numbers, "model's")
+    try:
+        if missing == "error":
+            _need_numbers(table, numbers)
+        X = _columns(table, terms) if design is None else _matrix(design, table, missing)
+    except BadRows as e:
+        raise CoterieError(
+            f"{e} Correct these rows, or leave their predictions empty: missing='empty' (--missing empty)."
+        ) from e
+    added = None if offset is None else table[offset].floats
+    why, reasons = np.full(len(table), -1, dtype=np.int64), list[str]()
+    if missing == "empty":
+        kinds: dict[str, Kind] = dict.fromkeys(numbers, "number")
+        kinds |= {} if design is None else {c: design.kind(c) for c in design.columns}
+        for what, rows in _reasons(table, design, kinds, X):
+            here = rows & (why < 0)
+            if here.any():
+                why[here] = len(reasons)
+                reasons.append(NOTHING + what)
+        X[why >= 0] = np.nan
+    return X, added, why, reasons
+
+
+def _matrix(design: Design, table: Table, missing: Missing) -> Floats:
+    choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
+    return design.matrices(table, outcome=False, on_unseen=choice, on_missing=choice)[0]
+
+
+def _columns(table: Table, terms: tuple[str, ...]) -> Floats:
+    X = np.ones((len(table), len(terms)))
+    for j, term in enumerate(terms):
+        if term != INTERCEPT:
+            X[:, j] = table[term].numbers
+    return X
+
+
+def _need_numbers(table: Table, columns: list[str]) -> None:
+    for column in columns:
+        for what, rows in table[column].faults("number"):
+            raise BadRows(f"Column '{column}' has {what} in {at_rows(rows)}.")
+
+
+def _reasons(table: Table, design: Design | None, kinds: dict[str, Kind], X: Floats) -> Iterator[tuple[str, Bools]]:
+    """Why rows cannot be read: reasons, each with the rows (n,) bool."""
+    for column, kind in kinds.items():
+        for what, rows in table[column].faults(kind):
+            yield f"{what} in '{column}'", rows
+        if design is not None and kind == "category":
+            yield f"a new level of '{column}'", table[column].codes_of(design.levels[column])[1]
+    broken: Bools = np.logical_not(np.isfinite(X))
+    if design is not None:
+        for j in np.flatnonzero(broken.any(axis=0)):
+            if spline := design.parsed.spline_of(design.terms[j]):
+                yield f"a value outside the range of '{spline}'", broken[:, j]
+    yield "a term that is not finite", np.asarray(broken.any(axis=1))

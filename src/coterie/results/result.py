@@ -21,8 +21,7 @@ from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 from coterie.results import store
 from coterie.results.model import Model
-from coterie.results.predict import Nodes, Scale, notes_of, predict_rows, too_large
-from coterie.results.prediction_rows import Missing, read_rows
+from coterie.results.predict import Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
 
 if TYPE_CHECKING:
     import os
@@ -127,7 +126,8 @@ class FitResult:
     @cached_property
     def client_coefficients(self) -> pd.DataFrame:
         """Coefficients of every client, indexed by its label."""
-        return self._by_client(self.model.client)
+        frame: pd.DataFrame = self._of_clients(self.model.client)
+        return frame
 
     @cached_property
     def client_std_errors(self) -> pd.DataFrame | None:
@@ -135,7 +135,8 @@ class FitResult:
         if self.model.client_cov is None:
             return None
         diagonal = np.cumsum(np.arange(1, len(self.model.terms) + 1)) - 1
-        return self._by_client(np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0)))
+        frame: pd.DataFrame = self._of_clients(np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0)))
+        return frame
 
     @cached_property
     def merged(self) -> pd.Series[int] | None:
@@ -143,28 +144,23 @@ class FitResult:
 
         As a column of the table it is a cluster for other methods: ``df["group"] = df["school"].map(result.merged)``.
         """
-        import pandas as pd
-
-        if (network := self.model.info.get("network")) is None:
-            return None
-        index = pd.Index(self.model.labels, name=self.model.client_name)
-        return pd.Series(np.asarray(network["groups"]) + 1, index=index, name="group")
-
-    def _by_client(self, values: Floats) -> pd.DataFrame:
-        import pandas as pd
-
-        index = pd.Index(self.model.labels, name=self.model.client_name)
-        return pd.DataFrame(values, index=index, columns=list(self.model.terms))
+        network = self.model.info.get("network")
+        return None if network is None else self._of_clients(np.asarray(network["groups"]) + 1, "group")
 
     @cached_property
     def client_residual_sd(self) -> pd.Series[float] | None:
         """Each client's residual standard deviation, where each has its own; else None."""
+        variance = self.model.client_sigma2
+        return None if variance is None else self._of_clients(np.sqrt(variance), "residual_sd")
+
+    def _of_clients(self, values: Any, name: str = "") -> Any:
+        """Values of every client by its label: a series with a name, or a column for each term."""
         import pandas as pd
 
-        if self.model.client_sigma2 is None:
-            return None
         index = pd.Index(self.model.labels, name=self.model.client_name)
-        return pd.Series(np.sqrt(self.model.client_sigma2), index=index, name="residual_sd")
+        if name:
+            return pd.Series(values, index=index, name=name)
+        return pd.DataFrame(values, index=index, columns=list(self.model.terms))
 
     @cached_property
     def variance_components(self) -> pd.DataFrame:

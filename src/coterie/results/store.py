@@ -14,9 +14,8 @@ from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES
-from coterie.results.json_values import plain, unplain
 from coterie.results.model import Model
-from coterie.results.saved_form import Form, Shelf
+from coterie.results.saved_form import Form, Shelf, plain, unplain
 
 SCHEMA = 1
 MODEL = Form("model.json", "coterie model")

@@ -26,13 +26,11 @@ from coterie.methods.groups.evaluation import Adapted, adapt
 from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.options import need_names
-from coterie.results.json_values import plain, unplain
-from coterie.results.saved_form import Form, Shelf
-from coterie.runs import training_objective as model
+from coterie.results.saved_form import Form, Shelf, plain, unplain
+from coterie.runs import training_problem as model
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
 from coterie.runs.training import Trained
-from coterie.runs.training_problem import TrainingProblem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +127,7 @@ class Saved:
         each = self.theta[0] if len(self.theta) else np.empty(0)
         model.need_size(self.config, len(each), (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
-        return model.objective(self.config, part, self.classes, targets=y is not None)
+        return model.objective_of(self.config, part, self.classes, targets=y is not None)
 
 
 def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
@@ -145,7 +143,7 @@ def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     return rows
 
 
-def save(out: Path, problem: TrainingProblem, run: Trained) -> None:
+def save(out: Path, problem: model.TrainingProblem, run: Trained) -> None:
     """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder."""
     out, shelf, data, config = files.local(out), Shelf(), problem.data, problem.config
     ragged = isinstance(run.theta, Ragged)
@@ -190,7 +188,7 @@ def curve(run: Trained) -> pd.DataFrame:
     return pd.DataFrame(run.curve)
 
 
-def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
+def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
     """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
     import pandas as pd
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -13,26 +13,21 @@ from coterie.runs.config import Config, called
 from coterie.runs.loop import Callback, Look
 
 
-class Function(Callback):
-    """A function as a callback."""
+class UserDefined(Callback):
+    """A function of a look, or an object with some of ``start``, ``look`` and ``end``, by its import path.
 
-    def __init__(self, function: Callable[[Look], bool | None]) -> None:
-        self.function = function
-
-    def look(self, look: Look) -> bool | None:
-        """Ask the function."""
-        return self.function(look)
-
-
-class Named(Callback):
-    """A callback of the user's by its import path, which may lack methods; a CoterieError says where it fails."""
+    Where it fails, a CoterieError says so.
+    """
 
     def __init__(self, path: str, inner: Any) -> None:
-        self.path, self.inner = path, inner
+        self.path = path
+        self.asked = {name: getattr(inner, name) for name in ("start", "look", "end") if hasattr(inner, name)}
+        if "look" not in self.asked:
+            self.asked = {"look": inner}
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         try:
-            return getattr(self.inner, name)(*arguments) if hasattr(self.inner, name) else None
+            return self.asked[name](*arguments) if name in self.asked else None
         except CoterieError:
             raise
         except RAISED as e:
@@ -128,5 +123,5 @@ def callbacks(config: Config) -> list[Callback]:
         found = called(found, f"The callback '{path}'", {}) if isinstance(found, type) else found
         if not (hasattr(found, "look") or callable(found)):
             raise CoterieError(f"The callback '{path}' is no function, and has no 'look' to call after a round.")
-        out.append(Named(path, found if hasattr(found, "look") else Function(found)))
+        out.append(UserDefined(path, found))
     return out

@@ -36,6 +36,7 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
+from coterie.options import Declared, Option, need_names
 from coterie.runs.config_keys import SECTIONS, matters, section
 
 TABLES = (*SECTIONS, "method", "methods")
@@ -45,42 +46,27 @@ _DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration, checked, with every key at its value.
-
-    Attributes
-    ----------
-    data, model, layout, engine, run, privacy : dict
-        The sections; :data:`coterie.runs.config_keys.SECTIONS` has what each key may hold.
-    method : str
-        The method that is trained.
-    options : dict of dict
-        What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
-        "all"; lists are settings to choose among.
-    folder : path
-        Where files and modules that it names are looked for first.
-    permitted : Permitted or None
-        Of a configuration that was read from saved models: the code of a user's own that it may name. None: all, since
-        the user wrote it.
-    """
+    """A configuration, checked, with every key of its sections (:data:`config_keys.SECTIONS`) at its value."""
 
     data: dict[str, Any]
     model: dict[str, Any]
     layout: dict[str, Any]
     engine: dict[str, Any]
     run: dict[str, Any]
-    method: str = "fedavg"
+    method: str = "fedavg"  # the one that is trained
     privacy: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    folder: Path = Path()
+    """What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
+    "all"; lists are settings to choose among."""
+    folder: Path = Path()  # where files and modules that it names are looked for first
     permitted: Permitted | None = field(default=None, compare=False)
+    """Of a configuration that was read from saved models: the code of a user's own that it may name. None: all, since
+    the user wrote it."""
 
     @classmethod
     def of(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Config:
         """Check a mapping of sections; a CoterieError names the first key that is wrong, and the nearest right one."""
-        for name in tables:
-            if name not in TABLES:
-                hint = nearest(name, TABLES) or f" There are {', '.join(f'[{t}]' for t in TABLES)}."
-                raise CoterieError(f"A configuration has no section [{name}].{hint}")
+        need_names("A configuration", tables, TABLES, "section")
         found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
         private = found["privacy"]
         if "privacy" in tables and (
@@ -94,6 +80,11 @@ class Config:
     def private(self) -> bool:
         """Whether sums have noise."""
         return self.privacy.get("clip") is not None
+
+    @property
+    def loss_is_not_negative(self) -> bool:
+        """Whether the loss is one of the package's own, by name, none of which is ever below 0."""
+        return self.model["path"] == "softmax" or ":" not in self.model["loss"]
 
     def given(self, name: str) -> dict[str, Any]:
         """What is given of a method's hyper-parameters, under its name or for all."""
@@ -129,22 +120,7 @@ class Config:
 
 
 def read(path: str | Path) -> Config:
-    """Read a configuration.
-
-    Parameters
-    ----------
-    path : path
-        A TOML file.
-
-    Returns
-    -------
-    Config
-
-    Raises
-    ------
-    CoterieError
-        If there is no such file, it is not TOML, or a key or value is wrong.
-    """
+    """Read a configuration from a TOML file."""
     path = files.local(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
@@ -161,17 +137,9 @@ def read(path: str | Path) -> Config:
 
 def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[str, dict[str, Any]]]:
     """The method to train, and what is given of every method's hyper-parameters."""
-    for name, table in (("method", method), ("methods", methods)):
-        if not isinstance(table, Mapping):
-            raise CoterieError(f"[{name}] must be a table of keys and values, not {table!r}.")
-    options: dict[str, dict[str, Any]] = {}
-    for name, table in methods.items():
-        if not isinstance(table, Mapping):
-            raise CoterieError(f"[methods.{name}] must be a table of hyper-parameters, not {table!r}.")
-        options[name] = dict(table)
-    chosen = method.get("name", "fedavg")
-    if not isinstance(chosen, str):
-        raise CoterieError(f"method.name must be a text, not {chosen!r}.")
+    method, methods = _table("[method]", method), _table("[methods]", methods)
+    options = {name: _table(f"[methods.{name}]", table) for name, table in methods.items()}
+    chosen = Declared("method.name", str, Option()).read(method.get("name", "fedavg"))
     options[chosen] = options.get(chosen, {}) | {key: value for key, value in method.items() if key != "name"}
     named = {name: trained_method(name, folder) for name in options if name != ALL}
     known = dict.fromkeys(name for method in (TRAINED | named).values() for name in method.hyper_parameters)
@@ -183,6 +151,10 @@ def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[
     for name, found in named.items():
         found.check(_given(options, name))
     return chosen, options
+
+
+def _table(name: str, given: Any) -> dict[str, Any]:
+    return dict(Declared(name, dict[str, Any], Option()).read(given))
 
 
 def _given(options: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

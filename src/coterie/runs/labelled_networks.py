@@ -19,19 +19,11 @@ if TYPE_CHECKING:
 
 
 def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
-    """The options of a network with clients' positions for their labels.
+    """The options of a network as a user gives them (``methods.network.options.Asked``), with positions for labels.
 
-    Parameters
-    ----------
-    network : mapping
-        As a user gives it: see ``methods.network.options.Asked``; ``edges`` are pairs of labels, with a weight or not,
-        or a table of two or three columns; ``covariates`` are names of columns of ``table`` that do not vary within a
-        client, or a table with a row for each client.
-
-    Raises
-    ------
-    CoterieError
-        For clients that are not there, and covariates that vary within a client or are missing.
+    ``edges`` are pairs of labels, with a weight or not, or a table of two or three columns; ``covariates`` are names of
+    columns of ``table`` that do not vary within a client, or a table with a row for each client. A CoterieError for
+    clients that are not there, and covariates that vary within a client or are missing.
     """
     out = dict(network)
     if out.get("edges") is not None and not isinstance(out["edges"], Network):
@@ -42,16 +34,9 @@ def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFram
 
 
 def edges_of(clients: Clients, edges: Any) -> Network:
-    """A network from pairs of labels, with weights where there is a third column.
+    """A network from pairs of labels, or a table of them, with weights where there is a third column.
 
-    Parameters
-    ----------
-    edges : table, or sequence of pairs or of pairs with a weight
-
-    Raises
-    ------
-    CoterieError
-        Where this is no network of the clients; the sentence names them as the user does.
+    A CoterieError where this is no network of the clients; the sentence names them as the user does.
     """
     columns = _columns(clients, edges)
     if len(columns) not in (2, 3):
@@ -67,6 +52,8 @@ def edges_of(clients: Clients, edges: Any) -> Network:
 
 
 def _columns(clients: Clients, edges: Any) -> list[Any]:
+    import pandas as pd
+
     if hasattr(edges, "columns"):
         frame = to_pandas(edges)
         heads = [name for name in frame.columns[:2] if isinstance(name, str)]
@@ -87,15 +74,7 @@ def _columns(clients: Clients, edges: Any) -> list[Any]:
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         raise CoterieError("Edges must all be pairs, or all be pairs with a weight.")
-    return [_objects(column) for column in zip(*rows, strict=True)] if rows else [[], []]
-
-
-def _objects(values: Iterable[Any]) -> Any:
-    """An array of what was given, as it was given."""
-    given = list(values)
-    out = np.empty(len(given), dtype=object)
-    out[:] = given
-    return out
+    return [pd.Series(list(column), dtype=object).to_numpy() for column in zip(*rows, strict=True)] or [[], []]
 
 
 def _positions(clients: Clients, labels: Any) -> Ints:
@@ -140,16 +119,9 @@ def _weights(clients: Clients, ends: Ints, given: Any) -> Floats:
 def covariates_of(clients: Clients, given: Any, table: pd.DataFrame | None) -> Any:
     """Numbers of every client (n, q), in the clients' order; a category is a column for each of its values.
 
-    Parameters
-    ----------
-    given : str, sequence of str, table or (n, q)
-        Columns of ``table`` that do not vary within a client; a table, Series or mapping by client; or numbers in the
-        clients' order, which are returned as they are.
-
-    Raises
-    ------
-    CoterieError
-        For covariates that vary within a client, are missing for one, or tell nothing.
+    Given are names of columns of ``table`` that do not vary within a client; a table, Series or mapping by client; or
+    numbers in the clients' order, which are returned as they are. A CoterieError for covariates that vary within a
+    client, are missing for one, or tell nothing.
     """
     names = [given] if isinstance(given, str) else given
     if table is not None and isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):

@@ -18,18 +18,10 @@ Strength = float | Floats
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """A level of clusters that says nothing to learned variances, but has ties where strengths are given.
+    """A level of clusters that says nothing to learned variances, but has ties where strengths are given."""
 
-    Attributes
-    ----------
-    level : Level
-        Labels as each node of the level below has them; one label where all are in one cluster.
-    below : int
-        0 where it stands above the clients, k above the k-th level that is kept.
-    """
-
-    level: Level
-    below: int
+    level: Level  # its labels as each node of the level below has them; one label where all are in one cluster
+    below: int  # 0 where it stands above the clients, k above the k-th level that is kept
 
     @classmethod
     def of(cls, clients: Clients, columns: Mapping[str, Any]) -> list[LeftOut]:
@@ -50,18 +42,14 @@ class LeftOut:
 
 
 def aligned(clients: Clients, strengths: dict[str, Any], left_out: Sequence[LeftOut] = ()) -> dict[str, list[Any]]:
-    """Every strength as a list of candidates.
+    """Every strength (gamma, lam and alpha) as a list of candidates.
 
-    Each is a number, an array in the order of clients or clusters, or a list of these with an entry for each level.
+    A strength is given as a number, for all; as a mapping from labels (of clients for gamma, of clusters for the
+    others) or from names of levels to such; or as a sequence of these, a grid. None leaves it out. A candidate is a
+    number, an array in the order of clients or clusters, or a list of these with an entry for each level.
 
-    Parameters
-    ----------
-    strengths : dict
-        ``gamma``, ``lam`` and ``alpha``: a number, for all; a mapping from labels (of clients for gamma, of clusters
-        for the others) or from names of levels to such; or a sequence of these, a grid. None leaves one out.
-    left_out : sequence of LeftOut
-        Levels in which each cluster holds one node of the level below: two ties in series,
-        ``a/2 |x - w|^2 + b/2 |w - v|^2`` least over w, are one of strength ``ab / (a + b)``.
+    In levels that are left out each cluster holds one node of the level below: two ties in series,
+    ``a/2 |x - w|^2 + b/2 |w - v|^2`` least over w, are one of strength ``ab / (a + b)``.
     """
     given = {name: value for name, value in strengths.items() if value is not None}
     if given and "gamma" not in given:
@@ -170,9 +158,7 @@ def _strength(name: str, value: Any) -> float:
 
 def plain_strength(value: Any) -> Any:
     """A strength without arrays."""
-    if isinstance(value, list):
-        return [plain_strength(v) for v in value]
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return [plain_strength(v) for v in value] if isinstance(value, (list, np.ndarray)) else value
 
 
 def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
@@ -190,8 +176,7 @@ def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
 
 def main_clients(clients: Clients, named: Any) -> Ints:
     """Positions of the clients that a user names as main ones: a label or several."""
-    labels = [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)
-    if not labels:
+    if not (labels := [named] if isinstance(named, str) or np.ndim(named) == 0 else list(named)):
         raise CoterieError("main names no client: name one at least, or leave it out, and every client is a main one.")
     return np.array([_position(clients, label, "main") for label in labels], dtype=np.int64)
 
@@ -208,12 +193,24 @@ def _position(clients: Clients, label: Any, what: str) -> int:
 
 def weight_matrix(clients: Clients, tau: Any) -> Any:
     """``{main: {collaborator: weight}}``, or a matrix of all clients, as a sparse matrix."""
-    return _by_pairs(clients, tau) if isinstance(tau, Mapping) else _square(clients, tau)
+    from scipy.sparse import csr_array, issparse
+
+    n = len(clients)
+    if isinstance(tau, Mapping):
+        v, at = _weighted_pairs(clients, tau)
+        return csr_array((v, at), shape=(n, n))
+    try:
+        W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise CoterieError("tau must be auto, equal, a mapping {main: {other: weight}} or a matrix of numbers.") from e
+    if W.shape != (n, n):
+        shape = " x ".join(str(size) for size in W.shape) or "a number"
+        raise CoterieError(f"A matrix tau must be {n} x {n}, clients by clients, not {shape}.")
+    return csr_array(W).astype(np.float64)
 
 
-def _by_pairs(clients: Clients, tau: Mapping[Any, Any]) -> Any:
-    from scipy.sparse import csr_array
-
+def _weighted_pairs(clients: Clients, tau: Mapping[Any, Any]) -> tuple[Floats, tuple[Ints, Ints]]:
+    """Weights, and the positions of the main clients and of the collaborators that they are of."""
     entries = []
     for main, others in tau.items():
         if not isinstance(others, Mapping):
@@ -225,18 +222,4 @@ def _by_pairs(clients: Clients, tau: Mapping[Any, Any]) -> Any:
     if not entries:
         raise CoterieError("tau names no collaborators: name one at least, or leave tau out.")
     i, j, v = (np.array(a) for a in zip(*entries, strict=True))
-    return csr_array((v, (i, j)), shape=(len(clients), len(clients)))
-
-
-def _square(clients: Clients, tau: Any) -> Any:
-    from scipy.sparse import csr_array, issparse
-
-    n = len(clients)
-    try:
-        W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError("tau must be auto, equal, a mapping {main: {other: weight}} or a matrix of numbers.") from e
-    if W.shape != (n, n):
-        shape = " x ".join(str(size) for size in W.shape) or "a number"
-        raise CoterieError(f"A matrix tau must be {n} x {n}, clients by clients, not {shape}.")
-    return csr_array(W).astype(np.float64)
+    return v, (i, j)

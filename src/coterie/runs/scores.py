@@ -18,24 +18,12 @@ BALANCED = "balanced accuracy"
 
 @dataclass(frozen=True)
 class Rule:
-    """What models are judged by.
+    """What models are judged by."""
 
-    Attributes
-    ----------
-    score : str, default ""
-        "accuracy", the name of a score of the user's own, or "" where there is the loss alone.
-    greater : bool, optional, default True
-        Whether a larger score is better; None where nobody has said so.
-    common : float, default 0
-        Share of the most frequent class among held-out outcomes; 0 where there are no classes.
-    finite : bool, default True
-        Whether the score is a number for every client with held-out rows.
-    """
-
-    score: str = ""
-    greater: bool | None = True
-    common: float = 0.0
-    finite: bool = True
+    score: str = ""  # "accuracy", the name of a score of the user's own, or "" where there is the loss alone
+    greater: bool | None = True  # whether a larger score is better; None where nobody has said so
+    common: float = 0.0  # share of the most frequent class among held-out outcomes; 0 where there are no classes
+    finite: bool = True  # whether the score is a number for every client with held-out rows
 
     @property
     def by(self) -> str:
@@ -51,27 +39,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Scores:
-    """Held-out rows of every client.
+    """Held-out rows of every client, all (m,)."""
 
-    Attributes
-    ----------
-    loss : (m,) float64
-        Mean loss of a client's rows; NaN where it has none.
-    score : (m,) float64 or None
-        Mean score: the share that is classified rightly, where there are classes, or the user's own.
-    weight : (m,) float64
-        Of the rows; 0 for a client whose rows are not finite.
-    rule : Rule
-    hits, counts : (m, K) float64 or None
-        Outcomes of each class that were classified rightly, and all of them, where there are classes.
-    """
-
-    loss: Floats
-    score: Floats | None
-    weight: Floats
+    loss: Floats  # mean of a client's rows; NaN where it has none
+    score: Floats | None  # mean: the share that is classified rightly, where there are classes, or the user's own
+    weight: Floats  # of the rows; 0 for a client whose rows are not finite
     rule: Rule = Rule("accuracy")
-    hits: Floats | None = None
-    counts: Floats | None = None
+    hits: Floats | None = None  # (m, K) where there are classes: outcomes of each that were classified rightly ...
+    counts: Floats | None = None  # ... and all of them
 
     @classmethod
     def of(cls, held: Any, theta: Any, rule: Rule, outcomes: Ints | None = None, owner: Ints | None = None) -> Scores:

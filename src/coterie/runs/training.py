@@ -22,8 +22,7 @@ from coterie.methods.registry import trained_method
 from coterie.runs.config import differences
 from coterie.runs.loop import Callback, Look, State, follow
 from coterie.runs.scores import Scores
-from coterie.runs.training_objective import layers
-from coterie.runs.training_problem import TrainingProblem
+from coterie.runs.training_problem import TrainingProblem, layers
 from coterie.runs.user_defined_checks import CheckedMethod
 
 Point = dict[str, float]

@@ -26,11 +26,11 @@ from coterie.data.partition import (
     shuffled,
 )
 from coterie.errors import CoterieError, nearest
+from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
 
-Array = npt.NDArray[Any]
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
 NAMES = ("X", "y", "client", "group")
@@ -38,31 +38,15 @@ NAMES = ("X", "y", "client", "group")
 
 @dataclass(frozen=True)
 class Federated:
-    """Rows of clients that are sorted by their group.
-
-    Attributes
-    ----------
-    train, test : ClientRows
-        Rows to learn from and held-out rows of the same clients.
-    labels : tuple of str
-        What clients are called.
-    ids : (m,) uint64
-        Their numbers before they were sorted, which key their random numbers.
-    group : (m,) int64
-        The group of each, from 0.
-    known : bool
-        Whether there are groups.
-    classes : int
-        0 where outcomes are no classes.
-    """
+    """Rows of m clients that are sorted by their group."""
 
     train: ClientRows
-    test: ClientRows
-    labels: tuple[str, ...]
-    ids: npt.NDArray[np.uint64]
-    group: Ints
-    known: bool
-    classes: int
+    test: ClientRows  # held-out rows of the same clients
+    labels: tuple[str, ...]  # what clients are called
+    ids: npt.NDArray[np.uint64]  # (m,): their numbers before they were sorted, which key their random numbers
+    group: Ints  # (m,): the group of each, from 0
+    known: bool  # whether there are groups
+    classes: int  # 0 where outcomes are no classes
 
     @classmethod
     def of(cls, partitioned: PartitionedRows, known: bool) -> Federated:
@@ -98,13 +82,7 @@ class Federated:
 
 
 def federated(config: Config, seed: int) -> Federated:
-    """Rows of the configuration, partitioned by a seed (or by ``data.seed``, where it is given).
-
-    Raises
-    ------
-    CoterieError
-        For a source that is not there, or rows that cannot be partitioned so.
-    """
+    """Rows of the configuration, partitioned by a seed (or by ``data.seed``, where it is given)."""
     data = config.data
     seed = seed if data["seed"] is None else data["seed"]
     table = source(config)

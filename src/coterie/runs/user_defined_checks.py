@@ -19,17 +19,7 @@ State = Mapping[str, Any]
 
 
 class CheckedMethod:
-    """A method with ``init``, ``run`` and ``models``.
-
-    Parameters
-    ----------
-    path : str
-        Its import path.
-    inner : object
-        The method.
-    shape : (int, int)
-        Clients, and numbers of a model.
-    """
+    """The method at an import path, for so many clients and numbers of a model: with ``init``, ``run``, ``models``."""
 
     def __init__(self, path: str, inner: Any, shape: tuple[int, int]) -> None:
         self.path, self.inner, self.shape = path, inner, shape
@@ -47,24 +37,24 @@ class CheckedMethod:
 
     def _state(self, state: Any, name: str) -> State:
         if not isinstance(state, Mapping) or "t" not in state or not isinstance(state.get("status"), str):
-            raise CoterieError(
-                f"The method '{self.path}' must give states in {name} with t, the rounds that were done, and status, "
-                'which is "running" until something is wrong.'
+            raise self._wrong(
+                f"states in {name} with t, the rounds that were done, and status, which is "
+                '"running" until something is wrong'
             )
         t = state["t"]
         if not isinstance(t, Integral) or isinstance(t, bool):
-            raise CoterieError(
-                f"The method '{self.path}' must give states in {name} whose t, the rounds that were done, is a whole "
-                f"number, not {short(t)}."
-            )
+            raise self._wrong(f"states in {name} whose t, the rounds that were done, is a whole number, not {short(t)}")
         return state
+
+    def _wrong(self, what: str) -> CoterieError:
+        return CoterieError(f"The method '{self.path}' must give {what}.")
 
     def init(self, fed: Federation) -> State:
         """The state before the first round."""
         with self._named_errors("init"):
             state = self._state(self.inner.init(fed), "init")
         if state["t"] != 0:
-            raise CoterieError(f"The method '{self.path}' must give t = 0 in init, not {state['t']}.")
+            raise self._wrong(f"t = 0 in init, not {state['t']}")
         return state
 
     def run(self, fed: Federation, stops: Sequence[int], state: State) -> Iterator[State]:
@@ -76,16 +66,14 @@ class CheckedMethod:
                 going = state["status"] == "running"
                 if stop is None or not (state["t"] == stop if going else before <= state["t"] <= stop):
                     what = "one more" if stop is None else f"t = {state['t']} where t = {stop} was asked for"
-                    raise CoterieError(
-                        f"The method '{self.path}' must give a state for each of stops in run, in their order, whose t "
-                        f"is the stop; it gives {what}."
+                    raise self._wrong(
+                        f"a state for each of stops in run, in their order, whose t is the stop; it gives {what}"
                     )
                 yield state
         stop = next(left, None)
         if stop is not None and state["status"] == "running":
-            raise CoterieError(
-                f"The method '{self.path}' must give a state for each of stops in run while its status is "
-                f'"running"; it gives none for t = {stop}.'
+            raise self._wrong(
+                f'a state for each of stops in run while its status is "running"; it gives none for t = {stop}'
             )
 
     def models(self, fed: Federation, state: State) -> Any:
@@ -97,15 +85,15 @@ class CheckedMethod:
         if isinstance(theta, Ragged):
             lengths = np.diff(theta.offsets)
             if len(lengths) != m or np.any(lengths != d) or theta.values.ndim != 1 or theta.values.dtype.kind != "f":
-                raise CoterieError(
-                    f"The method '{self.path}' must give Ragged models as {m} rows of {d} numbers; it gives "
-                    f"{len(lengths)} rows of {short(np.unique(lengths).tolist())}, {theta.values.dtype}."
+                raise self._wrong(
+                    f"Ragged models as {m} rows of {d} numbers; it gives {len(lengths)} rows of "
+                    f"{short(np.unique(lengths).tolist())}, {theta.values.dtype}"
                 )
             return theta
         if theta.shape not in ((m, d), (1, d)) or theta.dtype.kind != "f":
-            raise CoterieError(
-                f"The method '{self.path}' must give models as ({m}, {d}) numbers, a row for each client, or as "
-                f"(1, {d}), one for all; not as {theta.dtype} {theta.shape}."
+            raise self._wrong(
+                f"models as ({m}, {d}) numbers, a row for each client, or as (1, {d}), one for all; not as "
+                f"{theta.dtype} {theta.shape}"
             )
         return theta
 

@@ -15,12 +15,12 @@ from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_config import RunConfig
 from coterie.deployment.schema import Schema, design_of
 from coterie.engines.remote import Remote
-from coterie.errors import CoterieError, NotIdentified
+from coterie.errors import CoterieError
 from coterie.families import DEFAULT
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.estimates import Estimates
 from coterie.methods.registry import FITTED
 from coterie.options import need_names
-from coterie.results.fitting import result_of
+from coterie.results.fitting import need_applicable, result_of
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.runs.labelled_options import aligned
@@ -63,7 +63,7 @@ def fit(
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
     clients = _clients_without_rows(fed, design.terms, task)
-    _need_fitting_method(name, found, clients)
+    need_applicable(name, found, clients, given.get("gamma") is not None)
     method = FITTED[name]
     every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
 
@@ -157,18 +157,3 @@ def _clients_without_rows(fed: Remote, terms: tuple[str, ...], task: Mapping[str
         clusters=fed.clients.clusters,
         order=np.empty(0, np.int64),
     )
-
-
-def _need_fitting_method(name: str, problem: GroupedProblem, clients: Clients) -> None:
-    method = FITTED[name]
-    if method.learns and len(clients) < 2:
-        raise NotIdentified("There is one client only, so nothing can be said of how clients differ: use 'pooled'.")
-    if method.learns and not problem.learnable:
-        raise NotIdentified("Every client has one row, which says nothing of how clients differ: use 'pooled'.")
-    if method.intercept and problem.intercept not in problem.personal:
-        raise CoterieError(f"Method '{name}' needs an intercept that is not shared.")
-    if method.whole and (len(problem.personal) < len(clients.terms) or len(problem.tree.parents) > 1):
-        raise CoterieError(
-            f"Method '{name}' ties all coefficients of a client, within one level of clusters at most: leave columns "
-            "that are shared, and further levels, out."
-        )
