@@ -53,7 +53,7 @@ def over_rounds(make: Callable[[Data, Setting], LocalTraining], late: tuple[str,
                     break
                 for at in members:
                     if settings[at].get("rounds", 1) == state["t"]:
-                        out[at] = make(data, settings[at]).models(fed, state)  # type: ignore[attr-defined]
+                        out[at] = make(data, settings[at]).models(fed, state)
         return out
 
     return fits

@@ -20,7 +20,6 @@ from coterie.methods.local_training.client_work import (
     make_reply,
     received,
     train,
-    weight,
 )
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
@@ -56,7 +55,7 @@ def update(
     good = finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)
     site.state["alpha"] = np.where(good, a, site.state.get("alpha", np.full(len(site), alpha)))
-    return make_reply(site, x, weight(site), good, transport)
+    return make_reply(site, x, transport, good)
 
 
 @work

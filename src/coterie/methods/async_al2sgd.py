@@ -38,14 +38,9 @@ def client_update(
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
 
-    Parameters
-    ----------
-    c : (k,), u : (k, d)
-        The step with ``g = h + gamma (c (theta - x) - u)`` of a communication; c is negative where there was none.
-    v : (k, d), fresh : (k,)
-        ``alpha_j xbar + (1 - alpha_j) xbar_j``, and where it is new.
-    refresh : bool
-        Whether x moves to y, and averages of x are asked for instead of theta's.
+    A communication steps with ``g = h + gamma (c (theta - x) - u)``, c (k,), u (k, d); c is negative where there was
+    none. v (k, d) is ``alpha_j xbar + (1 - alpha_j) xbar_j``, and ``fresh`` (k,) says where it is new. With
+    ``refresh``, x moves to y, and averages of x are asked for instead of theta's.
     """
     j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
     m = Momentum(*momentum)
@@ -79,35 +74,19 @@ def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class AsyncAL2SGD(Stepwise):
-    """Algorithm 2 with the paper's symbols; ``clustered_l2gd.async_al2sgd_theory`` chooses them.
-
-    Attributes
-    ----------
-    ties : Ties
-    momentum : Momentum
-        eta, a_1, a_2, b_1, b_2 of Theorem 4.3.
-    p0, rho : float
-    p, tau : (k,)
-    seed : int
-        Of the coins; rows are drawn by the engine's.
-    batch : int
-        Rows of a local step, drawn with replacement: the paper's is 1; 0 takes all.
-    vote, network, monitor
-        Who draws the global coin, computes the network's average (``clustered_l2gd.coordinator``), and is "observed"
-        after a step.
-    """
+    """Algorithm 2 with the paper's symbols; ``clustered_l2gd.async_al2sgd_theory`` chooses them."""
 
     ties: Ties
-    momentum: Momentum
+    momentum: Momentum  # eta, a_1, a_2, b_1, b_2 of Theorem 4.3
     p0: float
     p: Floats
     tau: Floats
     rho: float
-    seed: int = 0
-    batch: int = 1
-    vote: Vote | None = None
-    network: NetworkAverage = field(default=central)
-    monitor: Monitor = field(default_factory=Monitor)
+    seed: int = 0  # of the coins; rows are drawn by the engine's
+    batch: int = 1  # rows of a local step, drawn with replacement: the paper's is 1; 0 takes all
+    vote: Vote | None = None  # who draws the global coin
+    network: NetworkAverage = field(default=central)  # who computes the network's average
+    monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""

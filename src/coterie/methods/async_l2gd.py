@@ -119,39 +119,20 @@ def iterate_all(
 
 @dataclass(frozen=True)
 class AsyncL2GD(Stepwise):
-    """Algorithm 1 with the paper's symbols; ``clustered_l2gd.async_l2gd_theory`` chooses them.
+    """Algorithm 1 with the paper's symbols; ``clustered_l2gd.async_l2gd_theory`` chooses them."""
 
-    Attributes
-    ----------
-    ties : Ties
-        gamma_i and alpha_j.
-    eta : float or callable
-        Step size, or ``eta(t)``, which is held from one stop of the run to the next.
-    p0 : float
-    p, tau : (k,)
-    seed : int
-        Of the coins; rows are drawn by the engine's.
-    batch : int
-        Rows of a local step, drawn with replacement; 0 takes all.
-    closed, compiled : bool
-        Take runs of steps on quadratics in closed form; run compiled where all clients are in this process.
-    vote, network, monitor
-        Who draws the global coin, computes the network's average (``clustered_l2gd.coordinator``), and is "observed"
-        after a step.
-    """
-
-    ties: Ties
-    eta: float | Callable[[int], float]
+    ties: Ties  # gamma_i and alpha_j
+    eta: float | Callable[[int], float]  # step size, or eta(t), which is held from one stop of the run to the next
     p0: float
     p: Floats
     tau: Floats
-    seed: int = 0
-    batch: int = 0
-    closed: bool = True
-    compiled: bool = True
-    vote: Vote | None = None
-    network: NetworkAverage = field(default=central)
-    monitor: Monitor = field(default_factory=Monitor)
+    seed: int = 0  # of the coins; rows are drawn by the engine's
+    batch: int = 0  # rows of a local step, drawn with replacement; 0 takes all
+    closed: bool = True  # take runs of steps on quadratics in closed form
+    compiled: bool = True  # run compiled where all clients are in this process
+    vote: Vote | None = None  # who draws the global coin
+    network: NetworkAverage = field(default=central)  # who computes the network's average
+    monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""

@@ -40,7 +40,7 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: i
     site.state["change"] = np.where(good[:, None], theta - start, 0.0)[:, ~personal_mask(site, transport)].astype(
         np.float64
     )
-    return make_reply(site, theta, weight(site), good, transport)
+    return make_reply(site, theta, transport, good)
 
 
 @work

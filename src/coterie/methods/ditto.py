@@ -20,9 +20,8 @@ from coterie.methods.local_training.client_work import (
     personal,
     received,
     train,
-    weight,
 )
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -38,7 +37,7 @@ def update(
     new = train(site, v, eta, s, t * s, B, "own rows", start, lam)
     good = finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
-    return make_reply(site, theta, weight(site), good, transport)
+    return make_reply(site, theta, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +50,7 @@ class Ditto(LocalTraining):
     lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
     s: Annotated[int, Option("Steps of v_k in a round.", low=1)] = 1
     E: Passes = 1
+    model = staticmethod(personal)  # v_k; w for those that never took part
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 8; a client's first v_k is the first w that it is sent."""
@@ -58,7 +58,3 @@ class Ditto(LocalTraining):
         over: State = {"E": self.E, "B": self.B, "lam": self.lam, "s": self.s}
         sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
         return sums, {"w": average(sums, w)}
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's v_k (m, d); w for those that never took part."""
-        return client_models(fed, state, personal, w=state["w"], transport=self.transport)

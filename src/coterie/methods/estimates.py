@@ -80,9 +80,9 @@ def collect(
 ) -> Estimates:
     """Let every client finish its own parameters, and bring all that may be shown into the units of the table.
 
-    ``C`` (p, p): covariance of the root, relative to sigma2; by default the inverse of its curvature. ``needed``
-    (default False): the method cannot do without every client's own numbers, even where the federation leaves them at
-    the sites. ``**extra``: what ``solve`` was given.
+    C (p, p) is the root's covariance, relative to sigma2; by default the inverse of its curvature. ``needed``: the
+    method cannot do without every client's own numbers, even where the federation leaves them at the sites. ``extra``:
+    what ``solve`` was given.
     """
     root = s.positions.at[-1][0]
     C = s.inverse if C is None else C

@@ -20,7 +20,6 @@ from coterie.methods.local_training.client_work import (
     make_reply,
     received,
     train,
-    weight,
 )
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
@@ -32,7 +31,7 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: i
     """ClientUpdate(k, w): E epochs of steps from w."""
     steps = epoch_steps(site, E, B)
     theta = train(site, received(site, w, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, weight(site), finite(theta), transport)
+    return make_reply(site, theta, transport)
 
 
 @work

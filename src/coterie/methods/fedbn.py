@@ -16,11 +16,8 @@ from coterie.objectives.parameters import NORMALISATION
 class FedBN(FedPer):
     """FedPer whose personal layers are those that normalise; clients count by the weight of their rows.
 
-    Attributes
-    ----------
-    personal : tuple of str, by default the layers that normalise
-        They are known by their types (batch, instance, group, layer and RMS normalisation, and classes whose names end
-        so), with their statistics. Names or patterns say otherwise.
+    They are known by their types (batch, instance, group, layer and RMS normalisation, and classes whose names end so),
+    with their statistics. Names or patterns in ``personal`` say otherwise.
     """
 
     personal: tuple[str, ...] = (NORMALISATION,)

@@ -14,11 +14,9 @@ from coterie.methods.local_training.client_work import (
     Reply,
     Transport,
     epoch_steps,
-    finite,
     make_reply,
     received,
     train,
-    weight,
 )
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
@@ -30,7 +28,7 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: i
     """Line 4, ``w_k^{t+1} = argmin h_k(w; w^t)`` nearly: E epochs of steps from w."""
     steps, start = epoch_steps(site, E, B), received(site, w, transport)
     theta = train(site, start, eta, steps, t * steps, B, anchor=start, pull=mu)
-    return make_reply(site, theta, weight(site), finite(theta), transport)
+    return make_reply(site, theta, transport)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,10 @@ from coterie.methods.local_training.client_work import (
     Reply,
     Transport,
     epoch_steps,
-    finite,
     make_reply,
     personal_mask,
     received,
     train,
-    weight,
 )
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
@@ -36,7 +34,7 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: i
     for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
         steps = epoch_steps(site, passes, B)
         theta = train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
-    return make_reply(site, theta, weight(site), finite(theta), transport)
+    return make_reply(site, theta, transport)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,15 +26,13 @@ from coterie.methods.groups.group_models import group_of_clients
 from coterie.methods.local_training.client_work import (
     Reply,
     Transport,
-    current_model,
     finite,
     make_reply,
     personal_mask,
     received,
     train,
-    weight,
 )
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -58,7 +56,7 @@ def update(
     anchor[:, own], shift[:, own] = centre, push
     theta = train(site, start, eta, tau, t * tau, B, anchor=anchor, pull=lam, shift=shift)
     good = finite(theta)
-    reply = make_reply(site, theta, weight(site), good, transport)
+    reply = make_reply(site, theta, transport, good)
     return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
 
 
@@ -131,7 +129,3 @@ class GroupPenalty(LocalTraining):
         share = np.where(answered, sums["w"], state["share"] * sums["w"].sum())
         total: Any = {"x": sums["x"].sum(axis=0), "w": sums["w"].sum()}
         return sums, new | {"w": average(total, w), "share": share / max(share.sum(), 1e-300)}
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d)."""
-        return client_models(fed, state, current_model, w=state["w"], transport=self.transport)

@@ -27,7 +27,7 @@ from coterie.methods.groups.group_models import (
     group_models,
     group_of_clients,
 )
-from coterie.methods.local_training.client_work import Reply, Transport, epoch_steps, finite, make_reply, train
+from coterie.methods.local_training.client_work import Reply, Transport, epoch_steps, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -63,7 +63,7 @@ def update(
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
     steps = epoch_steps(site, E, B) if E else tau
     theta = train(site, group_models(site, w, clusters, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, client_weights(site, weigh), finite(theta), transport)
+    return make_reply(site, theta, transport, counts=client_weights(site, weigh))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from coterie.methods.local_training.client_work import (
     merge,
     start_from,
     train,
-    weight,
 )
 from coterie.methods.local_training.rounds import FirstModels, LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
@@ -60,7 +59,7 @@ def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: in
     theta = train(site, start, eta, tau, t * tau, B)
     good = finite(theta)
     site.state["theta"] = np.where(good[:, None], theta, start)
-    return make_reply(site, theta, weight(site), good, transport)
+    return make_reply(site, theta, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups.group_models import address, group_means, group_models
-from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, train, weight
+from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, train
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -38,7 +38,7 @@ def update(
     new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B)
     good = finite(new)
     site.state["theta"] = np.where(good[:, None], new, theta)
-    return make_reply(site, new, weight(site), good, transport)
+    return make_reply(site, new, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)

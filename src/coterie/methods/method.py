@@ -20,66 +20,28 @@ Relation = Literal["nothing", "layers", "tree", "groups", "found groups", "netwo
 
 @dataclass(frozen=True)
 class Method:
-    """A method by name; paths are "module:name" below ``coterie.methods`` and are imported when they are used.
-
-    Attributes
-    ----------
-    name, summary : str
-        The summary in one line.
-    relation : str, default "nothing"
-        What it knows, or learns, of how clients are related.
-    fits : str
-        Path of ``fit(federation, problem, **options) -> Estimates``, for a table and a formula; "" where there is none.
-    fit_with : dict
-        Arguments of that function that make it what it is.
-    takes : tuple of str
-        Names of the options that the function takes.
-    rounds : str
-        Path of the class of its options over rounds, which has ``of(mapping)``.
-    trains : str
-        Path of a class of rounds over any objective, or "package.module:Class" of the user's own; "" for none.
-    defaults, fixed_options : dict
-        Options of the class where nothing else is given, and those that cannot be given.
-    learns : bool
-        Learns variances (where it is not given strengths), which needs more than one row for some clients.
-    flat, clustered : bool
-        Ignores clusters; says something else than the others only where there are clusters.
-    intercept : bool
-        Needs an intercept that can be personal.
-    asked : bool
-        Compared only where it is asked for by name.
-    whole : bool
-        Ties all coefficients of a client, and one level of clusters at most.
-    turns : bool
-        Knows ``GroupedProblem.basis``, so that it may be given other columns that say the same.
-    layout : str
-        Of a class that splits a model: its option that names layers, "personal" or "shared".
-    normalises : bool
-        Whether it is about layers that normalise, one of which a model must have.
-    pool_rows : bool
-        Trains one client that holds all rows.
-    """
+    """A method by name; paths are "module:name" below ``coterie.methods`` and are imported when they are used."""
 
     name: str
-    summary: str
-    relation: Relation = "nothing"
-    fits: str = ""
-    fit_with: Mapping[str, Any] = field(default_factory=dict)
-    takes: tuple[str, ...] = ()
-    rounds: str = ""
-    trains: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=lambda: dict(STEPS))
-    fixed_options: Mapping[str, Any] = field(default_factory=dict)
-    learns: bool = False
-    flat: bool = False
-    clustered: bool = False
-    intercept: bool = False
-    asked: bool = False
-    whole: bool = False
-    turns: bool = False
-    layout: str = ""
-    normalises: bool = False
-    pool_rows: bool = False
+    summary: str  # in one line
+    relation: Relation = "nothing"  # what it knows, or learns, of how clients are related
+    fits: str = ""  # path of ``fit(federation, problem, **options) -> Estimates``, for a table and a formula
+    fit_with: Mapping[str, Any] = field(default_factory=dict)  # arguments of that function that make it what it is
+    takes: tuple[str, ...] = ()  # names of the options that the function takes
+    rounds: str = ""  # path of the class of its options over rounds, which has ``of(mapping)``
+    trains: str = ""  # path of a class of rounds over any objective, or "package.module:Class" of the user's own
+    defaults: Mapping[str, Any] = field(default_factory=lambda: dict(STEPS))  # of the class's options
+    fixed_options: Mapping[str, Any] = field(default_factory=dict)  # those that cannot be given
+    learns: bool = False  # variances (unless given strengths), which needs more than one row for some clients
+    flat: bool = False  # ignores clusters
+    clustered: bool = False  # says something else than the others only where there are clusters
+    intercept: bool = False  # needs one that can be personal
+    asked: bool = False  # is compared only where it is asked for by name
+    whole: bool = False  # ties all coefficients of a client, and one level of clusters at most
+    turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same
+    layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"
+    normalises: bool = False  # is about layers that normalise, one of which a model must have
+    pool_rows: bool = False  # trains one client that holds all rows
 
     @cached_property
     def fit(self) -> Callable[..., Any]:

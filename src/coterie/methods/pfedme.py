@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, received, train
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -29,7 +29,7 @@ def update(
         local = local - eta * lam * (local - theta)
     good = finite(theta, local)
     site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))
-    return make_reply(site, local, site.weights, good, transport)
+    return make_reply(site, local, transport, good, site.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class PFedMe(LocalTraining):
     K: Annotated[int, Option("Steps that make theta_i, all on one batch.", low=1)] = 5
     R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
     beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
+    model = staticmethod(personal)  # theta_i; w for those that never took part
 
     @property
     def notes(self) -> list[str]:
@@ -60,7 +61,3 @@ class PFedMe(LocalTraining):
         over: State = {"lam": self.lam, "alpha": self.alpha, "K": self.K, "R": self.R, "B": self.B}
         sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
         return sums, {"w": (1.0 - self.beta) * w + self.beta * average(sums, w)}
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's theta_i (m, d); w for those that never took part."""
-        return client_models(fed, state, personal, w=state["w"], transport=self.transport)

@@ -70,7 +70,7 @@ def update(
         plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]
     else:
         plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
-    reply = make_reply(site, y, weight(site), finite(y, plus), transport)
+    reply = make_reply(site, y, transport, finite(y, plus))
     good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
     site.state["n"] = n = np.where(good, weight(site), 0.0)

@@ -47,24 +47,12 @@ def user_defined_method(path: str, folder: Path | None = None) -> Method:
 
 @dataclass(frozen=True)
 class Permitted:
-    """What a caller lets a file that was read name of code that is not coterie's. By default nothing.
+    """What a caller lets a file that was read name of code that is not coterie's. By default nothing."""
 
-    Attributes
-    ----------
-    allow : frozenset of str
-        Import paths.
-    given : dict
-        What the caller gives for an import path.
-    digests : dict of str
-        :func:`digest` of each import path when the file was written.
-    changed : bool, default False
-        Whether code may be another than that.
-    """
-
-    allow: frozenset[str] = frozenset()
-    given: Mapping[str, Any] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)
-    changed: bool = False
+    allow: frozenset[str] = frozenset()  # import paths
+    given: Mapping[str, Any] = field(default_factory=dict)  # what the caller gives for an import path
+    digests: Mapping[str, str] = field(default_factory=dict)  # of each import path when the file was written
+    changed: bool = False  # whether code may be another than that
 
     def get(self, path: str, what: str, folder: Path | None = None) -> Any:
         """What an import path names; a CoterieError unless the caller named it in the call, and it did not change."""

@@ -254,7 +254,7 @@ def test_each_client_may_be_sent_a_model_of_its_own(by):
 def unchanged(site, w, transport):
     """Sends the model back as it came."""
     theta = received(site, w, transport)
-    return make_reply(site, theta, 1.0 + site.ids, np.ones(len(site), dtype=bool), transport)
+    return make_reply(site, theta, transport, np.ones(len(site), dtype=bool), 1.0 + site.ids)
 
 
 @pytest.mark.parametrize("up", ["none", "float64"])

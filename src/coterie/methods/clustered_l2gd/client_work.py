@@ -92,10 +92,7 @@ def diverged(site: Site) -> Reply:
 
 @dataclass(frozen=True)
 class Monitor:
-    """What clients tell where a run stops.
-
-    ``work``: its rows hold "diverged", whether parameters are no longer finite, and are finite themselves.
-    """
+    """What clients tell where a run stops: finite numbers, and as "diverged" whether parameters are not finite."""
 
     work: Work = diverged
     message: dict[str, Any] = field(default_factory=dict)

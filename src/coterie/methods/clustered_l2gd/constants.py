@@ -42,11 +42,9 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
     """The smallest eigenvalue of the Hessian of F (2.1), to a relative ``tolerance`` from below.
 
     Two exchanges for each of a few tens of iterations, linear in clients. It is exact for squares and holds everywhere;
-    for other losses it is that at ``at``.
-
-    It is 0 where F is flat in some direction: a client with gamma_i = 0 and fewer rows than columns, a cluster or a
-    network whose clients all leave some direction open, outcomes that are separated. ``at`` names the clients' state
-    (m, d) with the parameters, for losses that are no squares: the optimum's.
+    for other losses it is that at the clients' state ``at`` (m, d), the optimum's. It is 0 where F is flat in some
+    direction: a client with gamma_i = 0 and fewer rows than columns, a cluster or a network whose clients all leave
+    some direction open, outcomes that are separated.
     """
     s = require_all_replies(fed.total(factor_hessians, by="cluster", gamma=PerRow(ties.gamma), at=at))
     tree = factor_cluster_hessians(ties, s["A"])
@@ -144,10 +142,8 @@ def separated(ties: Ties, H: Floats, most: Floats) -> bool:
     """Whether the clients of some cluster, or of the network, have next to no curvature left in some direction.
 
     That is where outcomes are separated: the minimum lies at infinity, and the exact solver's ridge holds the model
-    back. A direction in which all clients move as one is seen by no tie, so sums of Hessians tell.
-
-    ``H``, ``most`` (k, P): the clusters' sums of Hessians, and of what these are at most: their ratio does not depend
-    on columns' units.
+    back. A direction in which all clients move as one is seen by no tie, so sums of Hessians tell, against what these
+    are at most (both (k, P)): their ratio does not depend on columns' units.
     """
     tied, joined = ties.Gamma > 0.0, ties.lam > 0.0
     alone, together = tied & ~joined, tied & joined

@@ -80,11 +80,7 @@ def cluster_coins(seed: int, steps: Ints, p: Floats) -> Bools:
 
 
 def draw(seed: int, first: int, count: int, vote: Vote, p: Floats) -> Iterator[tuple[int, Bools, Bools]]:
-    """Coins of steps ``first`` to ``first + count - 1``, as many at a time as may be held.
-
-    Yields the first step of these, whether each is a global round (n,), and whether it is a cluster's round, where it
-    is no global one (n, k).
-    """
+    """Coins, as many at a time as may be held: the first step, and which are global (n,) and cluster rounds (n, k)."""
     ahead = max(AHEAD // max(len(p), 1), 1)
     for lo in range(first, first + count, ahead):
         steps = np.arange(lo, min(lo + ahead, first + count), dtype=np.int64)
@@ -100,12 +96,10 @@ def previous(seed: int, t: int, vote: Vote, p: Floats) -> tuple[bool, Bools]:
 
 
 def communications(xi0: Bools, xi: Bools, free: Bools, last: tuple[bool, Bools]) -> tuple[int, Ints]:
-    """How many communications steps need between clusters, and within each (k,).
+    """How many communications steps with coins (n,), (n, k) after the ``last`` need between clusters, and within (k,).
 
-    A round that follows one of its kind at once is free where a pull leaves the averages where they were.
-
-    ``xi0`` (n,) and ``xi`` (n, k) are the coins, ``last`` those of the step before. ``free`` (k,) are clusters where a
-    pull does so: those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
+    A round that follows one of its kind at once is free where a pull leaves the averages where they were: in clusters
+    that are ``free`` (k,), those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
     """
     was_global = np.concatenate([[last[0]], xi0[:-1]])
     was_local = ~np.concatenate([last[1][None], xi[:-1]]) & ~was_global[:, None]
@@ -158,10 +152,7 @@ NETWORKS: dict[str, NetworkAverage] = {"all-to-all": central, "ring": ring}
 
 
 def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 1024) -> dict[str, int]:
-    """Messages between clusters and their bytes (float64), for averages and for votes that travel ``ahead`` at a time.
-
-    ``rounds``, ``steps``: global rounds that need an exchange, and steps that are voted on.
-    """
+    """Messages between clusters and their bytes (float64): averages, and votes that travel ``ahead`` at a time."""
     votes = -(-steps // ahead) * k * (k - 1)
     ballots = k * (k - 1) * -(-steps // 8)
     averages, numbers = 2 * k * (k - 1), 2 * (k - 1) * (d + 1)

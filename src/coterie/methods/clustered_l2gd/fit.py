@@ -121,10 +121,7 @@ def squared_distances(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
 
 
 def solve_exactly(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
-    """Solve (2.1) exactly; every client keeps its part of the optimum.
-
-    A CoterieError where not all columns are personal: rounds tie whole vectors.
-    """
+    """Solve (2.1); every client keeps its part of the optimum. A CoterieError where not all columns are personal."""
     if len(problem.tree.parents) > 1:
         raise CoterieError("Methods over rounds take one level of clusters: name the finest only.")
     exact = given(fed, problem, ties.gamma, alpha=ties.alpha)
@@ -153,10 +150,7 @@ def gap_to_spread(observed: Mapping[str, Any]) -> float:
 
 
 def gap(observed: Mapping[str, Any]) -> float:
-    """``|theta - optimum| / |optimum|`` of all clients stacked, the distance over that of the start.
-
-    Where the optimum is 0 it is the distance itself; NaN where no client counts, or none answered.
-    """
+    """``|theta - optimum| / |optimum|`` of all clients stacked, the distance where it is 0; NaN if none counts."""
     if not observed or not observed["counted"]:
         return float("nan")
     now, start = float(observed["now"]), float(observed["start"])
@@ -259,8 +253,8 @@ def send_squares(site: Site, gamma: Floats, at: str, own: Floats, network: Float
 class GradientsAtOptimum:
     """What (3.4) needs at the optimum, for every cluster (k,), and ``start``, ``|0 - optimum|^2``.
 
-    ``phi`` is a cluster's share of ``|grad phi|^2``, ``psi`` is ``(1 - alpha_j)^2 |grad psi_j|^2``, ``loss`` is
-    ``|grad F_j|^2`` and ``rows`` is ``sum_i n_i sum_l |grad f_il|^2``.
+    ``phi`` is a cluster's share of ``|grad phi|^2``, ``psi`` is ``(1 - alpha_j)^2 |grad psi_j|^2``, ``loss`` is ``|grad
+    F_j|^2`` and ``rows`` is ``sum_i n_i sum_l |grad f_il|^2``.
     """
 
     phi: Floats

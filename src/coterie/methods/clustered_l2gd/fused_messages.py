@@ -43,10 +43,10 @@ class Segment:
 
 
 def segments(xi0: Bools, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
-    """The exchanges of the steps from ``first`` on, in order; the last segment ends with no global round.
+    """The exchanges of steps with coins (n,), (n, k), from ``first`` on; the last segment ends with no global round.
 
-    ``xi0`` (n,) and ``xi`` (n, k) are the coins. For clusters that are ``free`` (k,) a round that follows a round needs
-    no exchange: a pull leaves their average where it was.
+    For clusters that are ``free`` (k,) a round that follows a round needs no exchange: a pull leaves their average
+    where it was.
     """
     begin = 0
     for end in np.flatnonzero(xi0):
@@ -175,9 +175,8 @@ class ClusterHeads:
 class AnchorHeads:
     """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
 
-    ``client_update``: what clients do in every exchange. ``alpha``, ``scale`` (k,): ``scale`` is the weight ``1 / ((1 -
-    p_0) (1 - p_j))`` of a local step. ``average``, ``network`` (k, d): averages of x over clusters and the network.
-    ``fresh`` (k,): clusters that have not been told of them.
+    ``scale`` (k,) is the weight ``1 / ((1 - p_0) (1 - p_j))`` of a local step; ``average``, ``network`` (k, d) are
+    averages of x over clusters and the network, and ``fresh`` (k,) are clusters that have not been told of them.
     """
 
     def __init__(

@@ -119,8 +119,8 @@ def nearest_clients(
 ) -> tuple[Ints, Ints]:
     """The ``count`` clients with the least ``|g_k - around_i|^2 + noise_k``, for every main client, in its own place.
 
-    That is a distance, once the noise is made a coordinate: a k-d tree finds them. ``g`` and ``around`` are (n, d); a
-    client of another of the ``places`` (n,) is not looked at. Pairs come sorted by main client.
+    That is a distance, once the noise is made a coordinate: a k-d tree finds them. g and ``around`` are (n, d), places
+    (n,). Pairs come sorted by main client.
     """
     from scipy.spatial import cKDTree
 

@@ -79,10 +79,7 @@ class Collaborators:
 
     @classmethod
     def of_all(cls, weights: Any, normalise: bool = False) -> Collaborators:
-        """Every client is its own main client: ``weights`` (n, n), dense or a SciPy sparse matrix, rows adding up to 1.
-
-        The diagonal must be zero. Cost and memory grow with the non-zero weights only.
-        """
+        """Every client is its own main client: ``weights`` (n, n), dense or sparse, diagonal 0, rows adding up to 1."""
         from scipy.sparse import csr_array
 
         W = csr_array(weights, dtype=np.float64)
@@ -118,10 +115,7 @@ class Collaborators:
 
 
 def require_columns(fed: Federation, pairs: Collaborators, d: int) -> None:
-    """Raise a CoterieError for clients that are not there, or whose models have not d parameters.
-
-    Clients that do not answer are let pass: in a step, a gradient of another length is found too.
-    """
+    """Raise for clients that are not there, or whose models have not d parameters; the silent are found in a step."""
     everyone = np.unique(pairs.request_client)
     if len(everyone) and not 0 <= everyone[0] <= everyone[-1] < len(fed.clients):
         raise CoterieError(f"Clients are numbered from 0 to {len(fed.clients) - 1}.")

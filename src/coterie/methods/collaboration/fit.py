@@ -32,17 +32,13 @@ MOST = 2_000_000
 
 @dataclass(frozen=True)
 class Weights:
-    """Who collaborates with whom, and how much it counts.
-
-    ``alpha`` (M,): 0 for main clients without collaborators. ``noise``, ``average`` (M,): variances of mean gradients:
-    of main clients, and of what their collaborators say together. ``speedup`` (M,): predicted; NaN where it was not.
-    """
+    """Who collaborates with whom, and how much it counts."""
 
     pairs: Collaborators
-    alpha: Floats
-    noise: Floats
-    average: Floats
-    speedup: Floats
+    alpha: Floats  # (M,) 0 for main clients without collaborators
+    noise: Floats  # (M,) variances of main clients' mean gradients
+    average: Floats  # (M,) and of what their collaborators say together
+    speedup: Floats  # (M,) predicted; NaN where it was not
 
 
 @dataclass(frozen=True)

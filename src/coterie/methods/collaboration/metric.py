@@ -21,14 +21,11 @@ from coterie.numerics.arrays import Floats
 
 @dataclass(frozen=True)
 class Metric:
-    """An affine change of parameters.
+    """An affine change of parameters."""
 
-    ``at`` (d,): where u is zero. ``prior`` (default 0): how many rows of mean curvature pull a main client's model to u
-    = 0, beside its own rows and its collaborators'.
-    """
-
-    at: Floats
+    at: Floats  # (d,) where u is zero
     R: Floats
+    # Rows of mean curvature that pull a main client's model to u = 0, beside its own rows and its collaborators'
     prior: float = 0.0
 
     @classmethod
@@ -38,10 +35,7 @@ class Metric:
 
     @classmethod
     def whitened(cls, everyone: Estimates, weight: float, prior: float = 0.0) -> Metric:
-        """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity.
-
-        A CoterieError where the rows do not tell some columns apart.
-        """
+        """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity."""
         covariance = everyone.root_cov / everyone.sigma2 * weight
         try:
             return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64), prior)

@@ -40,16 +40,12 @@ def weighted_expansion(site: Site, theta: Floats, w: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Optimum:
-    """What Newton's method came to.
+    """What Newton's method came to."""
 
-    ``theta`` (M, d): minimisers. ``prior_curvature`` (M,): curvature by which they are held at the metric's origin.
-    ``exchanges``: how many that took. ``reached`` (M,): whether the last Newton step was as good as zero.
-    """
-
-    theta: Floats
-    prior_curvature: Floats
+    theta: Floats  # (M, d) minimisers
+    prior_curvature: Floats  # (M,) by which they are held at the metric's origin
     exchanges: int
-    reached: Bools
+    reached: Bools  # (M,) whether the last Newton step was as good as zero
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step that overflows is halved

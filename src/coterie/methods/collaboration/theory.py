@@ -132,11 +132,7 @@ def packed_hessians(site: Site, at: Floats, w: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Curvature:
-    """In the units of a metric, at its origin.
-
-    ``own``, ``average`` (M, d, d): Hessians of ``f_0`` and of ``sum_k tau_k f_k``. ``own_most``, ``average_most`` (M,
-    d, d): what they are at most.
-    """
+    """Hessians (M, d, d) of ``f_0`` and ``sum_k tau_k f_k`` at a metric's origin, in its units; and at most."""
 
     own: Floats
     average: Floats

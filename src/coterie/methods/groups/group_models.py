@@ -23,16 +23,12 @@ from coterie.relations.group_layout import GroupLayout
 
 @dataclass(frozen=True)
 class AgreedLayers:
-    """What clients said of their layers.
-
-    ``x`` (dim,): the first augmented model: x_s as group 0 begins, each group's own layers as it does. ``whole``: each
-    group's whole first model, with what stays with clients. ``travels``: which of its parameters leave a client (bool).
-    """
+    """What clients said of their layers."""
 
     layout: GroupLayout
-    x: Floats
-    whole: Ragged
-    travels: Ragged
+    x: Floats  # (dim,) the first augmented model: x_s as group 0 begins, each group's own layers as it does
+    whole: Ragged  # each group's whole first model, with what stays with clients
+    travels: Ragged  # which of its parameters leave a client (bool)
 
     def start(self, w: npt.ArrayLike | None) -> Floats:
         """The first model, or the one that is given; a CoterieError where it does not fit."""
@@ -115,10 +111,7 @@ def client_weights(site: Site, weigh: str) -> Floats:
 
 
 def group_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Floats:
-    """Every client's model (m, d), its own layers put in.
-
-    ``w`` has a row for each group where groups are the clusters, otherwise one for each client.
-    """
+    """Every client's model (m, d), its own layers put in, from w: a row for each cluster or for each client."""
     return received(site, w[site.clusters] if clusters else w, transport)
 
 

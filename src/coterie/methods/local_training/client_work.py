@@ -140,12 +140,16 @@ def finite(*models: Floats) -> Any:
     return np.all([x < (1e100 if x.itemsize == 8 else 1e30) for x in largest], axis=0)
 
 
-def make_reply(site: Site, theta: Floats, weight: Floats, good: Any, transport: Transport) -> Reply:
+def make_reply(
+    site: Site, theta: Floats, transport: Transport, good: Any = None, counts: Floats | None = None
+) -> Reply:
     """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict.
 
-    Personal layers stay. ``x`` (m, d1) are the shared layers times the weight w (m,); with a codec ``payload`` is their
-    change since they came, without a weight.
+    Good is what is ``finite``, unless told; clients count by ``weight``, unless by ``counts`` (m,). Personal layers
+    stay. ``x`` (m, d1) are the shared layers times the weight w (m,); with a codec ``payload`` is their change since
+    they came, without a weight.
     """
+    good, counts = finite(theta) if good is None else good, weight(site) if counts is None else counts
     verdict = np.zeros(len(site), dtype=np.int64)
     shared, reply = split(site, theta, good, transport), Reply()
     if "up" in transport:
@@ -154,7 +158,7 @@ def make_reply(site: Site, theta: Floats, weight: Floats, good: Any, transport: 
     if len(bad):
         verdict[bad] = np.where(has_finite_gradient(site.objective.take(bad)), DIVERGED, BROKEN)
     site.state["verdict"] = verdict
-    w = np.where(good, weight, 0.0)
+    w = np.where(good, counts, 0.0)
     if "up" not in transport:
         shared = np.where(good[:, None], shared, 0.0) if len(bad) else shared
         reply["x"] = w.astype(theta.dtype)[:, None] * shared

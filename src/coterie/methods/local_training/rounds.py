@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,15 @@ from coterie.codecs import codec_option
 from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, Sums, work
-from coterie.methods.local_training.client_work import BROKEN, DIVERGED, Transport, personal_mask, usable, verdicts
+from coterie.methods.local_training.client_work import (
+    BROKEN,
+    DIVERGED,
+    Transport,
+    current_model,
+    personal_mask,
+    usable,
+    verdicts,
+)
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -55,6 +63,7 @@ class LocalTraining(Stepwise):
     personal: Annotated[tuple[str, ...], patterns("Parameters that never leave a client, such as head*.")] = ()
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
     down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
+    model: ClassVar[Any] = staticmethod(current_model)  # which work tells a client's model in the end
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
     def __post_init__(self) -> None:
@@ -103,6 +112,10 @@ class LocalTraining(Stepwise):
     def first(self, start: FirstModels) -> Floats:
         """The shared part of the first model, where the user gives none."""
         return start.shared_layers(start.models[0])
+
+    def models(self, fed: Federation, state: State) -> Any:
+        """Every client's model (m, d): of its own, or what is shared as it is now, with its personal layers."""
+        return client_models(fed, state, self.model, w=state["w"], transport=self.transport)
 
     @abstractmethod
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
@@ -209,15 +222,11 @@ def failed_clients(fed: Federation, sums: Sums) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class FirstModels:
-    """What clients said.
+    """What clients said of their first models."""
 
-    ``shared`` (d,): parameters that are sent to and fro. ``models`` (k, d): the objective's first model for every seed,
-    in the objective's precision. ``known``: whether the objective has first models of its own; else they are zero.
-    """
-
-    shared: Bools
-    models: Floats
-    known: bool
+    shared: Bools  # (d,) parameters that are sent to and fro
+    models: Floats  # (k, d) the objective's first model for every seed, in its precision
+    known: bool  # whether the objective has first models of its own; else they are zero
 
     def shared_layers(self, w: npt.ArrayLike) -> Floats:
         """The shared part of models given (..., d) or (..., d1); a CoterieError for another shape, or too many."""

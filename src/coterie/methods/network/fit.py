@@ -76,8 +76,8 @@ def solved_end(
 ) -> Estimates | None:
     """What `local` fits for lambda = 0, and `pooled` for infinity, where that is the objective's minimum.
 
-    None for any other lambda, for lambda = 0 where some column is shared, for infinity where the network has
-    several components (``optimum`` makes one model for each), and for layouts that tie parameters or fix them.
+    None for any other lambda, for lambda = 0 where some column is shared, for infinity where the network has several
+    components (``optimum`` makes one model for each), and for layouts that tie parameters or fix them.
     """
     both = np.stack([layout.shared >= 0, layout.personal >= 0])
     plain = bool(both.any(axis=0).all()) and layout.d1 + layout.d2 == both.sum()

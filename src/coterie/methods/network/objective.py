@@ -39,10 +39,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class NetworkObjective:
-    """F times the weight of all rows, over a federation; ``optimum`` has the parameters.
-
-    Where ``labels`` (n,) are given, the nodes of the network are groups of clients that are one.
-    """
+    """F times the weight of all rows, over a federation; with ``labels`` (n,), groups of clients are the nodes."""
 
     fed: Federation
     network: Network
@@ -142,11 +139,9 @@ class Prior:
     def of(cls, network: Network, family: Family, alone: bool = False) -> Prior:
         """Outcomes that a client separates would take it to infinity, so each has a normal prior around 0.
 
-        A client without neighbours is held by that of `local`, standard deviation 2.5; the clients of a larger
-        component together by that of `pooled`, whose precision of 1e-9 matters where the whole component is separated
-        only. A Gaussian outcome needs none.
-
-        ``alone`` (default False): treat every client as if it had no neighbours: what `local` minimises at lambda = 0.
+        A client without neighbours, or ``alone``, is held by that of `local`, standard deviation 2.5; the clients of a
+        larger component together by that of `pooled`, whose precision of 1e-9 matters where the whole component is
+        separated only. A Gaussian outcome needs none.
         """
         size = np.bincount(network.components)[network.components]
         root = family.root_precision

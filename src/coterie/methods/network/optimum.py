@@ -119,10 +119,10 @@ def lambda_max(objective: NetworkObjective, x: Floats, Z: Floats) -> float:
 
 
 def still_one(objective: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> tuple[Floats, float] | None:
-    """Duals (M, d2) and residual that prove the minimiser at infinity to be that at the objective's lambda too.
+    """Duals (M, d2) and residual that prove the minimiser at infinity to be that at the objective's lambda, or None.
 
-    None where they do not, to a residual of ``kkt``. Far above the smallest such lambda nothing else finds it: rounding
-    of equal parameters, times lambda, drowns all gradients.
+    Far above the smallest such lambda nothing else finds it: rounding of equal parameters, times lambda, drowns all
+    gradients.
     """
     here = objective.ask(x, Z)
     lam, U = _proof(objective, here)
@@ -143,10 +143,7 @@ def _proof(objective: NetworkObjective, here: Evaluation) -> tuple[float, Floats
 
 
 def flow(network: Network, G: Floats) -> Floats:
-    """Duals U (M, q) on the edges with sums G (n, q) at the clients and least ``sum_e |U_e|^2 / weight_e^2``.
-
-    What is left of G's sums over components is ignored.
-    """
+    """Duals U (M, q) on the edges with centred sums G (n, q) at clients and least ``sum_e |U_e|^2 / weight_e^2``."""
     from scipy import sparse
     from scipy.sparse.linalg import cg
 

@@ -107,10 +107,9 @@ def finish(
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
-    ``scale`` (P,): takes packed covariances to the units of the table. ``show``: for an owner of all the data: reply
-    the parameters (m, p) and their posterior covariances (m, P) too. Otherwise they are kept, as "coefficients" and
-    "cov", in the units of the table. ``unit``, ``origin`` (p,): coefficients are ``origin + unit * theta``; needed
-    where nothing is shown.
+    It replies them (m, p) and their posterior covariances (m, P), taken to the table's units by ``scale`` (P,), to an
+    owner of all the data (``show``). Otherwise it keeps them in the units of the table, as "coefficients" (``origin +
+    unit * theta``) and "cov".
     """
     theta, S = unfold(site, L, z, w, C, client_scale)
     site.state["theta"] = theta

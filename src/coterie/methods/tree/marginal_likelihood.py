@@ -31,16 +31,12 @@ class Deviance:
 
     It is one of x: the entries of the factors L of the clients and of each level (relative to sigma for a Gaussian
     outcome), then w where it is not profiled out.
-
-    ``structures``: of the clients, then of each level; an empty basis keeps a level at its parent. ``own`` (default
-    False): each finest cluster has its own client variances (the paper's sigma_j^2). ``reml`` (default True):
-    restricted likelihood (Gaussian only).
     """
 
     setup: Setup
-    structures: tuple[Structure, ...]
-    own: bool = False
-    reml: bool = True
+    structures: tuple[Structure, ...]  # of the clients, then of each level; an empty basis keeps one at its parent
+    own: bool = False  # each finest cluster has its own client variances (the paper's sigma_j^2)
+    reml: bool = True  # restricted likelihood (Gaussian only)
 
     @property
     def groups(self) -> list[int]:

@@ -44,15 +44,13 @@ def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
 class Basis:
     """Orthogonal columns ``X @ matrix`` that stand for the table's.
 
-    Sums of products lose half of the digits of columns that nearly depend on each other, or lie far from zero.
-
-    ``matrix`` (p, p): personal columns are combinations of personal ones, of which the intercept stays as it is.
-    ``unit``, ``mean`` (p,): of the table's columns: inverse standard deviations (1 of the intercept), and means.
+    Sums of products lose half of the digits of columns that nearly depend on each other, or lie far from zero. Personal
+    columns are combinations of personal ones, of which the intercept stays as it is.
     """
 
-    matrix: Floats
-    unit: Floats
-    mean: Floats
+    matrix: Floats  # (p, p)
+    unit: Floats  # (p,) inverse standard deviations of the table's columns, 1 of the intercept
+    mean: Floats  # (p,) of the table's columns
 
     @classmethod
     def of(cls, X: Floats, matrix: Floats, intercept: int | None) -> Basis:
@@ -140,10 +138,7 @@ class Setup:
 def prepare(
     fed: Federation, tree: ClusterTree, family: Family | str, z: Ints, intercept: int | None, basis: Basis | None = None
 ) -> Setup:
-    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept.
-
-    ``basis`` says what the federation's columns are of the table's, where they are not these.
-    """
+    """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
     family = family_named(family)
     if basis is not None and intercept is not None and np.count_nonzero(basis.matrix[:, intercept]) > 1:
         intercept = None  # no column is constant
@@ -167,18 +162,14 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Solution:
-    """The tree above the clients, solved.
-
-    ``positions``: of all nodes; for a Gaussian outcome of the root only. ``value``: twice the penalised objective
-    (Gaussian: residual and penalty sums of squares); infinite where it overflows. ``logdet``: ``log |I + L'AL|`` over
-    all clients and clusters.
-    """
+    """The tree above the clients, solved."""
 
     swept: Swept
-    positions: Positions
+    positions: Positions  # of all nodes; for a Gaussian outcome of the root only
     inverse: Floats
+    # Twice the penalised objective (Gaussian: residual and penalty sums of squares); infinite where it overflows
     value: float
-    logdet: float
+    logdet: float  # ``log |I + L'AL|`` over all clients and clusters
 
 
 def per_cluster(L: Floats) -> Floats | PerCluster:
@@ -202,8 +193,8 @@ def solve(
 ) -> Solution:
     """Minimise over everything above the clients, or over all but the root where ``root`` (p,) is given.
 
-    ``L``: factors for the clients (one, or one for each finest cluster), then for each level. ``start``: where Newton's
-    method starts. ``**extra``: goes into the message, e.g. ``client_scale=PerRow(gamma ** -0.5)``.
+    L has factors for the clients (one, or one for each finest cluster), then for each level. Newton's method begins at
+    ``start``. What is ``extra`` goes into the message, such as ``client_scale=PerRow(gamma ** -0.5)``.
     """
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)

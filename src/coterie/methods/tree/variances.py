@@ -57,16 +57,11 @@ class State:
 
 @dataclass(frozen=True)
 class Variances(Deviance):
-    """Learn the variances of a tree.
+    """Learn the variances of a tree."""
 
-    ``tolerance`` (default 1e-7): stop when the predicted decrease of the deviance is below it, or below the rounding of
-    its sums. ``scoring`` (default 3): so many first steps are Fisher scoring; then BFGS. ``most`` (default 300): steps,
-    after which the search has stopped: separated outcomes would have it follow variances to infinity.
-    """
-
-    tolerance: float = 1e-7
-    scoring: int = 3
-    most: int = 300
+    tolerance: float = 1e-7  # stop when the predicted decrease of the deviance is below it, or below rounding
+    scoring: int = 3  # so many first steps are Fisher scoring; then BFGS
+    most: int = 300  # steps: separated outcomes would have the search follow variances to infinity
 
     def init(self, fed: Federation, sd: float = 0.5, scaled: float = 1.0) -> State:
         """Start from deviations that move a row's predictor alike and, for GLMs, the w of the joint mode."""
