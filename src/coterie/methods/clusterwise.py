@@ -24,10 +24,7 @@ def squares(site: Site) -> Reply:
 
 
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
-    """Least squares of minimum norm (Gaussian) or a weakly held maximum likelihood in every finest cluster.
-
-    Coarser clusters and the root, which answer for clusters never seen, get the pooled model.
-    """
+    """Least squares of minimum norm, or weakly held likelihood, in every finest cluster; all above is pooled."""
     everyone = pooled.fit(fed, problem)
     p, k = len(everyone.root), problem.tree.sizes[0]
     flat = ClusterTree((np.zeros(k, dtype=np.int64),))

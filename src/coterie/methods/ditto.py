@@ -42,10 +42,7 @@ def update(
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(LocalTraining):
-    """Algorithm 1 with the paper's symbols; its solver for the shared model is FedAvg.
-
-    Steps are stable for ``eta (L + lambda) < 2``.
-    """
+    """Algorithm 1 with the paper's symbols, over FedAvg; steps are stable for ``eta (L + lambda) < 2``."""
 
     lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
     s: Annotated[int, Option("Steps of v_k in a round.", low=1)] = 1

@@ -35,10 +35,7 @@ from coterie.relations.group_layout import GroupLayout
 
 
 def augmented(layout: GroupLayout, parts: list[Floats], share: Floats, own: Floats) -> Floats:
-    """The gradient of f (dim,), from those of the groups' mean losses, k arrays (d_g,).
-
-    ``share`` (k,) is |G_g| / n. So is ``own`` (k,), but where a group's own layers go as far as in FedAvg: 1.
-    """
+    """The gradient of f (dim,) of groups' (d_g,): share (k,) is |G_g| / n; so is ``own``, or 1 as in FedAvg."""
     df = np.zeros(layout.dim, dtype=np.result_type(parts[0], np.float32))
     for g, df_g in enumerate(parts):
         at, s = layout.of_group(g), layout.of_group(g) < layout.shared

@@ -64,10 +64,7 @@ def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: in
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(LocalTraining):
-    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows (there all have as many).
-
-    A client's own parts (``personal``), which the paper has not, go with whatever model it takes.
-    """
+    """Algorithm 1; clients count by the weight of their rows, and ``personal`` parts go with any model they take."""
 
     k: Annotated[int, Option("Number of groups.", low=1)]
     tau: Annotated[int, Option("Steps of a client in a round.", low=1)] = 1

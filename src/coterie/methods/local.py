@@ -59,10 +59,7 @@ def weak(setup: Setup) -> Floats:
 
 
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
-    """Least squares (Gaussian), or maximum likelihood held by a weak prior, at every client.
-
-    Clients never seen get the pooled model.
-    """
+    """Least squares, or likelihood held by a weak prior, at every client; clients never seen get the pooled model."""
     everyone = pooled.fit(fed, problem)
     p = len(everyone.root)
     setup = prepare(fed, problem.tree, problem.family, np.arange(p), problem.intercept, problem.basis)

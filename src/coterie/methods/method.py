@@ -86,10 +86,7 @@ class Method:
         return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """A CoterieError for an option that the class does not have, with the nearest one, or a wrong value.
-
-        A list of values of one number is a choice among them: every one is checked.
-        """
+        """A CoterieError for an option that the class has not, or a wrong value; lists of one number are choices."""
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)

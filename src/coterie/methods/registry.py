@@ -170,11 +170,7 @@ def trained_method(name: str, folder: Path | None = None) -> Method:
 def applicable(
     problem: GroupedProblem, learnable: bool, strengths: bool, asked: str = "auto", network: bool = False
 ) -> list[str]:
-    """Names of the methods for tables that differ on this problem, and the one that is ``asked`` for.
-
-    ``learnable`` says whether variances can be split, ``strengths`` whether strengths are given, ``network`` whether a
-    similarity network is described.
-    """
+    """Names of the methods for tables that differ on this problem, given what can be learned, is given and asked."""
     from coterie.relations.clusters import ClusterTree
 
     learns = {False: learnable, True: learnable and replace(problem, tree=ClusterTree()).learnable}

@@ -44,10 +44,7 @@ def begin(site: Site, transport: Transport) -> Reply:
 
 
 def gradients(site: Site, steps: Ints) -> Floats:
-    """Of how many gradients the way of each client is the sum (m,): its steps, or more with momentum.
-
-    With the heavy ball ``v <- b v + g`` the j-th gradient from the end moves a client ``(1 - b^j) / (1 - b)`` times.
-    """
+    """How many gradients a client's way sums (m,): its steps, or more with the heavy ball ``v <- b v + g``."""
     out = steps.astype(np.float64)
     for rows, part in kinds(site.objective):
         b, K = getattr(getattr(part, "training", None), "momentum", 0.0), out[rows]

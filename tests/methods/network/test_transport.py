@@ -105,13 +105,13 @@ def test_a_client_without_a_gradient_is_left_out_of_the_run(value):
 @pytest.mark.parametrize(
     ("names", "options", "says"),
     [
-        (5, {}, "names of a layout must be a list"),
-        ("ab", {}, "names of a layout must be a list"),
-        ([1, 2], {}, "names of a layout must be text"),
-        ({"a": -1}, {}, names("'a' whole number parameters")),
-        ({"a": 2.5}, {}, names("'a' whole number parameters")),
-        (["a", "b"], {"shared": 5}, "not by 5"),
-        (["a", "b"], {"tied": ["a"]}, "tied must be a mapping"),
+        (5, {}, names("names list sizes 5")),
+        ("ab", {}, names("names list sizes ab")),
+        ([1, 2], {}, names("names list whole 1")),
+        ({"a": -1}, {}, names("'a' whole numbers from 1")),
+        ({"a": 2.5}, {}, names("'a' whole numbers from 1")),
+        (["a", "b"], {"shared": 5}, "not 5"),
+        (["a", "b"], {"tied": ["a"]}, "tied must be a table"),
     ],
 )
 def test_a_layout_says_what_is_wrong(names, options, says):

@@ -28,10 +28,7 @@ FLAT = 1e-6
 
 @dataclass(frozen=True)
 class Katyusha:
-    """Parameters of Algorithm 2.
-
-    ``E |y^t - optimum|^2 <= factor (1 - rate)^t |optimum|^2``, from a start at 0.
-    """
+    """Parameters of Algorithm 2: from 0, ``E |y^t - optimum|^2 <= factor (1 - rate)^t |optimum|^2``."""
 
     eta: float
     a1: float
@@ -100,10 +97,7 @@ def _rated(eta: float, a1: float, a2: float, b2: float, rho: float, mu: float, L
 
 
 def expected_communications(k: Katyusha, p0: float, p: Floats, accuracy: float) -> dict[str, float]:
-    """Communications that ``accuracy`` is predicted to need: between clusters, in the busiest one, and refreshes.
-
-    Momentum moves the averages in every round, so that none is free.
-    """
+    """Communications that ``accuracy`` is predicted to need, the busiest cluster's; momentum lets none be free."""
     T = k.iterations(accuracy)
     busiest = (1.0 - p0) * float(np.max(p, initial=0.0))
     return {"iterations": T, "global": p0 * T, "cluster": busiest * T, "refresh": k.rho * T}

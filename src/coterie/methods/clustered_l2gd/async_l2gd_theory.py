@@ -176,10 +176,7 @@ def ball(eta: float, mu: float, sigma2: float, smoothness: float | None = None) 
 
 
 def schedule(t: npt.ArrayLike, smoothness: float, mu: float) -> Floats:
-    """Gower et al., Theorem 3.2: ``1 / (2 L)`` for ``4 ceil(L / mu)`` steps, then ``(2 t + 1) / ((t + 1)^2 mu)``.
-
-    A CoterieError where mu is 0: no decreasing step is known to be good then.
-    """
+    """Gower et al., Theorem 3.2: ``1 / (2 L)`` for ``4 ceil(L / mu)`` steps, then ``(2 t + 1) / ((t + 1)^2 mu)``."""
     t = np.asarray(t, dtype=np.float64)
     return np.where(t <= 4.0 * _conditioning(smoothness, mu), 0.5 / smoothness, (2.0 * t + 1.0) / ((t + 1.0) ** 2 * mu))
 

@@ -55,10 +55,7 @@ class Majority:
 
     @cached_property
     def q(self) -> float:
-        """The clusters' own probability of heads, with which the majority has p0: it exists for every k and p0.
-
-        ``P(Binomial(k, q) >= needed)`` is the incomplete beta function ``I_q(needed, k - needed + 1)``.
-        """
+        """Own probability of heads, at which a majority has p0: ``P(Binomial(k, q) >= needed)`` is a beta function."""
         return float(special.betaincinv(self.needed, self.k - self.needed + 1, self.p0))
 
     def votes(self, seed: int, steps: Ints) -> Bools:
@@ -132,10 +129,7 @@ def central(weights: Floats, averages: Floats) -> Floats:
 
 
 def ring(weights: Floats, averages: Floats) -> Floats:
-    """The network's average around a ring: each k-th of it is added up on a way of its own, then passed on to all.
-
-    Each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers.
-    """
+    """The average around a ring, where each cluster sends 2 (k - 1) messages of a k-th of d + 1 numbers."""
     k = len(weights)
     payload = np.c_[weights[:, None] * averages, weights]
     sums = [

@@ -112,10 +112,7 @@ class ClusterHeads:
         network: NetworkAverage,
         batch: int,
     ) -> int:
-        """Lines 2 to 19 from step ``first`` on; the last step whose averages were finite, or the first without.
-
-        ``parameters``: eta, p_0, p, alpha and tau. ``coins``: (n,) and (n, k).
-        """
+        """Lines 2 to 19 from ``first`` on, by eta, p_0, p, alpha, tau and coins; the last step of finite averages."""
         eta, p0, p, alpha, tau = parameters
         local = eta / ((1.0 - p0) * (1.0 - p))
         own = np.divide(eta * (1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(p)), where=p > 0.0)

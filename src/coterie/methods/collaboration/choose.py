@@ -207,10 +207,7 @@ def negative_log_likelihood(site: Site, theta: Floats) -> dict[str, Any]:
 
 
 def rejected_by_likelihood_ratio(fed: Federation, metric: Metric, pairs: Collaborators, alpha: Floats) -> Bools:
-    """Where twice the own log-likelihood falls by more than ``d + SURE sqrt(2 d)`` against being alone, (M,).
-
-    For outcomes whose rows have a likelihood without a scale, binomial and Poisson.
-    """
+    """Where twice the own log-likelihood falls by more than ``d + SURE sqrt(2 d)`` against being alone, (M,)."""
     d, M = len(metric.at), len(pairs.main)
     alone = optimum(fed, pairs, np.zeros(M), metric).theta
     together = optimum(fed, pairs, alpha, metric).theta

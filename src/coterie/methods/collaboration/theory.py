@@ -113,10 +113,7 @@ def delta_of(own: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
 
 
 def delta_at_most(own: Floats, others: Floats, own_most: Floats, others_most: Floats) -> Floats:
-    """What delta_k (N,) is at most where Hessians go up to ``own_most`` and ``others_most``, and are not below 0.
-
-    That is delta itself where Hessians do not change, as those of quadratics.
-    """
+    """What delta_k (N,) is at most where Hessians lie between 0 and these; itself where they do not change."""
     exact = np.all(np.isclose(own, own_most) & np.isclose(others, others_most), axis=(-2, -1))
     largest = np.maximum(np.linalg.eigvalsh(own_most)[..., -1], np.linalg.eigvalsh(others_most)[..., -1])
     return np.asarray(np.where(exact, delta_of(own, others), largest))

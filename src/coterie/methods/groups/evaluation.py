@@ -102,10 +102,7 @@ def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
 
 @work
 def judge(site: Site, w: Floats, held: bool) -> dict[str, Any]:
-    """Mean losses (m, k), the best group, and how sure that is, from rows that were kept back or those at hand.
-
-    The group is -1 where nothing is known, and a standard error -1 where there is none.
-    """
+    """Mean losses (m, k), the best group (-1: not known), how sure that is (-1: no error), on rows held or at hand."""
     m, k, d = len(site), len(w), site.objective.dim
     if w.shape[1] != d:
         raise CoterieError(f"A group's model must be {d} numbers, as many as clients' models, not {w.shape[1]}.")

@@ -95,10 +95,7 @@ class LocalTraining(Stepwise):
         return float(_RATE.read(value))
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
-        """The state before the first round.
-
-        It starts at the model w, all of it (d,) or what is shared (d1,), by default at the objective's own.
-        """
+        """The state before the first round, at w, all (d,) or the shared (d1,), by default the objective's own."""
         start = ask_first_models(fed, self.transport, self.seeds, w)
         if not start.shared.any() and self.compression.active:
             raise CoterieError(
@@ -177,10 +174,7 @@ def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
 
 
 def first_quarantine(fed: Federation) -> dict[str, Any]:
-    """The state of clients before the first round: one whose data give no gradient never takes part.
-
-    Where replies are private sums, nobody is asked, and such clients add nothing to them.
-    """
+    """The state before the first round: one whose data give no gradient never takes part, but in private sums."""
     out, why = (np.zeros(len(fed.clients), dtype=np.int64) for _ in range(2))
     replies = None if getattr(fed, "private", False) else fed.ask(usable)
     if replies:

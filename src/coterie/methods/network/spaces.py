@@ -174,11 +174,7 @@ def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Clients as means (n, q) and shrunk covariances S (n, r, r), in standard units.
-
-    Clients without rows have the mean of all rows, 0. S is in a basis of the r directions in which rows vary within
-    clients.
-    """
+    """Means (n, q), 0 without rows, and shrunk covariances S (n, r, r) in directions that vary, standardised."""
 
     mean: Floats
     S: Floats

@@ -138,10 +138,7 @@ def independent(A: Floats) -> Bools:
 def laplace(
     fed: Federation, setup: Setup, L: list[Floats], w: Floats, u: list[Floats]
 ) -> tuple[float, Solution, float]:
-    """Laplace's deviance at (L, w), the solved tree, and 1; u are the clusters' first deviations.
-
-    One exchange without clusters, otherwise one for each Newton step.
-    """
+    """Laplace's deviance at (L, w), the solved tree, and 1; u are the clusters' first deviations."""
     s = solve(fed, setup, L, root=w, start=setup.tree.place(w, u, L[1:], setup.z))
     return s.value + s.logdet, s, 1.0
 

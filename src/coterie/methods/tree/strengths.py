@@ -52,10 +52,7 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the grid, solved. The clients' parameters stay theirs, until the next point is asked for.
-
-    ``at``: index into gammas, and into lams or alphas. ``nodes``: the clusters, fine to coarse; in the table's units.
-    """
+    """One point of the grid, ``at`` (gamma, the other), in the table's units; clients keep theirs until the next."""
 
     at: tuple[int, int]
     root: Floats
