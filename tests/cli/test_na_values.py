@@ -36,6 +36,13 @@ def test_the_text_and_its_rows_are_named():
     assert "'None' (20 rows)" in note
 
 
+def test_a_client_whose_name_was_read_as_missing_is_named_too(drugs):
+    with pytest.raises(package.CoterieError, match=r"no label in 20 rows .*says 'None' .*labels=\['drug'\]\)\.$"):
+        package.fit(package.read_table("drug.csv"), "y ~ 1", "drug")
+    result = package.fit(package.read_table("drug.csv", labels="drug"), "y ~ 1", "drug", method="local", splits=0)
+    np.testing.assert_allclose(result.client_coefficients.loc["None"], drugs.y[::3].mean(), atol=1e-12)
+
+
 @pytest.mark.usefixtures("drugs")
 def test_what_is_left_says_what_was_left_out():
     binomial = ["fit", "drug.csv", "--formula", "arm ~ 1", "--family", "binomial", "--missing", "drop", *OPTIONS]

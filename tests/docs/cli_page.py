@@ -16,8 +16,7 @@ nothing is written then. `coterie --debug ...` shows where an unexpected error c
 version it is.
 
 A file that is there is replaced only if the same command wrote it and nobody changed it since, or with `--force`; never
-an input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`). From
-Python, `coterie.write_table` replaces a file as pandas does.
+an input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`).
 """
 OTHER = "Other options"
 NO_RUN = "<!-- no-run: make federation-demo runs these commands over real servers -->"

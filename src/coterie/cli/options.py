@@ -24,7 +24,8 @@ NaValue = Annotated[
         "--na-value",
         metavar="TEXT",
         help="Text of a CSV that means a missing value, besides empty cells; several are allowed. By default NA, null, "
-        "nan, None and the like; '' alone takes only empty cells as missing.",
+        "nan, None and the like; '' alone takes only empty cells as missing. In columns of clients and clusters any "
+        "text is a label.",
         rich_help_panel="The table",
     ),
 ]

@@ -158,7 +158,8 @@ def sound_rows(
     for place, (name, column) in enumerate(labels.items()):
         if (column.codes < 0).any():
             what = "client" if place == 0 else "cluster"
-            found.append((f"{what} column '{name}' has no label in {at_rows(column.missing)}", column.missing))
+            says = f", where {table[name].read_as_missing}" if table[name].read_as_missing else ""
+            found.append((f"{what} column '{name}' has no label in {at_rows(column.missing)}{says}", column.missing))
     for role, name in roles.items():
         if not _holds_numbers(table[name]):
             raise CoterieError(f"The {role} column '{name}' must hold numbers.")
@@ -167,7 +168,7 @@ def sound_rows(
         found += [(table[name].fault_text(what, bad), bad) for what, bad in table[name].faults(kind)]
     if not found:
         return None, []
-    remedy = table.missing_remedy(kinds)
+    remedy = table.missing_remedy(kinds, labels)
     texts = [text for text, _ in found]
     sentence = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     if missing == "error":

@@ -58,8 +58,10 @@ class Table:
                     hint = " It is in the index: reset_index() makes a column of it."
                 raise CoterieError(f"The {role} column '{name}' is not in the table.{hint}")
 
-    def missing_remedy(self, kinds: Mapping[str, Kind]) -> str:
-        """How text that was read as missing is read as a level; empty where no category has such text."""
+    def missing_remedy(self, kinds: Mapping[str, Kind], labels: Iterable[str] = ()) -> str:
+        """How text that was read as missing is read as a label or level; empty where no such column has it."""
+        if found := [name for name in labels if self[name].read_as_missing]:
+            return f" If such text is a label, read the file with read_table(path, labels={found})."
         if not any(self[name].read_as_missing for name, kind in kinds.items() if kind == "category"):
             return ""
         return (
