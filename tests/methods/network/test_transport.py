@@ -106,7 +106,6 @@ def test_a_client_without_a_gradient_is_left_out_of_the_run(value):
     ("names", "options", "says"),
     [
         (5, {}, names("names list sizes 5")),
-        ("ab", {}, names("names list sizes ab")),
         ([1, 2], {}, names("names list whole 1")),
         ({"a": -1}, {}, names("'a' whole numbers from 1")),
         ({"a": 2.5}, {}, names("'a' whole numbers from 1")),
