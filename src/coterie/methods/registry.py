@@ -16,27 +16,30 @@ LEARNING = ("covariance", "reml", "own", "residual")
 STRENGTHS = ("gamma", "lam", "alpha")
 _LEARNS: dict[str, Any] = {"takes": LEARNING, "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
+_SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}
+_FAST = {"accelerated": True}
+_NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
+_ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
+_PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE}
+_MAIN: tuple[str, Relation] = ("collaboration", "main client")
+_KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
+_FOUND: tuple[str, Relation] = ("found_groups:FoundGroups", "found groups")
+_PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
-_OVER: dict[str, Any] = {
-    "fits": "clustered_l2gd.fit:fit",
-    "takes": (*STRENGTHS, "rounds"),
-    "rounds": "clustered_l2gd.options:Options",
-    "learns": True,
-    "asked": True,
-    "whole": True,
-}
-_MAIN: dict[str, Any] = {
-    "fits": "collaboration.fit:fit",
-    "takes": ("rounds",),
-    "rounds": "collaboration.options:Options",
-    "asked": True,
-}
+_LAYERS: dict[str, Any] = {"layout": "personal"}
+_OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
 
 
 def _exact(name: str, summary: str, fits: str, about: Relation = "tree", **more: Any) -> Method:
     """A method for tables that solves for the optimum, in whatever columns."""
     return Method(name, summary, about, fits=fits, turns=True, **more)
+
+
+def _over(name: str, summary: str, room: str, about: Relation, options: str = "Options", **more: Any) -> Method:
+    """A method over rounds for tables, whose fit and options lie in a room of their own."""
+    takes = {"fits": f"{room}.fit:fit", "rounds": f"{room}.options:{options}"}
+    return Method(name, summary, about, **{**takes, "takes": ("rounds",), "asked": True, **more})
 
 
 def _trains(
@@ -47,102 +50,40 @@ def _trains(
 
 
 _EVERY = (
-    Method(
-        "local",
-        "every client alone",
-        fits="local:fit",
-        turns=True,
-        trains="fedavg:FedAvg",
-        fixed_options={"personal": EVERYTHING},
-    ),
+    Method("local", "every client alone", fits="local:fit", turns=True, trains="fedavg:FedAvg", fixed_options=_ALONE),
     Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
     Method("own-intercept", "shared slopes, own intercepts", fits="own_intercept:fit", turns=True, intercept=True),
     _exact("clusterwise", "one model for each cluster", "clusterwise:fit", clustered=True),
     _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "nothing", **_FLAT, **_LEARNS),
     _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", **_LEARNS),
     _exact("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
-    _exact(
-        "james-stein",
-        "the same, its centre shrunk towards zero",
-        "james_stein:fit",
-        takes=STRENGTHS + LEARNING,
-        learns=True,
-        asked=True,
+    _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", **_SHRINKS),
+    _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER),
+    _over(
+        "async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", fit_with={"accelerated": True}, **_OVER
     ),
-    Method("async-l2gd", "the same, over rounds", "tree", **_OVER),
-    Method("async-al2sgd", "the same, over fewer rounds", "tree", fit_with={"accelerated": True}, **_OVER),
-    Method(
-        "similarity-network",
-        "clients tied to those who are alike",
-        "network",
-        fits="network.fit:fit",
-        takes=("network", "rounds"),
-        rounds="network.options:Run",
-        asked=True,
-    ),
-    Method(
-        "weighted-averaging",
-        "own and others' gradients, weighed",
-        "main client",
-        fit_with={"corrected": False},
-        **_MAIN,
-    ),
-    Method(
-        "bias-correction", "the same, the others' bias corrected", "main client", fit_with={"corrected": True}, **_MAIN
-    ),
+    _over("similarity-network", "clients tied to those who are alike", "network", "network", "Run", **_NETWORK),
+    _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with={"corrected": False}),
+    _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with={"corrected": True}),
     _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
     _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", finetune=20),
-    Method(
-        "dp-sgd",
-        "clipped gradients of rows, for their privacy",
-        trains="dp_sgd:DPSGD",
-        defaults={"eta": 0.1},
-        fixed_options=_WHOLE,
-    ),
+    Method("dp-sgd", "clipped gradients of rows, for their privacy", trains="dp_sgd:DPSGD", **_PRIVATE),
     _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
     _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold"),
     _trains("ditto", "own models pulled to the average", "ditto:Ditto", lam=0.1, s=5),
     _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", lam=5.0, alpha=0.05, R=5),
     _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", lam=0.1),
     _trains("apfl", "own models mixed with the average", "apfl:APFL"),
-    _trains("fedper", "own last layers", "fedper:FedPer", "layers", {"layout": "personal"}),
-    _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", {"layout": "personal"}),
+    _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS),
+    _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
     _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", {"normalises": True}),
     _trains("ifca", "a model for each of k groups, chosen by loss", "ifca:IFCA", "found groups", k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", "cfl:CFL", "found groups", eps1=0.4, eps2=1.6),
-    _trains(
-        "found-groups",
-        "groups found by updates, then a model for each",
-        "found_groups:FoundGroups",
-        "found groups",
-        **_GROUPED,
-    ),
-    _trains(
-        "group-sgd",
-        "known groups, some layers shared",
-        "group_sgd:GroupSGD",
-        "groups",
-        {"layout": "shared"},
-        **_GROUPED,
-    ),
+    _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),
+    _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"}, **_GROUPED),
     _trains("cluster-l2gd", "own models pulled to known groups' means", "l2gd:L2GD", "groups", lam=0.1, alpha=0.3),
-    _trains(
-        "group-models",
-        "a model for each known group",
-        "group_sgd:GroupSGD",
-        "groups",
-        {"fixed_options": {"shared": ()}},
-        **_GROUPED,
-    ),
-    _trains(
-        "group-penalty",
-        "own layers pulled together within known groups",
-        "group_penalty:GroupPenalty",
-        "groups",
-        {"layout": "personal"},
-        lam=0.1,
-        tau=5,
-    ),
+    _trains("group-models", "a model for each known group", *_KNOWN, {"fixed_options": {"shared": ()}}, **_GROUPED),
+    _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _LAYERS, lam=0.1, tau=5),
 )
 METHODS = {method.name: method for method in _EVERY}
 FITTED = {name: method for name, method in METHODS.items() if method.fits}
