@@ -21,7 +21,6 @@ from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, nearest
-from coterie.federation import Ragged
 from coterie.methods.groups.evaluation import Adapted, adapt
 from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
@@ -48,7 +47,7 @@ class Saved:
     method: str
     setting: dict[str, Any]  # hyper-parameters
     labels: tuple[str, ...]  # what clients are called
-    theta: Any  # (m, d) or (1, d), or Ragged: their models
+    theta: npt.NDArray[Any]  # (m, d), or (1, d) where all have the same: their models
     group: Any  # (m,) int64: groups that the method was told, or that it found; or None
     classes: int
     shape: tuple[int, ...]  # of a row of X
@@ -60,8 +59,7 @@ class Saved:
         if name not in self.labels:
             hint = nearest(name, self.labels)
             raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
-        same = isinstance(self.theta, np.ndarray) and len(self.theta) == 1
-        return np.asarray(self.theta[0 if same else self.labels.index(name)])
+        return np.asarray(self.theta[0 if len(self.theta) == 1 else self.labels.index(name)])
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         """What a client's model says of rows X (n, ...).
@@ -101,8 +99,7 @@ class Saved:
 
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
-        theta = self.theta.values.reshape(len(self.theta), -1) if isinstance(self.theta, Ragged) else self.theta
-        out = {*self.about.get("quarantined", ()), *self.about.get("failed", ())}
+        theta, out = self.theta, {*self.about.get("quarantined", ()), *self.about.get("failed", ())}
         good = np.isfinite(theta).all(axis=1)
         label = np.zeros(len(theta), dtype=np.int64)
         if len(theta) == len(self.labels):
@@ -146,7 +143,6 @@ def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 def save(out: Path, problem: model.TrainingProblem, run: Trained) -> None:
     """Write models, ``metrics.csv`` (the curve) and ``clients.csv`` (each client) into a folder."""
     out, shelf, data, config = files.local(out), Shelf(), problem.data, problem.config
-    ragged = isinstance(run.theta, Ragged)
     group = data.group if trained_method(run.method).groups else run.group  # known, or found
     told = (
         "seed",
@@ -161,8 +157,7 @@ def save(out: Path, problem: model.TrainingProblem, run: Trained) -> None:
     about = {key: getattr(run, key) for key in told}
     about |= {"configuration": config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
-        "theta": shelf.put("theta", np.asarray(run.theta.values if ragged else run.theta)),
-        "offsets": shelf.put("offsets", run.theta.offsets) if ragged else None,
+        "theta": shelf.put("theta", np.asarray(run.theta)),
         "group": None if group is None else shelf.put("group", group),
         "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options")},
         "code": _digests(config),
@@ -263,16 +258,10 @@ def load(
 def _saved(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Saved:
     """The models; a ValueError where parts do not fit each other."""
     labels = tuple(map(_text, document["labels"]))
-    values, m = shelf.get(document["theta"]), len(labels)
-    theta: npt.NDArray[Any] | Ragged = values
+    theta, m = shelf.get(document["theta"]), len(labels)
     group = None if document["group"] is None else shelf.get(document["group"])
     classes, shape = document["classes"], tuple(document["shape"])
-    if document["offsets"] is not None:
-        theta = ragged = Ragged(values, shelf.get(document["offsets"]))
-        values = values.reshape(len(ragged), -1)
-        if np.any(np.diff(ragged.offsets) != values.shape[1]):
-            raise ValueError
-    rows = values.ndim == 2 and len(values) in (1, m) and values.dtype.kind == "f"
+    rows = theta.ndim == 2 and len(theta) in (1, m) and theta.dtype.kind == "f"
     whole = all(type(n) is int and 0 <= n < 2**31 for n in (classes, *shape))
     if not (m and rows and whole and len(set(labels)) == m):
         raise ValueError

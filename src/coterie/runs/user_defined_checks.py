@@ -89,7 +89,7 @@ class CheckedMethod:
                     f"Ragged models as {m} rows of {d} numbers; it gives {len(lengths)} rows of "
                     f"{short(np.unique(lengths).tolist())}, {theta.values.dtype}"
                 )
-            return theta
+            return theta.values[theta.offsets[0] : theta.offsets[-1]].reshape(m, d)
         if theta.shape not in ((m, d), (1, d)) or theta.dtype.kind != "f":
             raise self._wrong(
                 f"models as ({m}, {d}) numbers, a row for each client, or as (1, {d}), one for all; not as "
