@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-LONGEST = 2000
-"""Most characters of a message."""
+LONGEST = 2000  # most characters of a message
 RAISED = (Exception, SystemExit)
 """What code of a caller's own may raise: ``exit()`` in it is a mistake of that code and no wish of the person's."""
 _COMPARED = 200  # characters of names that are looked at for resemblance, which takes the square of that
@@ -53,14 +51,6 @@ def fitting(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as problem:  # a fault in what was read can come out anywhere, as anything
         raise CoterieError(f"{what} cannot be used: parts of it do not fit together. {remedy}") from problem
-
-
-def entry(values: Mapping[str, Any], name: str) -> Any:
-    """What replies hold under a name; a NoSuchName says which there are."""
-    try:
-        return values[name]
-    except KeyError:
-        raise NoSuchName(f"Clients replied no {name!r}, only {listed(values) or 'nothing'}.") from None
 
 
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError, entry
+from coterie.errors import CoterieError, NoSuchName, listed
 from coterie.imports import marks_work
 from coterie.numerics import keyed_random
 
@@ -294,7 +294,10 @@ class Replies(Mapping[str, Any]):
         self._values, self.to, self.rows, self.missing = values, to, rows, missing
 
     def __getitem__(self, name: str) -> Any:
-        return entry(self._values, name)
+        try:
+            return self._values[name]
+        except KeyError:
+            raise NoSuchName(f"Clients replied no {name!r}, only {listed(self) or 'nothing'}.") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

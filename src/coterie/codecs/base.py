@@ -21,8 +21,7 @@ from coterie.numerics.arrays import Floats, Ints, float_array, kernel
 from coterie.numerics.keyed_random import U64, key
 from coterie.options import check
 
-LONGEST = 8
-"""Bytes of a body for each coordinate, and one more, at most."""
+LONGEST = 8  # bytes of a body for each coordinate, and one more, at most
 
 
 @dataclass(frozen=True)

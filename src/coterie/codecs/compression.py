@@ -16,9 +16,9 @@ from typing import Annotated, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from coterie.codecs import by_name, codec_option
 from coterie.codecs.base import Codec
 from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, received, with_feedback
-from coterie.codecs.registry import by_name, codec_option
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerCluster, PerRow, Ragged, Replies, Site, Sums
 from coterie.numerics import keyed_random
@@ -28,8 +28,7 @@ from coterie.queries import Query, WrappedFederation
 
 State = dict[str, Any]
 
-SAFE = 1e4
-"""Numbers below it fit every codec."""
+SAFE = 1e4  # numbers below it fit every codec
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,7 @@ def send(
     by: str = "natural",
     models: Floats | None = None,
 ) -> Sent:
-    """Compress what clients send (m, d), whose ``models`` are (m, d) where the order goes ``by`` them.
-
-    What feedback and order remember is kept in the clients' state, but for those not ``good``.
-    """
+    """Compress what clients send (m, d), in an order ``by`` their models; those not ``good`` remember nothing of it."""
     memory, order = value, None
     if by != "natural" and models is not None:
         zero = np.zeros(value.shape)

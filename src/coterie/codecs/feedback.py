@@ -65,8 +65,7 @@ def received(memory: Floats, payload: Ragged, codec: Codec, order: Ints | None =
 
 
 ORDERS = ("natural", "magnitude", "last-update")
-KEPT = 0.5
-"""What a running mean of a client's messages keeps of the older ones."""
+KEPT = 0.5  # what a running mean of a client's messages keeps of the older ones
 
 
 def coordinate_order(kind: str, own: Floats | None = None, update: Floats | None = None) -> Ints | None:

@@ -16,8 +16,7 @@ from coterie.numerics.arrays import Floats, Ints, kernel, reading
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
-SHORT = 256
-"""Messages up to this length, in bytes, end with CRC-16, longer ones with CRC-32."""
+SHORT = 256  # messages up to this length, in bytes, end with CRC-16, longer ones with CRC-32
 
 
 def _table(polynomial: int, bits: int) -> Words:
@@ -120,8 +119,7 @@ def _unframe(
     return bodies, heads, sound
 
 
-SHORTEST = 48
-"""Bodies tried, in bytes."""
+SHORTEST = 48  # bodies tried, in bytes
 
 
 def compress(bodies: Ragged) -> tuple[Ragged, npt.NDArray[np.uint8]]:
@@ -142,10 +140,7 @@ def compress(bodies: Ragged) -> tuple[Ragged, npt.NDArray[np.uint8]]:
 
 
 def decompress(bodies: Ragged, flags: npt.NDArray[np.bool_], longest: int) -> Ragged:
-    """The inverse of :func:`compress`; a CoterieError for a damaged body, or one above ``longest`` bytes.
-
-    The length is read before anything is unpacked: zstandard would make room for whatever a body says it holds.
-    """
+    """The inverse of :func:`compress`; a body that says it unpacks to more than ``longest`` bytes is not unpacked."""
     if not flags.any():
         return bodies
     import zstandard
@@ -155,7 +150,7 @@ def decompress(bodies: Ragged, flags: npt.NDArray[np.bool_], longest: int) -> Ra
     rows = [bodies[i] for i in range(len(bodies))]
     for i in np.flatnonzero(flags):
         data = rows[i].tobytes()
-        try:
+        try:  # the length first: zstandard would make room for whatever a body says it holds
             if zstandard.get_frame_parameters(data, format=style).content_size > longest:
                 raise CoterieError(f"Row {i} would unpack to more than its {longest} bytes: its bytes were damaged.")
             rows[i] = np.frombuffer(tool.decompress(data), np.uint8)
@@ -206,8 +201,7 @@ def split_head(bodies: Ragged, n: int, name: str) -> tuple[Bytes, Ragged]:
     return bodies.values[mine], Ragged(bodies.values[free], np.concatenate([[0], np.cumsum(lengths)]))
 
 
-HIGHEST = 15
-"""float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes."""
+HIGHEST = 15  # float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes
 
 
 def to_float16(rows: Floats) -> Bytes:

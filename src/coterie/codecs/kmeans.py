@@ -69,10 +69,7 @@ def _cluster(rows: Floats, k: int) -> tuple[Floats, Ints]:
 
 @kernel
 def cluster_ends(values: Floats, weights: Floats, k: int) -> Ints:
-    """Where each of k clusters of rising ``values`` (n,) ends; clusters may be empty where values are equal.
-
-    Least sum of weighted squares around the clusters' means, in O(k n log n).
-    """
+    """Where k clusters, some empty, of rising values (n,) end: least weighted squares around means, in O(k n log n)."""
     n = values.shape[0]
     sums = np.zeros((3, n + 1))  # of weights, values and squares, from the middle value to keep digits
     middle = values[n // 2]

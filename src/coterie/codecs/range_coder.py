@@ -25,8 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
 UNIFORM, ORDER0, ORDER1, RUNS = 1, 2, 4, 8
-ANY = UNIFORM | ORDER0 | ORDER1 | RUNS
-"""Models, as bits of a set."""
+ANY = UNIFORM | ORDER0 | ORDER1 | RUNS  # models, as bits of a set
 
 _LOW, _RANGE, _AT = 0, 1, 2  # the coder's state: three words; the reader keeps its code where the writer keeps low
 _TOP = np.uint64(1 << 24)

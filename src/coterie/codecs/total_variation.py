@@ -26,8 +26,7 @@ Schedule = Callable[[npt.ArrayLike], npt.ArrayLike]
 TRIES, FINEST = 12, 24
 """How often the search for a budget's weight halves what is left between 1 and 2^-24 of the largest that matters."""
 
-LARGEST = 2.0**127
-"""Numbers from here on do not fit a message."""
+LARGEST = 2.0**127  # numbers from here on do not fit a message
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from coterie.federation import Array
 
 _SLOT = re.compile(rb"cotr.{9}d\x03\x04sloti\x01([01])", re.DOTALL)
 """How a checkpoint begins: the head of a message, and of its dict of three the first, a number of one digit."""
-
-
 _ARRAY = re.compile(r"array-[0-9]+")
 
 
@@ -46,11 +44,11 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
-    """Bring ``fed`` back to a checkpoint and return the method's state.
-
-    A CoterieError if there is no such file, it is not a checkpoint, or it belongs to another federation.
-    """
-    saved = _read(files.local(path))
+    """Bring ``fed`` back to a checkpoint of the same federation and return the method's state."""
+    path = files.local(path)
+    saved = read(path)
+    if not isinstance(saved, dict) or saved.keys() != {"slot", "state", "engine"}:
+        raise CoterieError(f"{path} is not a checkpoint.")
     with fitting(f"The checkpoint {path}", "Begin again without it."):
         fed.resume(saved["engine"])
         state: dict[str, Any] = saved["state"]
@@ -69,13 +67,6 @@ def _slot(path: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def _read(path: Path) -> dict[str, Any]:
-    saved = read(path)
-    if not isinstance(saved, dict) or saved.keys() != {"slot", "state", "engine"}:
-        raise CoterieError(f"{path} is not a checkpoint.")
-    return saved
-
-
 def read(path: Path) -> Any:
     """The value in a file made by :func:`write`; a CoterieError names the file that is missing or damaged."""
     try:
@@ -90,10 +81,7 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
-    """Write a file, durable, so that after any fault it is the old one or the new one, whole; its folder is made.
-
-    Who may not look into the folder may not read the file either, should it be moved.
-    """
+    """Write a file whole or not at all, durable, for those alone who may look into its folder, which is made."""
     folder = files.local(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     files.write(path, parts, mode=folder.stat().st_mode & 0o666)
@@ -113,10 +101,7 @@ class Folder:
         self._next = 0
 
     def load(self) -> tuple[dict[str, Any], dict[str, dict[str, Array]]] | None:
-        """The last head and its sets of arrays, as they were saved; None if nothing was.
-
-        What a save that was killed left is removed.
-        """
+        """The last head and its sets of arrays, None if nothing was saved; what a killed save left is removed."""
         saved = self._saved()
         files.sweep(self.path)
         self._remove({stray.name for stray in self.path.glob("array-*")} - _named(saved))
@@ -132,10 +117,7 @@ class Folder:
             return dict(saved["head"]), sets
 
     def save(self, head: Mapping[str, Any], sets: Mapping[str, Mapping[str, Array]]) -> None:
-        """Make ``head`` and ``sets`` of arrays durable; arrays are never changed after they were saved.
-
-        Where that fails, what was there stays, and nothing new.
-        """
+        """Make ``head`` and ``sets`` of arrays, which nobody changes later, durable; or nothing, where that fails."""
         held: dict[int, tuple[str, Array]] = {}
         first = self._next
         try:

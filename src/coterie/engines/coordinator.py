@@ -16,14 +16,14 @@ import numpy as np
 from coterie.engines import replies, wire
 from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger, measure
-from coterie.engines.message_layout import compact, unequal
+from coterie.engines.message_layout import compact, localise, unequal
 from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.reduction import Adder, Gather
 from coterie.engines.retry import Retry
-from coterie.engines.routing import Address, Addresses, Grouping, Part, shared_out
+from coterie.engines.routing import Address, Addresses, Grouping, Part
 from coterie.errors import CoterieError, fitting
-from coterie.federation import Check, Ints, Replies, Roster, Sums, work_name
+from coterie.federation import Ints, Replies, Roster, Sums, work_name
 from coterie.queries import Answering, Query
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ class Coordinator(Answering):
         journal: str | Path | Journal | None = None,
         watch: Callable[[Exchanged], None] | None = None,
         secure: Secure | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.clients, self.sites = clients, list(sites)
         self.names = list(names) if names is not None else [f"site {s}" for s in range(len(self.sites))]
-        self.ledger = Ledger()
+        self.ledger = ledger or Ledger()
         self.number = 0
         self._beside: dict[str, Any] = {}  # what every request says beside
         self._retry = Retry(self.names, policy or Policy(), self.exchange)
@@ -82,24 +83,27 @@ class Coordinator(Answering):
 
     def _answer(self, query: Query) -> Replies | Sums:
         with self.ledger.timed():
-            kind, work, message, to, check, by, groups = query
-            address = self._addresses.of(to)
+            kind, message, address = query.kind, query.message, self._addresses.of(query.to)
             measure(message, len(address.rows), self.clients.k)
-            grouping = None if kind == "ask" else Grouping(by, groups, address, self.clients)
-            request = {"kind": kind, "work": work_name(work)} | ({} if grouping is None else {"by": grouping.by})
-            key = self._key(request, address, None if grouping is None else grouping.labels, message)
+            grouping = None if kind == "ask" else Grouping(query.by, query.groups, address, self.clients)
+            request = {"kind": kind, "work": work_name(query.work)} | ({} if grouping is None else {"by": grouping.by})
+            key = b""  # what tells this exchange from another in the journal
+            if self._journal is not None:
+                labels = None if grouping is None else grouping.labels
+                key = wire.encode({**request, "to": address.to, "labels": labels, "message": dict(message)})[-16:]
             if (past := self._past(kind, key)) is not None:
                 return _told(grouping, past["values"], address.rows, past["rows"], past["missing"])
             with self._all_or_nothing():
-                hidden = None if grouping is None else self._hidden(address, grouping, unequal(message))
-                answers, event = self._exchange(request, address, message, grouping, hidden, check)
+                lists = unequal(message)
+                hidden = None if grouping is None else self._hidden(address, grouping, lists)
+                answers, event = self._exchange(request, address, query, grouping, hidden)
                 answered, missing = _answered(address, answers)
                 if grouping is None:
-                    values = _gathered(address, answers, answered, unequal(message))
+                    values = _gathered(address, answers, answered, lists)
                 else:
-                    values = _added(grouping, answers, unequal(message), hidden)
+                    values = _added(grouping, answers, lists, hidden)
                 found = _told(grouping, values, address.rows, answered, missing)
-                self._record(kind, key, found)
+                self._record(kind, key, {"values": values, "rows": answered, "missing": missing})
             if self._watch is not None:
                 self._watch(event)
             return found
@@ -158,25 +162,18 @@ class Coordinator(Answering):
         self,
         request: dict[str, Any],
         address: Address,
-        message: Mapping[str, Any],
-        grouping: Grouping | None = None,
-        hidden: SecureExchange | None = None,
-        check: Check | None = None,
+        query: Query,
+        grouping: Grouping | None,
+        hidden: SecureExchange | None,
     ) -> tuple[Answers, Exchanged]:
         """One exchange: the values of every site that is counted, in the order of the sites; and what to tell of it."""
         started, before = time.perf_counter(), replace(self.ledger)
         exchange = [self._life, self.number + 1]
         requests: dict[int, dict[str, Any]] = {}
         parts = {part.site: part for part in address.parts}
-        for part in address.parts:
-            own = requests[part.site] = {
-                **request,
-                **self._beside,
-                "exchange": exchange,
-                "counted": self._counted[part.site],
-                "rows": part.rows,
-                "message": shared_out(dict(message), part),
-            }
+        for s, part in parts.items():
+            own = requests[s] = {**request, **self._beside, "exchange": exchange, "counted": self._counted[s]}
+            own |= {"rows": part.rows, "message": localise(query.message, part.at, part.clusters, wrapped=True)}
             if grouping is not None:
                 own["by"] = grouping.site_labels(part)
         rows = {s: part.n if grouping is None else grouping.rows(part) for s, part in parts.items()}
@@ -187,18 +184,31 @@ class Coordinator(Answering):
         if hidden is not None:
             hidden.take(found)
         else:
-            self._retry.leave_out(replies.disagreeing(found, rows, unequal(message)), found)
+            self._retry.leave_out(replies.disagreeing(found, rows, unequal(query.message)), found)
             if not self._retry.policy.strict:
                 self._retry.leave_out(replies.not_numbers(found), found)
-            if check is not None:
-                self._retry.leave_out(replies.unusable(found, lambda s: _numbers(address, parts[s]), check), found)
+            if (check := query.check) is not None:
+                at = {s: _numbers(address, parts[s]) for s in found}
+                text = "its answer cannot be used ({})"
+                self._retry.judge(found, lambda s, reply: check(at[s], reply["values"]), text)
         self._retry.require_quorum(parts, found)
         if hidden is not None:
             hidden.open(found)
         for site, reply in found.items():
             self._counted[site] = exchange
             self.ledger.gradient_calls += reply["gradients"]
-        event = self._event(request, parts, found, started, before)
+        event = Exchanged(
+            number=self.number,
+            kind=request["kind"],
+            work=request["work"],
+            asked=tuple(self.names[s] for s in parts),
+            answered=tuple(self.names[s] for s in sorted(found)),
+            missing=dict(self._retry.troubles),
+            clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
+            down=self.ledger.bytes_down - before.bytes_down,
+            up=self.ledger.bytes_up - before.bytes_up,
+            seconds=time.perf_counter() - started,
+        )
         return [(part, found[s]["values"]) for s, part in parts.items() if s in found], event
 
     @contextmanager
@@ -224,27 +234,6 @@ class Coordinator(Answering):
         groups = {self.names[part.site]: grouping.of(part) for part in address.parts}
         return SecureExchange(self._retry, self._keys, groups, lists, self._beside)
 
-    def _event(
-        self,
-        request: Mapping[str, Any],
-        parts: Mapping[int, Part],
-        found: Mapping[int, Any],
-        start: float,
-        before: Ledger,
-    ) -> Exchanged:
-        return Exchanged(
-            number=self.number,
-            kind=request["kind"],
-            work=request["work"],
-            asked=tuple(self.names[s] for s in parts),
-            answered=tuple(self.names[s] for s in sorted(found)),
-            missing=dict(self._retry.troubles),
-            clients=(sum(parts[s].n for s in found), sum(part.n for part in parts.values())),
-            down=self.ledger.bytes_down - before.bytes_down,
-            up=self.ledger.bytes_up - before.bytes_up,
-            seconds=time.perf_counter() - start,
-        )
-
     def _command(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
         if (past := self._past(kind, tag.encode())) is not None:
             unreached: Ints = past["unreached"]
@@ -252,17 +241,8 @@ class Coordinator(Answering):
         found = self._retry.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
         lost = [rows for s, rows in enumerate(self.sites) if s not in found]
         unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
-        if self._journal is not None:
-            self._journal.add(kind, tag.encode(), {"unreached": unreached, "engine": self._position()})
+        self._record(kind, tag.encode(), {"unreached": unreached})
         return unreached
-
-    def _key(
-        self, request: Mapping[str, Any], address: Address, labels: Ints | None, message: Mapping[str, Any]
-    ) -> bytes:
-        """What tells this exchange from another in the journal."""
-        if self._journal is None:
-            return b""
-        return wire.encode({**request, "to": address.to, "labels": labels, "message": dict(message)})[-16:]
 
     def _past(self, kind: str, key: bytes) -> dict[str, Any] | None:
         """What an exchange gave before this process was started; None if it has yet to happen."""
@@ -277,9 +257,8 @@ class Coordinator(Answering):
                     raise ValueError
         return past
 
-    def _record(self, kind: str, key: bytes, found: Replies) -> None:
+    def _record(self, kind: str, key: bytes, entry: dict[str, Any]) -> None:
         if self._journal is not None:
-            entry = {"values": dict(found), "rows": found.rows, "missing": found.missing}
             self._journal.add(kind, key, entry | {"engine": self._position()})
 
     def _position(self) -> dict[str, Any]:
@@ -329,7 +308,8 @@ def _added(grouping: Grouping, answers: Answers, lists: bool, hidden: SecureExch
     """The sums of all sites, in their order, or those that were hidden."""
     adder = Adder(grouping.size, lists and grouping.by is not None)
     for part, values in answers:
-        sums = {n: (v[None] if grouping.size is None else v, _dtype(v)) for n, v in values.items()}
+        types = {n: (v[0] if isinstance(v, list) else v).dtype for n, v in values.items()}
+        sums = {n: (v[None] if grouping.size is None else v, types[n]) for n, v in values.items()}
         adder.add(compact(grouping.of(part)), sums)
     if hidden is not None:
         adder.add(*hidden.sums)
@@ -345,8 +325,3 @@ def _told(grouping: Grouping | None, values: dict[str, Any], to: Ints, answered:
 def _numbers(address: Address, part: Part) -> Ints:
     """Positions of a site's clients in the request, one by one."""
     return np.arange(len(address.rows))[part.at]
-
-
-def _dtype(value: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = value[0].dtype if isinstance(value, list) else value.dtype
-    return found

@@ -59,10 +59,7 @@ class FlowerTransport:
         self.sites = sorted(here if sites is None else sites)
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
-        """All at once; the replies that came within ``timeout`` seconds, None where none did or the node left.
-
-        A node that was started anew since it was asked has lost the message, so it counts as one that left.
-        """
+        """All at once; replies within ``timeout`` seconds, None from a node that left or was started anew meanwhile."""
         from flwr.app import ConfigRecord, Message, RecordDict
 
         end = time.monotonic() + timeout

@@ -80,7 +80,8 @@ class InProcess(Answering):
         rows = addressed(to, self.clients)
         plan = self._run.planned(rows, own_shapes)
         each, once = measure(message, plan.n, self.clients.k) if message else (0.0, 0.0)
-        told = self._everyone if rows is None else rows, self._positions(plan.n), _NOBODY
+        positions = self._everyone[: plan.n] if plan.n <= len(self._everyone) else np.arange(plan.n)
+        told = self._everyone if rows is None else rows, positions, _NOBODY
         found: Replies | Sums
         if query.kind == "ask":
             values, up = self._run.rows(plan, work, message, own_shapes)
@@ -96,10 +97,7 @@ class InProcess(Answering):
         return found
 
     def together(self, work: Work, /, **message: Any) -> None:
-        """Run work once on all clients, undivided: for methods whose clients may speak among themselves at one site.
-
-        Nothing travels, so the ledger counts gradients and seconds only.
-        """
+        """Run work once on all clients, undivided, where they may speak among themselves: nothing travels."""
         start = perf_counter()
         work_name(work)
         for _ in self._run.run(self._run.planned(None, False, whole=True), work, message, owned):
@@ -131,9 +129,6 @@ class InProcess(Answering):
             raise CoterieError("The checkpoint has another number of clients: resume it on its own data.")
         self._run.store.replace(state)
         self.ledger.load(snapshot["ledger"])
-
-    def _positions(self, n: int) -> Ints:
-        return self._everyone[:n] if n <= len(self._everyone) else np.arange(n)
 
     def _book(self, start: float) -> None:
         self.ledger.gradient_calls += self._run.gradients

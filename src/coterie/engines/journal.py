@@ -19,8 +19,7 @@ from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, fitting
 
 _LENGTH = struct.Struct("<Q")
-WAIT = 60.0
-"""Seconds in which another process that writes the same journal must end."""
+WAIT = 60.0  # seconds in which another process that writes the same journal must end
 
 
 class Journal:

@@ -109,7 +109,7 @@ class Loopback(Coordinator):
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
         self._folder = None if folder is None else files.local(folder)
-        self._faults, self._tap = faults or Faults(), tap
+        self._faults, self._tap = faults or Faults(), tap or (lambda *_: None)
         if self._faults.crash != 0 and folder is None:
             raise CoterieError("Sites that crash need a folder to come back from.")
         self._dying = ""
@@ -130,12 +130,13 @@ class Loopback(Coordinator):
     def deliver(self, site: int, data: bytes, attempt: int) -> bytes | None:
         """Carry bytes to a site and back through everything that may go wrong."""
         self.ledger.bytes_down += len(data)
-        self._tapped("down", site, data)
+        self._tap("down", site, data)
         node = self._nodes[site]
         if node is None or self._strikes("request", site, attempt):
             return None
         if self._strikes("damage", site, attempt):
-            data = _damaged(data, self._faults.draw("place", self.number, site, attempt))
+            place = int(self._faults.draw("place", self.number, site, attempt) * len(data))
+            data = data[:place] + bytes([data[place] ^ 85]) + data[place + 1 :]
         if self._strikes("crash", site, attempt):
             self._dying = _MOMENTS[int(3 * self._faults.draw("moment", self.number, site, attempt))]
         try:
@@ -146,15 +147,11 @@ class Loopback(Coordinator):
         finally:
             self._dying = ""
         self.ledger.bytes_up += len(answer)
-        self._tapped("up", site, answer)
+        self._tap("up", site, answer)
         return None if self._strikes("reply", site, attempt) else answer
 
     def _strikes(self, what: str, site: int, attempt: int) -> bool:
         return self._faults.happens(what, self.number, site, attempt)
-
-    def _tapped(self, direction: str, site: int, data: bytes) -> None:
-        if self._tap is not None:
-            self._tap(direction, site, data)
 
     def _moment(self, moment: str) -> None:
         if moment == self._dying:
@@ -177,11 +174,6 @@ class Loopback(Coordinator):
 
 class _CrashError(BaseException):
     """A site died: not an Exception, so that the site cannot report it."""
-
-
-def _damaged(data: bytes, where: float) -> bytes:
-    place = int(where * len(data))
-    return data[:place] + bytes([data[place] ^ 85]) + data[place + 1 :]
 
 
 def parts(m: int, sites: int | Sequence[npt.ArrayLike]) -> list[Ints]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Array, By, Clusters, Ints, PerCluster, PerRow, Ragged, Roster, Rows, To, readonly
@@ -36,28 +35,23 @@ def shares(m: int, weights: Any = None) -> Array:
 
 def addressed(to: To, clients: Roster) -> Ints | None:
     """Client index of each request, read-only; None for all. A CoterieError for a wrong mask or index."""
-    return None if to is None else readonly(_clients(to, clients))
-
-
-def _clients(to: npt.ArrayLike | Clusters, clients: Roster) -> Ints:
+    if to is None:
+        return None
     if isinstance(to, Clusters):
         mask = np.asarray(to.mask, dtype=bool)
         if mask.shape != (clients.k,):
             raise CoterieError(f"Clusters needs a mask over {clients.k} clusters, not {mask.shape}.")
-        return np.flatnonzero(mask[clients.clusters])
-    rows = np.asarray(to)
+        return readonly(np.flatnonzero(mask[clients.clusters]))
+    rows = np.atleast_1d(np.asarray(to))
     if rows.dtype == bool:
-        if rows.shape != (len(clients),):
-            raise CoterieError(f"A mask needs one entry for each of {len(clients)} clients, not {rows.shape}.")
-        return np.flatnonzero(rows)
-    rows = np.atleast_1d(rows)
-    if rows.size == 0:
-        return np.empty(0, np.int64)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        if np.shape(to) != (len(clients),):
+            raise CoterieError(f"A mask needs one entry for each of {len(clients)} clients, not {np.shape(to)}.")
+        return readonly(np.flatnonzero(rows))
+    if rows.size and (rows.ndim != 1 or rows.dtype.kind not in "iu"):
         raise CoterieError("`to` must be None, client indices, a mask, or Clusters(mask).")
-    if rows.min() < 0 or rows.max() >= len(clients):
+    if rows.size and (rows.min() < 0 or rows.max() >= len(clients)):
         raise CoterieError(f"`to` names a client outside 0..{len(clients) - 1}.")
-    return rows.astype(np.int64)
+    return readonly(rows.reshape(-1).astype(np.int64))
 
 
 def grouped(by: By, clusters: Ints, groups: int | None, k: int) -> tuple[Ints, int]:
@@ -115,33 +109,36 @@ def compact(rows: Ints) -> Rows:
     return rows
 
 
-def localise(value: Any, rows: Rows, present: Rows) -> Any:
-    """A message value as the clients ``rows`` of clusters ``present`` receive it, read-only."""
+def localise(value: Any, rows: Rows, present: Rows, wrapped: bool = False) -> Any:
+    """A message value as the clients ``rows`` of clusters ``present`` receive it, read-only; or still ``wrapped``."""
+    if isinstance(value, PerRow | PerCluster):
+        part = pick(value.value, rows if isinstance(value, PerRow) else present)
+        if wrapped:
+            return type(value)(part)
+        if isinstance(part, list):  # arrays of unequal shapes come one by one
+            (one,) = part
+            return readonly(one)[None]
+        return part
     if isinstance(value, np.ndarray):
         return readonly(value)
     if isinstance(value, Ragged):
         return value.take(slice(None))
-    if isinstance(value, PerRow):
-        return pick(value.value, rows)
-    if isinstance(value, PerCluster):
-        return pick(value.value, present)
     if isinstance(value, Mapping):
-        return {name: localise(v, rows, present) for name, v in value.items()}
+        return {name: localise(v, rows, present, wrapped) for name, v in value.items()}
     if isinstance(value, list | tuple):
-        return [localise(v, rows, present) for v in value]
+        return [localise(v, rows, present, wrapped) for v in value]
     return value
 
 
 def pick(value: Any, rows: Rows) -> Any:
-    """Rows of an array (read-only), a Ragged or a dict of them; the one row of a list of unequal arrays."""
+    """Rows of an array (read-only), a Ragged, a dict of them, or a list."""
     if isinstance(value, np.ndarray):
         return readonly(value[rows])
     if isinstance(value, Ragged):
         return value.take(rows)
     if isinstance(value, dict):
         return {name: pick(v, rows) for name, v in value.items()}
-    (one,) = value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
-    return readonly(one)[None]
+    return value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
 
 
 def unequal(value: Any) -> bool:

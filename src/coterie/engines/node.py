@@ -13,7 +13,7 @@ from coterie.engines import wire
 from coterie.engines.checkpoint import Folder
 from coterie.engines.message_layout import unequal
 from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
-from coterie.engines.site_runner import BLOCK, Plan, Runner, Store
+from coterie.engines.site_runner import BLOCK, Runner, Store
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
 
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from coterie.engines.secure_sum import SecureSite
 
 Exchange = list[int]  # [life of the coordinator, number within it]
-
-
-def _quiet(moment: str) -> None:
-    """Nothing happens at any moment of a call."""
 
 
 class Node:
@@ -62,7 +58,7 @@ class Node:
         min_group: int = 0,
         secure: SecureSite | None = None,
         around: Callable[[Work], Work] | None = None,
-        at: Callable[[str], None] = _quiet,
+        at: Callable[[str], None] = lambda moment: None,
     ) -> None:
         self._name, self._at, self._secure, self._around = name, at, secure, around
         m = len(ids)
@@ -159,18 +155,23 @@ class Node:
             )
 
     def _work(self, request: dict[str, Any], total: bool) -> bytes:
-        work, message = find_work(request["work"]), request["message"]
+        work, message, by = find_work(request["work"]), request["message"], request.get("by")
         work = work if self._around is None else self._around(work)
         rows = clients(request["rows"], self._run.site.clusters)
         cut = unequal(message)
         round_ = self._checked(request) if total else None
         plan = self._run.planned(rows, cut, renumber=True)
+        labels = plan.clusters if isinstance(by, str) else None if by is None else by.astype(np.int64)
+        if labels is not None and len(labels) != plan.n:
+            raise CoterieError(f"A sum by {len(labels)} groups was asked of {plan.n} clients: each has one.")
         if self._min_group:
-            self._need_rows(plan, rows, request["by"] if total else np.arange(plan.n))
+            one_by_one = np.zeros(plan.n, np.int64) if total else np.arange(plan.n)
+            self._need_rows(rows, one_by_one if labels is None else labels)
         if total:
-            values = self._sums(plan, work, message, request["by"], cut)
+            groups = None if labels is None else int(labels.max()) + 1
+            values, _ = self._run.sums(plan, work, message, by if isinstance(by, str) else labels, groups, cut)
             if self._secure is not None and round_ is not None:
-                values = self._secure.masked(round_, values, request["by"] is not None)
+                values = self._secure.masked(round_, values, labels is not None)
         else:
             values, _ = self._run.rows(plan, work, message, cut)
         return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
@@ -198,9 +199,8 @@ class Node:
         found = {"name": self._name, "ids": site.ids, "clusters": site.clusters, "weights": site.weights}
         return {"done": "about", "counts": self._rows, **found, **self._about}
 
-    def _need_rows(self, plan: Plan, rows: Ints | None, by: Any) -> None:
+    def _need_rows(self, rows: Ints | None, labels: Ints) -> None:
         """Refuse to say anything of fewer than ``min_group`` rows."""
-        labels = plan.clusters if isinstance(by, str) else np.zeros(plan.n, np.int64) if by is None else by
         groups = covers(self._rows, rows, labels)
         if len(groups) and groups.min() < self._min_group:
             raise Refusal(
@@ -208,24 +208,13 @@ class Node:
                 f"{self._min_group} (min_group)."
             )
 
-    def _sums(self, plan: Plan, work: Any, message: dict[str, Any], by: Any, cut: bool) -> dict[str, Any]:
-        labels = plan.clusters if isinstance(by, str) else None if by is None else by.astype(np.int64)
-        if labels is not None and len(labels) != plan.n:
-            raise CoterieError(f"A sum by {len(labels)} groups was asked of {plan.n} clients: each has one.")
-        groups = None if labels is None else int(labels.max()) + 1
-        return self._run.sums(plan, work, message, by if isinstance(by, str) else labels, groups, cut)[0]
-
     def _save(self) -> None:
         if self._folder is None:
             return
         sets = {f"mark {tag}": arrays for tag, arrays in self._marks.items()}
         sets |= {"state": self._store.arrays, "staged": self._store.staged}
-        head: dict[str, Any] = {
-            "owner": self._owner,
-            "committed": self._committed,
-            "pending": self._pending,
-            "last": list(self._last),
-        }
+        head: dict[str, Any] = {"owner": self._owner, "committed": self._committed}
+        head |= {"pending": self._pending, "last": list(self._last)}
         if self._secure is not None:
             head["secure"] = self._secure.state
         self._folder.save(head, sets)
@@ -234,15 +223,14 @@ class Node:
         saved = None if self._folder is None else self._folder.load()
         if saved is None:
             return
+        head, sets = saved
         with fitting(f"The state of {self._name}", "Begin the run again under another name."):
-            self._load_position(*saved)
-
-    def _load_position(self, head: Mapping[str, Any], sets: dict[str, dict[str, Array]]) -> None:
-        if head["owner"] != self._owner:
-            raise CoterieError(f"The folder of {self._name} holds the state of other clients: give it an empty one.")
-        self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])
-        if self._secure is not None and "secure" in head:
-            self._secure.state = head["secure"]
-        self._store.replace(sets.pop("state"))
-        self._store.staged.update(sets.pop("staged"))
-        self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}
+            if head["owner"] != self._owner:
+                text = f"The folder of {self._name} holds the state of other clients: give it an empty one."
+                raise CoterieError(text)
+            self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])
+            if self._secure is not None and "secure" in head:
+                self._secure.state = head["secure"]
+            self._store.replace(sets.pop("state"))
+            self._store.staged.update(sets.pop("staged"))
+            self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}

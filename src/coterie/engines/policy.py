@@ -13,8 +13,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.options import Option, check
 
-STRIKES = 3
-"""Replies in one exchange that cannot be read before their site is left out of the run."""
+STRIKES = 3  # replies in one exchange that cannot be read before their site is left out of the run
 
 
 def _seconds(text: str, low: float | None = None, above: float | None = None) -> Option:
@@ -68,10 +67,7 @@ class Policy:
         return bool(self.min_clients or self.min_per_cluster)
 
     def shortage(self, asked: Ints, answered: Ints) -> str | None:
-        """What is missing for a quorum, as the end of a sentence; None if nothing is.
-
-        Of each cluster (k,), so many clients were ``asked``, and so many ``answered``.
-        """
+        """What is missing for a quorum, where of each cluster (k,) so many were asked and answered; None if nothing."""
         every, came = int(asked.sum()), int(answered.sum())
         least = every if self.min_clients == "all" else min(self.min_clients, every)
         if came < least:

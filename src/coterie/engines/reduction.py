@@ -29,10 +29,7 @@ def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
 
 
 class Gather:
-    """Rows of replies, n in all, written where their requests stand.
-
-    ``unequal``: trailing shapes may differ; a name whose shapes do becomes a list of rows.
-    """
+    """Rows of replies, n in all, where their requests stand; a name whose shapes are ``unequal`` is a list of rows."""
 
     def __init__(self, n: int, unequal: bool = False) -> None:
         self._n, self._unequal = n, unequal
@@ -87,14 +84,10 @@ class Gather:
 
 
 class Adder:
-    """Sums of blocks or sites, added in the order of the calls.
-
-    ``groups`` is the length of the leading axis; None: sums have no group axis. ``lists``: groups have unequal shapes,
-    so that sums are lists with one array for each group.
-    """
+    """Sums of blocks or sites, added in the order of the calls; ``lists`` where groups have unequal shapes."""
 
     def __init__(self, groups: int | None, lists: bool = False) -> None:
-        self._groups, self._lists = groups, lists
+        self._groups, self._lists = groups, lists  # length of the leading axis; None: sums have no group axis
         self._sums: dict[str, Any] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
 

@@ -15,6 +15,7 @@ from coterie.data.clients import Level, arrange
 from coterie.data.labels import Coded, Labels, encode
 from coterie.engines import checkpoint, wire
 from coterie.engines.coordinator import Coordinator
+from coterie.engines.ledger import Ledger
 from coterie.engines.message_layout import roster
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
 from coterie.engines.retry import Retry, reasons
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from coterie.engines.secure_sum import Secure
 
 
-NOTES = 20
-"""Notes on its data that are taken from a site at most."""
+NOTES = 20  # notes on its data that are taken from a site at most
 
 
 class Transport(Protocol):
@@ -65,10 +65,7 @@ class Participants:
 
     @classmethod
     def of(cls, told: Mapping[str, Mapping[str, Any]]) -> Participants:
-        """The clients of sites that answered "about" or "open", by the sites' names.
-
-        A CoterieError if a client is at two sites, sites name different cluster columns, or clusters do not nest.
-        """
+        """The clients of sites that told of them; a client at two sites, and clusters that do not nest, are refused."""
         owner = np.repeat(np.arange(len(told)), [len(t["ids"]) for t in told.values()])
         if not len(owner):
             raise CoterieError("No site has a client with rows.")
@@ -89,15 +86,8 @@ class Participants:
 
         ids = np.concatenate([t["ids"] for t in told.values()]).astype(np.uint64)[tree.order]
         info = {name: dict(t["info"]) for name, t in told.items()}
-        return cls(
-            roster(len(ids), tree.clusters, ids),
-            sites,
-            tree.labels,
-            joined("weights"),
-            joined("counts"),
-            tree.levels,
-            info,
-        )
+        everyone = roster(len(ids), tree.clusters, ids)
+        return cls(everyone, sites, tree.labels, joined("weights"), joined("counts"), tree.levels, info)
 
 
 def _column(parts: Iterable[Array]) -> Coded:
@@ -158,7 +148,7 @@ class Remote(Coordinator):
         opening: dict[str, Any] = {"kind": "about", "run": run}
         if task is not None:
             opening |= {"kind": "open", "task": dict(task), "seed": seed}
-        self._transport, self._down, self._up = transport, 0, 0
+        self._transport, self.ledger = transport, Ledger()
         self.away: dict[str, str] = {}
         self.seed = seed
         path = None if journal is None else files.local(journal) / "participants"
@@ -181,10 +171,9 @@ class Remote(Coordinator):
             elif not len(told[name]["ids"]):
                 self.away[name] = next(iter(told[name]["info"].get("notes", ())), "it has no clients")
         self.participants = participants
-        sites = {"names": list(told), "sites": self.participants.sites}
-        super().__init__(self.participants.roster, **sites, policy=policy, journal=journal, watch=watch, secure=secure)
+        running = {"policy": policy, "journal": journal, "watch": watch, "secure": secure, "ledger": self.ledger}
+        super().__init__(participants.roster, participants.sites, names=list(told), **running)  # type: ignore[arg-type]
         self._beside = {"run": run}
-        self._book()
 
     def _open(self, names: list[str], opening: dict[str, Any], policy: Policy) -> dict[str, Any]:
         """What the sites tell of their clients, by name."""
@@ -210,19 +199,12 @@ class Remote(Coordinator):
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """All sites at once, over the transport."""
-        answers = self._carry(self.names, messages, timeout)
-        self._book()
-        return answers
-
-    def _book(self) -> None:
-        """Bring the bytes that were carried into the ledger, which is made after the first of them."""
-        self.ledger.bytes_down, self._down = self.ledger.bytes_down + self._down, 0
-        self.ledger.bytes_up, self._up = self.ledger.bytes_up + self._up, 0
+        return self._carry(self.names, messages, timeout)
 
     def _carry(self, names: Sequence[str], messages: Mapping[int, bytes], timeout: float) -> dict[int, bytes | None]:
         answers = self._transport.send({names[s]: data for s, data in messages.items()}, timeout)
-        self._down += sum(map(len, messages.values()))
-        self._up += sum(len(a) for a in answers.values() if a is not None)
+        self.ledger.bytes_down += sum(map(len, messages.values()))
+        self.ledger.bytes_up += sum(len(a) for a in answers.values() if a is not None)
         return {s: answers.get(names[s]) for s in messages}
 
     def close(self) -> None:

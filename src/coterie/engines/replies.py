@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError, shortened
-from coterie.federation import Check, Ints, Ragged
+from coterie.federation import Ragged
 
-NUMBERS = "biufc"
-"""Kinds of dtypes that can be added up."""
+NUMBERS = "biufc"  # kinds of dtypes that can be added up
+K = TypeVar("K")
 T = TypeVar("T")
-_FARTHEST = 2**48
-"""No run has as many requests; a site that says so could drive the numbers to where they end."""
+_FARTHEST = 2**48  # no run has as many requests; a site that says so could drive the numbers to where they end
 Kind = Literal["lost", "late", "unreadable", "broken", "failed", "refused"]
 _TROUBLES: tuple[tuple[str, Kind, str], ...] = (
     ("garbled", "lost", "could not read the request: "),
@@ -92,29 +91,32 @@ def _answers(reply: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     )
 
 
-Signature = tuple[tuple[str, Any], ...]
-
-
 def disagreeing(found: Mapping[int, Any], rows: Mapping[int, int | None], unequal: bool) -> dict[int, str]:
     """Sites whose replies have other rows than were asked for, or other names, types or shapes than most sites.
 
-    Where none are more than the others, all are named: one broken site of two must not put out the sound one. ``rows``
-    is how many rows each site was asked for (None: one sum, without an axis of rows); ``unequal``: shapes may differ.
+    ``rows`` is how many rows each site was asked for (None: one sum, without an axis of rows); ``unequal``: shapes may
+    differ.
     """
     wrong: dict[int, str] = {}
-    signatures: dict[int, Signature] = {}
+    said: dict[int, str] = {}
     for site, reply in found.items():
         problem = _misshapen(reply["values"], rows[site], unequal)
         if problem is None:
-            signatures[site] = tuple(sorted((n, _type(v, rows[site], unequal)) for n, v in reply["values"].items()))
+            named = sorted(reply["values"].items())
+            said[site] = ", ".join(f"{name} ({_type(v, rows[site], unequal)})" for name, v in named) or "nothing"
         else:
             wrong[site] = problem
-    common = most_common(signatures.values())
-    for site, signature in signatures.items():
-        if signature != common:
-            others = "as many answer something else" if common is None else f"most answer {_described(common)}"
-            wrong[site] = f"it answers {_described(signature)} where {others}"
-    return wrong
+    return wrong | outnumbered(said)
+
+
+def outnumbered(said: Mapping[K, str]) -> dict[K, str]:
+    """Who says something else than most, and what.
+
+    Where none are more than the others, all are named: one broken site of two must not put out the sound one.
+    """
+    common = most_common(said.values())
+    others = "as many answer something else" if common is None else f"most answer {common}"
+    return {who: f"it answers {text} where {others}" for who, text in said.items() if text != common}
 
 
 def most_common(said: Iterable[T]) -> T | None:
@@ -135,26 +137,19 @@ def _misshapen(values: Mapping[str, Any], rows: int | None, unequal: bool) -> st
     return None
 
 
-def _type(value: Any, rows: int | None, unequal: bool) -> tuple[str, ...]:
-    """What must be the same at all sites where clusters are alike: the type of numbers and the shape of a row.
-
-    Rows of different lengths, and of different shapes, are joined whatever numbers they are made of.
-    """
+def _type(value: Any, rows: int | None, unequal: bool) -> str:
+    """What most sites must share: type and shape of a row; rows of unequal lengths or shapes are joined as they are."""
     array = value.values if isinstance(value, Ragged) else value
     if unequal and not isinstance(value, Ragged):
-        return ("rows", *sorted({_kind(part) for part in (value if isinstance(value, list) else [array])}))
-    shape = str(array.shape if rows is None else array.shape[1:])
+        return " ".join(["rows", *sorted({_kind(part) for part in (value if isinstance(value, list) else [array])})])
+    shape = array.shape if rows is None else array.shape[1:]
     if isinstance(value, Ragged):
-        return ("Ragged", _kind(array), shape)
-    return ("array", array.dtype.kind if array.dtype.kind in "SU" else array.dtype.str, shape)
+        return f"Ragged {_kind(array)} {shape}"
+    return f"array {array.dtype.kind if array.dtype.kind in 'SU' else array.dtype.str} {shape}"
 
 
 def _kind(array: Any) -> str:
     return "numbers" if array.dtype.kind in NUMBERS else str(array.dtype.kind)
-
-
-def _described(signature: Signature) -> str:
-    return ", ".join(f"{name} ({' '.join(filter(None, kind))})" for name, kind in signature) or "nothing"
 
 
 def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
@@ -165,17 +160,6 @@ def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
         if names:
             wrong[site] = f"its {names[0]!r} holds NaN or infinite numbers"
     return wrong if 2 * len(wrong) < len(found) else {}
-
-
-def unusable(found: Mapping[int, Any], rows: Callable[[int], Ints], check: Check) -> dict[int, str]:
-    """Sites whose replies to their ``rows`` do not pass the method's own ``check``."""
-    wrong = {}
-    for site, reply in found.items():
-        try:
-            check(rows(site), reply["values"])
-        except CoterieError as problem:
-            wrong[site] = f"its answer cannot be used ({problem})"
-    return wrong
 
 
 def _finite(value: Any) -> bool:

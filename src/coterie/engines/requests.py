@@ -63,10 +63,7 @@ _BOTH = ("exchange", "counted")
 
 
 def clients(rows: Array | None, clusters: Ints) -> Ints | None:
-    """The client of each request, by its number at the site; None is all.
-
-    ``rows`` is what the request says: clients, or a mask over the site's clusters; ``clusters`` (m,) is sorted.
-    """
+    """The client of each request (None: all) of ``rows``: clients, or a mask over the site's sorted clusters (m,)."""
     if rows is None or rows.dtype != bool:
         return None if rows is None else rows.astype(np.int64)
     if len(rows) != (int(clusters[-1]) + 1 if len(clusters) else 0):
@@ -75,11 +72,7 @@ def clients(rows: Array | None, clusters: Ints) -> Ints | None:
 
 
 def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:
-    """How many rows each group that occurs in a request covers; a client that is asked more than once counts once.
-
-    ``counts`` (m,) are the rows of every client, ``rows`` (n,) the client of each request (None is all), ``labels``
-    (n,) its group.
-    """
+    """How many of the clients' rows (m,) each group of a request covers; a client that is asked twice counts once."""
     clients = np.arange(len(labels)) if rows is None else np.asarray(rows, dtype=np.int64)
     if rows is not None and len(np.unique(clients)) < len(clients):
         labels, clients = np.divmod(np.unique(np.asarray(labels, dtype=np.int64) * len(counts) + clients), len(counts))

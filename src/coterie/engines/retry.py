@@ -12,8 +12,7 @@ from coterie.engines.routing import Part, tally
 from coterie.errors import CoterieError
 
 Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
-MOST_PATIENCE = 4
-"""How often the time until a site is asked again doubles while it does not answer."""
+MOST_PATIENCE = 4  # how often the time until a site is asked again doubles while it does not answer
 _AWAY = "did not answer in time before, and is asked again later"
 
 
@@ -117,6 +116,16 @@ class Retry:
         for site, text in wrong.items():
             self._give_up(site, replies.ReplyFault("broken", text), 0)
             del found[site]
+
+    def judge(self, found: dict[int, Any], use: Callable[[int, Any], object], text: str = "{}") -> None:
+        """Leave out the sites whose replies ``use(site, reply)`` refuses, by a CoterieError; the ``text`` says it."""
+        wrong = {}
+        for site, reply in found.items():
+            try:
+                use(site, reply)
+            except CoterieError as problem:
+                wrong[site] = text.format(problem)
+        self.leave_out(wrong, found)
 
     def require_quorum(self, asked: Mapping[int, Part], found: Mapping[int, Any]) -> None:
         """Raise BelowQuorum unless enough of the clients that were ``asked`` answered."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from coterie.engines.message_layout import addressed, compact, grouped, pick
+from coterie.engines.message_layout import addressed, compact, grouped
 from coterie.engines.reduction import counts
-from coterie.federation import By, Clusters, Ints, PerCluster, PerRow, Roster, Rows, To, readonly
+from coterie.federation import By, Clusters, Ints, Roster, Rows, To, readonly
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Address:
-    """All who are asked: the client of each request, and the parts of the sites that hold them, in the sites' order.
+    """Who is asked: the client of each request, and the parts of the sites that hold them, in the sites' order."""
 
-    ``to`` tells this address from others: None for everyone, a mask over clusters, or ``rows``.
-    """
-
-    to: Any
+    to: Any  # what tells this address from others: None for everyone, a mask over clusters, or rows
     rows: Ints
     parts: list[Part]
 
@@ -109,17 +106,13 @@ class Addresses:
 
 
 class Grouping:
-    """Which sums a request asks for: one of everything, one for each cluster, or one for each label.
-
-    ``size`` is the number of groups (None: one sum, without an axis of groups), ``labels`` (n,) the group of each
-    request where they are not clusters.
-    """
+    """Which sums a request asks for: one of everything, one for each cluster, or one for each label."""
 
     def __init__(self, by: By, groups: int | None, address: Address, clients: Roster) -> None:
         self._address, self._clients = address, clients
         self.by = by if isinstance(by, str) else None
-        self.size: int | None = None
-        self.labels: Ints | None = None
+        self.size: int | None = None  # number of groups; None: one sum, without an axis of groups
+        self.labels: Ints | None = None  # (n,) group of each request, where they are not clusters
         self._found: dict[int, tuple[Ints, Ints]] = {}
         if self.by is not None:
             _, self.size = grouped(by, np.flatnonzero(tally(address.parts, clients.k)), groups, clients.k)
@@ -158,25 +151,6 @@ class Grouping:
 def _places(chosen: Any, clients: Ints) -> Rows:
     """Where some clients stand among those that are ``chosen`` of all, a mask."""
     return compact((np.cumsum(chosen) - 1)[clients[chosen[clients]]])
-
-
-def shared_out(value: Any, part: Part) -> Any:
-    """A message value with ``PerRow`` and ``PerCluster`` cut to one site's requests, still wrapped."""
-    if isinstance(value, PerRow):
-        return PerRow(_cut(value.value, part.at))
-    if isinstance(value, PerCluster):
-        return PerCluster(_cut(value.value, part.clusters))
-    if isinstance(value, Mapping):
-        return {name: shared_out(v, part) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [shared_out(v, part) for v in value]
-    return value
-
-
-def _cut(value: Any, rows: Rows) -> Any:
-    if isinstance(value, list):
-        return value[rows] if isinstance(rows, slice) else [value[r] for r in rows]
-    return pick(value, rows)
 
 
 def small(numbers: Ints) -> Any:

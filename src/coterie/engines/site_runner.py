@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,7 +131,7 @@ class Plan:
     blocks: list[Block]
     clusters: Ints
     whole: bool
-    _last: tuple[Ints | None, list[Segments]] | None = None
+    _last: tuple[Ints, list[Segments]] | None = None
     _by_cluster: list[Segments] | None = None
 
     def by_cluster(self) -> list[Segments]:
@@ -142,15 +142,11 @@ class Plan:
 
     def segmented(self, labels: Ints | None) -> list[Segments]:
         """Segments of ``labels`` (aligned with the request; None: all are one) in every block; the last are kept."""
-        if self._last is None or not _same(self._last[0], labels):
-            every = [_ALL] * len(self.blocks)
-            found = every if labels is None else [Segments.of(labels[b.at]) for b in self.blocks]
-            self._last = labels, found
+        if labels is None:
+            return [_ALL] * len(self.blocks)
+        if self._last is None or not (self._last[0] is labels or np.array_equal(self._last[0], labels)):
+            self._last = labels, [Segments.of(labels[b.at]) for b in self.blocks]
         return self._last[1]
-
-
-def _same(a: Ints | None, b: Ints | None) -> bool:
-    return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 
 class Runner:
@@ -179,7 +175,10 @@ class Runner:
                 self._plans[cut, whole] = self.plan(None, clusters, cut, len(clusters) if whole else self.block)
             return self._plans[cut, whole]
         if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
-            numbers = _renumbered(clusters[rows]) if renumber else clusters[rows]
+            numbers = clusters[rows]
+            if renumber:  # by their places among those that occur
+                occur = np.bincount(numbers) > 0
+                numbers = (np.cumsum(occur) - 1)[numbers]
             self._last = rows, cut, self.plan(rows, numbers, cut)
         return self._last[2]
 
@@ -189,11 +188,9 @@ class Runner:
         ``rows`` (n,) are the clients of the requests, in any order with repeats, None for all; ``clusters`` (n,) the
         row of each in ``PerCluster`` values. ``cut``: also between clusters, so that every block has one.
         """
-        n = len(clusters)
+        n, order, unique = len(clusters), None, True
         if n == 0:
             return Plan(0, [], clusters, False)
-        order: Ints | None = None
-        unique = True
         if rows is not None:
             if np.any(rows[1:] < rows[:-1]):
                 order = np.argsort(rows, kind="stable")
@@ -248,36 +245,17 @@ class Runner:
     ) -> Iterator[T]:
         """``finish(block number, reply)`` of every block, in block order; state is written as blocks end."""
         self.gradients = 0
+        one = partial(self._one, plan, work, message, finish)
         try:
-            if len(plan.blocks) == 1 or self.threads == 1:
-                for i in range(len(plan.blocks)):
-                    yield self._one(plan, i, work, message, finish)
-            else:
-                yield from self._threaded(plan, work, message, finish)
+            n = len(plan.blocks)
+            yield from map(one, range(n)) if n == 1 or self.threads == 1 else _threaded(one, n, self.threads)
             self.store.close()
         except BaseException:
             self.store.forget()
             raise
 
-    def _threaded(
-        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
-    ) -> Iterator[T]:
-        pool, waiting = _pool(self.threads), deque[Future[T]]()
-        try:
-            for i in range(len(plan.blocks)):
-                # A context for each block: numpy's error settings are the caller's in every thread.
-                waiting.append(pool.submit(copy_context().run, self._one, plan, i, work, message, finish))
-                if len(waiting) > 4 * self.threads:  # finished blocks must not pile up
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            wait(waiting)
-
     def _one(
-        self, plan: Plan, i: int, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
+        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T], i: int
     ) -> T:
         block = plan.blocks[i]
         site, state = block.site, block.site.state
@@ -295,12 +273,21 @@ class Runner:
         return result
 
 
-def _renumbered(clusters: Ints) -> Ints:
-    """Clusters by their places among those that occur."""
-    occur = np.zeros(int(clusters.max(initial=-1)) + 1, np.int64)
-    occur[clusters] = 1
-    numbers: Ints = (np.cumsum(occur) - 1)[clusters]
-    return numbers
+def _threaded(one: Callable[[int], T], n: int, threads: int) -> Iterator[T]:
+    """``one`` of every block in threads, in the order of the blocks."""
+    pool, waiting = _pool(threads), deque[Future[T]]()
+    try:
+        for i in range(n):
+            # A context for each block: numpy's error settings are the caller's in every thread.
+            waiting.append(pool.submit(copy_context().run, one, i))
+            if len(waiting) > 4 * threads:  # finished blocks must not pile up
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
 
 
 def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:

@@ -49,10 +49,7 @@ def pieces(value: Any) -> list[Buffer]:
 
 
 def decode(data: bytes, writable: bool = False) -> Any:
-    """The value of a whole message, whose arrays may be written if they are to be ``writable``.
-
-    A CoterieError if the bytes are no message, a message of another version, cut short, or changed on the way.
-    """
+    """The value of a message that arrived whole, of this version and unchanged; its arrays are ``writable`` or not."""
     if len(data) < _HEAD.size + _CHECK:
         raise CoterieError(f"A message of {len(data)} bytes is cut short: send it again.")
     magic, version, size = _HEAD.unpack_from(data)

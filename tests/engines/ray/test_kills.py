@@ -70,7 +70,7 @@ def test_a_deadline_leaves_out_a_slow_actor():
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
         fed.ask(double, x=PerRow(np.ones(8)))  # which imports the work
         fed._retry.policy = Policy(deadline=1.0, retries=0)
-        pid = ray.get(fed._slots.actors[1].pid.remote())
+        pid = ray.get(fed._slots.actors[1].run.remote(os.getpid))
         os.kill(pid, signal.SIGSTOP)
         try:
             replies = fed.ask(double, x=PerRow(np.ones(8)))
@@ -113,7 +113,7 @@ def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path
     def watch(exchanged):
         if exchanged.number in moments:
             victim = slots[0].actors[int(rng.integers(2))]
-            threading.Timer(rng.exponential(0.003), kill, [ray.get(victim.pid.remote(), timeout=30)]).start()
+            threading.Timer(rng.exponential(0.003), kill, [ray.get(victim.run.remote(os.getpid), timeout=30)]).start()
 
     same(run(home(tmp_path, rows), folder=tmp_path / "state", watch=watch), undisturbed)
     assert killed
@@ -156,6 +156,6 @@ def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
     problem = quadratic(8)
     with Ray(problem.objective, problem.clusters, ids=problem.ids) as fed:
         fed.ask(double, x=PerRow(np.ones(8)))
-        os.kill(ray.get(fed._slots.actors[0].pid.remote()), signal.SIGKILL)
+        os.kill(ray.get(fed._slots.actors[0].run.remote(os.getpid)), signal.SIGKILL)
         with pytest.raises(CoterieError, match=r"site 0 .*begin with empty folders"):
             fed.ask(double, x=PerRow(np.ones(8)))

@@ -6,7 +6,7 @@ import io
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -14,8 +14,7 @@ from typing import Any, Self, TypeVar
 from coterie.errors import CoterieError
 
 T = TypeVar("T")
-ADMIN = "operator@coterie.local"
-"""The operator's name in its certificate."""
+ADMIN = "operator@coterie.local"  # the operator's name in its certificate
 _CONNECT = 5.0  # seconds
 _ANSWER = 3.0  # seconds a site has to say which jobs it has
 _REFUSED = ("AuthorizationError", "InvalidJobDefinition", "JobNotFound", "JobNotRunning", "InvalidTarget")
@@ -50,7 +49,8 @@ class Operator:
     def jobs(self, name: str = "") -> list[dict[str, Any]]:
         """Jobs, the newest first: "job_id", "name" and "status" of each; those called ``name``, or all."""
         found = self._ask(lambda session: session.list_jobs(name_prefix=name or None, reverse=True))
-        return [{k: job.get(k) for k in ("job_id", "job_name", "status")} for job in found if _is(job, name)]
+        named = [job for job in found if not name or job.get("job_name") == name]
+        return [{k: job.get(k) for k in ("job_id", "job_name", "status")} for job in named]
 
     def status(self, job: str) -> str:
         """The status of a job, such as "RUNNING" or "FINISHED:COMPLETED"."""
@@ -132,7 +132,3 @@ class Operator:
 
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         return new_secure_session(ADMIN, str(self._workspace), timeout=_CONNECT, auto_login_max_tries=1)
-
-
-def _is(job: Mapping[str, Any], name: str) -> bool:
-    return not name or job.get("job_name") == name

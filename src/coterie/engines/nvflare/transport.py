@@ -48,10 +48,7 @@ class CollabTransport:
         self._pool = ThreadPoolExecutor(2 * max(len(self.sites), 1), "coterie-site")
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
-        """Send all messages at once; the replies that came within ``timeout`` seconds, None where none came.
-
-        JobEndedError if NVFlare has ended the job: no site can be reached any more.
-        """
+        """Send all at once; the replies within ``timeout`` seconds. JobEndedError where NVFlare ended the job."""
         end = time.monotonic() + min(timeout, _LONGEST)
         calls = {}
         for site in filter(self._can_be_asked, messages):

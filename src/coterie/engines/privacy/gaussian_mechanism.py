@@ -74,7 +74,8 @@ def clipped(
         rows = {name: shortened(np.where(_over(chosen, v), v, 0.0), bounds[name]) for name, v in rows.items()}
     before = np.asarray(site.state.get(BROKEN, np.zeros(len(site), dtype=np.int64)))
     site.state[BROKEN] = before + ~good
-    return {name: noised(site, name, _zeroed(v), noise * bounds[name], seed) for name, v in rows.items()}
+    finite = {name: np.where(_over(_finite({name: v}), v), v, 0.0) for name, v in rows.items()}
+    return {name: noised(site, name, v, noise * bounds[name], seed) for name, v in finite.items()}
 
 
 def shortened(rows: Array, bound: float) -> Floats:
@@ -124,10 +125,7 @@ def _uniform(site: Site, name: str, seed: Any, n: int) -> Floats:
 
 
 def _rows(site: Site, inner: str, message: Any, bound: float, sampling: float, seed: Any) -> Reply:
-    """What a work of :data:`BY_ROW` sums of its rows, all names together by ``bound`` at most from each.
-
-    ``chosen`` (rows,) bool, client after client, are the rows that it may look at; None: all.
-    """
+    """What a work of :data:`BY_ROW` sums of its rows, or of those chosen, each at most ``bound`` over all names."""
     if inner not in BY_ROW:
         raise CoterieError(f"{inner} does not bound what a row adds: train with the method dp-sgd for unit='row'.")
     chosen = None
@@ -178,8 +176,3 @@ def _finite(rows: Reply) -> Bools:
 def _over(mask: Bools, values: Array) -> npt.NDArray[np.bool_]:
     """A mask of clients (m,) as one over their values (m, ...)."""
     return mask.reshape(-1, *(1,) * (values.ndim - 1))
-
-
-def _zeroed(values: Floats) -> Floats:
-    """Values with zero in the rows (m, ...) that are not finite."""
-    return np.where(_over(_finite({"": values}), values), values, 0.0)

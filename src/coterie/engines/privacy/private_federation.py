@@ -233,8 +233,8 @@ class Private(WrappedFederation):
         if form.startswith("update"):
             count = np.asarray(found.count, dtype=np.float64)
             w = message["w"]
-            base = _bases(w, found, labels, size)
-            values["x"] = _each(found["x"], base, lambda x, b: (b + x / self.sampling).astype(_dtype(w), copy=False))
+            base, dtype = _bases(w, found, labels, size), np.asarray(getattr(w, "value", w)[0]).dtype
+            values["x"] = _each(found["x"], base, lambda x, b: (b + x / self.sampling).astype(dtype, copy=False))
             values |= {"w": count, "diverged": 0.0 * count, "broken": 0.0 * count}
         elif self.sampling < 1.0:
             values = {n: _each(v, v, lambda x, _: x / self.sampling) for n, v in values.items()}
@@ -264,11 +264,6 @@ def _each(sums: Any, other: Any, change: Callable[[Floats, Floats], Floats]) -> 
     if isinstance(sums, list):
         return [change(np.asarray(s), np.asarray(o)) for s, o in zip(sums, other, strict=True)]
     return change(sums, np.asarray(other))
-
-
-def _dtype(w: Any) -> np.dtype[Any]:
-    value = w.value if isinstance(w, PerRow | PerCluster) else w
-    return np.asarray(value[0]).dtype
 
 
 def _check(clip: Any, noise: float | None, epsilon: float | None, rounds: int | None, unit: str) -> None:

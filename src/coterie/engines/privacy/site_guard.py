@@ -18,8 +18,7 @@ from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked
 
 _CLIPPED = work_name(clipped)
-_MANY = 2**20
-"""Sums of one kind that no book can count."""
+_MANY = 2**20  # sums of one kind that no book can count
 
 
 class Guard:
@@ -72,8 +71,9 @@ class Guard:
         try:
             self._read()
             if not self._late(request):
-                if key != self._last:
-                    self._forget()
+                if self._last and key != self._last:
+                    # No repeat is free once something else was asked: it might make the work run again.
+                    self._write(self._counts, b"")
                 if isinstance(request, Mapping) and request.get("kind") in ("ask", "total"):
                     self._allow(request, key)
         except CoterieError as problem:
@@ -113,11 +113,6 @@ class Guard:
                 f"{self.budget:g} is allowed."
             )
         self._write(counts, key)
-
-    def _forget(self) -> None:
-        """No repeat is free once something else was asked: it might make the work run again, with other noise."""
-        if self._last:
-            self._write(self._counts, b"")
 
     def _read(self) -> None:
         """Take what the book says: another process of the site may have written it since."""

@@ -19,11 +19,9 @@ from coterie.engines.node import Node
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
 
-Parts = tuple[Any, Ints, Array, Any]
-"""What a site is made of: objective, cluster of each client (sorted), weights, ids."""
+Parts = tuple[Any, Ints, Array, Any]  # what a site is made of: objective, cluster of each client (sorted), weights, ids
 
-_AGAIN = 60.0
-"""Seconds in which an actor that died must be back, or its site counts as missing."""
+_AGAIN = 60.0  # seconds in which an actor that died must be back, or its site counts as missing
 
 _WAIT = 60.0
 """Seconds in which an earlier process of a site must be gone, such as the one that died where an actor comes back."""
@@ -57,7 +55,8 @@ def join(address: str | None) -> bool:
         ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as problem:
         where = "here" if address is None else f"at {address}"
-        raise CoterieError(f"Ray cannot be reached {where}: {_first(problem)}") from problem
+        why = str(problem).split("\n")[0][:200].rstrip(".")
+        raise CoterieError(f"Ray cannot be reached {where}: {why}.") from problem
     _begun[0] = 1
     return True
 
@@ -126,21 +125,13 @@ class ActorSlot:
         """Call a method of the shard."""
         return getattr(self.shard, name)(*arguments)
 
-    def state(self) -> dict[str, Array]:
-        """The committed state of the site's clients."""
-        if self._node is None:
-            raise CoterieError("The site has yet to be opened.")
-        return dict(self._node._store.arrays)
-
     def write(self, path: Path, theta: Array | None, cov: Array | None) -> None:
         """Write the coefficients of the site's clients: those given, or those that the site keeps."""
-        state = self.state()
+        if self._node is None:
+            raise CoterieError("The site has yet to be opened.")
+        state = self._node._store.arrays
         theta = state.get("coefficients") if theta is None else theta
         self.shard.write(path, theta, state.get("cov") if cov is None else cov)
-
-    def pid(self) -> int:
-        """The process."""
-        return os.getpid()
 
 
 class ActorSlots:
@@ -159,10 +150,7 @@ class ActorSlots:
         return library().remote(ActorSlot).options(max_restarts=-1, **self._actor).remote()
 
     def open(self, openings: Sequence[tuple[Any, ...]], here: bool = False) -> list[tuple[Any, Ints]]:
-        """Open all sites, each with its arguments of :meth:`ActorSlot.open`, kept for when an actor comes back.
-
-        ``here``: the shards are at the actors, and need not be made.
-        """
+        """Open all sites, their shards made or ``here``; the arguments are kept for when an actor comes back."""
         self._opening = list(openings)
         calls = [(None, *rest) if here else (make, *rest) for make, *rest in openings]
         found: list[tuple[Any, Ints]] = get([a.open.remote(*c) for a, c in zip(self.actors, calls, strict=True)])
@@ -231,12 +219,3 @@ def get(refs: Any) -> Any:
         raise CoterieError(f"A site failed: {type(cause).__name__}: {cause}") from problem
     except ray.exceptions.RayActorError as problem:
         raise CoterieError("A site's process died while it was being made, perhaps for want of memory.") from problem
-
-
-def own_works() -> dict[str, Any]:
-    """Client work that was defined in the script or notebook itself, where actors cannot import it from."""
-    return {name: f for name, f in federation._WORK.items() if name.startswith("__main__:")}
-
-
-def _first(problem: Exception) -> str:
-    return str(problem).split("\n")[0][:200].rstrip(".") + "."

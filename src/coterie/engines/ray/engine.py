@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie import files
+from coterie import federation, files
 from coterie.data.table import as_name, as_names
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
@@ -21,8 +21,7 @@ from coterie.engines.message_layout import roster, shares
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
 from coterie.engines.ray.cluster import ActorSlots, Parts
-from coterie.engines.ray.shard_schema import load
-from coterie.engines.ray.shards import Asked
+from coterie.engines.ray.shards import Asked, load
 from coterie.engines.site_runner import BLOCK
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
@@ -94,7 +93,9 @@ class Ray(Coordinator):
         data: tuple[Any, ...] = ()
         known = None
         if isinstance(objective, Asked):
-            n = _count(sites)
+            if not (isinstance(sites, int) and sites > 0):
+                raise CoterieError(f"sites must be a number of actors, at least 1, not {sites!r}.")
+            n = sites
         elif isinstance(objective, Sequence):
             makes, n = list(objective), len(objective)
         else:
@@ -232,12 +233,6 @@ class Ray(Coordinator):
         self.close()
 
 
-def _count(sites: Any) -> int:
-    if isinstance(sites, int) and sites > 0:
-        return sites
-    raise CoterieError(f"sites must be a number of actors, at least 1, not {sites!r}.")
-
-
 def _part(rows: Ints, data: bytes) -> Parts:
     """One site's share of data in memory."""
     objective, clusters, weights, ids = pickle.loads(data)  # noqa: S301 - put there by the driver itself
@@ -248,7 +243,8 @@ def _openings(
     makes: Sequence[Callable[..., Parts]], folder: Path | None, options: Mapping[str, Any], data: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
     """The arguments of :meth:`coterie.engines.ray.cluster.ActorSlot.open` for every site."""
-    works = cluster.own_works()
+    # Client work that was defined in the script or notebook itself, where actors cannot import it from.
+    works = {name: f for name, f in federation._WORK.items() if name.startswith("__main__:")}
     folders = [None if folder is None else folder.absolute() / f"site-{s}" for s in range(len(makes))]
     return [(m, f"site {s}", folders[s], works, dict(options), *data) for s, m in enumerate(makes)]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.replies import most_common
+from coterie.engines.replies import most_common, outnumbered
 from coterie.engines.retry import Retry
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import seed_check
@@ -154,10 +154,7 @@ class MaskedSum:
 
     def disagreeing(self) -> dict[str, str]:
         """Sites that speak of other names, types or shapes than most, and why; their sums are taken out."""
-        said = {name: _described(layout, self._unequal) for name, (_, layout) in self._came.items()}
-        common = most_common(said.values())
-        others = "as many answer something else" if common is None else f"most answer {common}"
-        wrong = {name: f"it answers {text} where {others}" for name, text in said.items() if text != common}
+        wrong = outnumbered({name: _described(layout, self._unequal) for name, (_, layout) in self._came.items()})
         for name in wrong:
             del self._came[name]
         return wrong
@@ -333,7 +330,7 @@ class SecureExchange:
         joining = self._retry.collect({s: {"kind": "join", "lives": told, **self._beside} for s in sites}, {})
         self._missed()
         self._keys.agree(joining.values())
-        _each(self._retry, joining, lambda name, reply: self._keys.joined(name, reply, told, anew))
+        self._retry.judge(joining, lambda s, reply: self._keys.joined(names[s], reply, told, anew))
         self._missed()
         return {names[s] for s in sites if s not in joining}
 
@@ -346,17 +343,14 @@ class SecureExchange:
         if self._sum is None:
             return
         masked, names = self._sum, self._retry.names
-        _each(self._retry, found, lambda name, reply: masked.take(name, reply["values"]))
+        self._retry.judge(found, lambda s, reply: masked.take(names[s], reply["values"]))
         self._retry.leave_out({names.index(name): text for name, text in masked.disagreeing().items()}, found)
         self._away |= self._retry.troubles
         for reply in found.values():
             reply["values"] = {}
 
     def open(self, found: Mapping[int, Any]) -> None:
-        """Take the sums over the sites ``found`` from behind their masks, with the sites' help.
-
-        BelowQuorum if a group or the helpers are too few.
-        """
+        """Take the sums over the sites ``found`` from behind their masks; BelowQuorum if any are too few."""
         if self._sum is None or not found:
             self._retry.troubles = self._away
             return
@@ -370,17 +364,7 @@ class SecureExchange:
             for helpers in (list(found), rest):
                 if not masked.enough(kind):
                     asked = {s: {"kind": kind, **self._beside, **questions[names[s]]} for s in helpers}
-                    _each(self._retry, self._retry.collect(asked, {}), use)
+                    helped = self._retry.collect(asked, {})
+                    self._retry.judge(helped, lambda s, reply, use=use: use(names[s], reply))  # type: ignore[misc]
         self._retry.troubles = self._away
         self.sums = masked.result()
-
-
-def _each(retry: Retry, found: dict[int, Any], use: Callable[[str, Mapping[str, Any]], None]) -> None:
-    """Give every reply to ``use``; those it refuses are judged."""
-    wrong = {}
-    for site, reply in found.items():
-        try:
-            use(retry.names[site], reply)
-        except CoterieError as problem:
-            wrong[site] = str(problem)
-    retry.leave_out(wrong, found)

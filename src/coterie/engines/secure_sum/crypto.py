@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,34 +17,29 @@ from coterie import files
 from coterie.engines.secure_sum.fixed_point import Words
 from coterie.errors import CoterieError
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
+try:
+    from cryptography.exceptions import InvalidSignature, InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError as problem:
+    raise CoterieError("Secure sums need the package cryptography: pip install 'coterie[secure]'.") from problem
 
 NONCE = 12
 
 
-def private(secret: bytes) -> X25519PrivateKey:
-    """The X25519 key of 32 secret bytes (RFC 7748)."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-    return X25519PrivateKey.from_private_bytes(secret)
-
-
 def public(secret: bytes) -> bytes:
-    """The public half of the X25519 key of 32 secret bytes."""
-    return private(secret).public_key().public_bytes_raw()
+    """The public half of the X25519 key of 32 secret bytes (RFC 7748)."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def agree(secret: bytes, other: bytes, purpose: bytes) -> bytes:
-    """32 bytes that only the owners of two X25519 keys know: HKDF-SHA256 (RFC 5869) of their common secret.
-
-    They are of one's private key and the other's public one; other purposes give unrelated bytes.
-    """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-
+    """32 bytes for one purpose that only the owners of two X25519 keys know: HKDF-SHA256 (RFC 5869) of their secret."""
     try:
-        common = private(secret).exchange(X25519PublicKey.from_public_bytes(other))
+        common = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as problem:  # a point of small order, which makes the secret known to all
         raise CoterieError("A public key of a secure sum is not sound: its site must join again.") from problem
     return derive(common, purpose)
@@ -53,9 +47,6 @@ def agree(secret: bytes, other: bytes, purpose: bytes) -> bytes:
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
     """32 bytes for one purpose from secret bytes: HKDF-SHA256 without salt."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
     return HKDF(SHA256(), 32, None, purpose).derive(secret)
 
 
@@ -66,8 +57,6 @@ def seed_check(seed: bytes) -> bytes:
 
 def stream(key: bytes, n: int) -> Words:
     """A mask of n numbers, (n, 2) uint64: the ChaCha20 key stream (RFC 7539, nonce 0), for a key that is used once."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
     words = np.frombuffer(encryptor.update(bytes(16 * n)), "<u8").reshape(n, 2)
     return words.astype(np.uint64, copy=False)
@@ -75,16 +64,11 @@ def stream(key: bytes, n: int) -> Words:
 
 def seal(key: bytes, data: bytes, bound: bytes, nonce: bytes) -> bytes:
     """``data`` encrypted for the other owner of ``key``, readable only together with the same ``bound`` bytes."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, data, bound)
 
 
 def unseal(key: bytes, sealed: bytes, bound: bytes) -> bytes:
     """What :func:`seal` was given; a CoterieError where key, bytes or bound bytes are others."""
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE], sealed[NONCE:], bound)
     except (InvalidTag, ValueError) as problem:
@@ -95,14 +79,9 @@ _TITLE = "coterie identity 1"
 
 
 class Identity:
-    """A site's long-term keys: an Ed25519 key that signs, and an X25519 key that shares are encrypted to.
-
-    ``secret`` are 64 bytes: both private keys.
-    """
+    """A site's long-term keys, 64 secret bytes: an Ed25519 key signs, and shares are encrypted to an X25519 key."""
 
     def __init__(self, secret: bytes) -> None:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         if len(secret) != 64:
             raise CoterieError(f"An identity has 64 bytes, not {len(secret)}.")
         self._secret = secret
@@ -145,9 +124,6 @@ class Identity:
 
 def signed(signature: bytes, data: bytes, public: bytes) -> bool:
     """Whether the owner of a public identity signed ``data``."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     try:
         Ed25519PublicKey.from_public_bytes(public[:32]).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -156,8 +132,7 @@ def signed(signature: bytes, data: bytes, public: bytes) -> bool:
 
 
 PRIME = 2**256 + 297  # the first above 2^256, so that every 32 bytes are a number below it
-SECRET, SHARE = 32, 33
-"""Bytes of a secret, and of a share."""
+SECRET, SHARE = 32, 33  # bytes of a secret, and of a share
 
 
 def split_secret(secret: bytes, t: int, n: int, entropy: Callable[[int], bytes] = os.urandom) -> list[bytes]:

@@ -162,10 +162,7 @@ class Layout:
 
 
 def pack(sums: Mapping[str, Any], grouped: bool, fraction: int, sites: int) -> tuple[Words, Layout]:
-    """A site's sums as words, by :func:`encode`.
-
-    They are arrays, or lists of arrays, with a leading axis of groups where ``grouped``.
-    """
+    """A site's sums, arrays or lists of arrays with a leading axis of groups where ``grouped``, as words."""
     values = {name: value if grouped else np.asarray(value)[None] for name, value in sums.items()}
     lists = {name: [np.asarray(v) for v in value] for name, value in values.items() if isinstance(value, list)}
     flat = values | {name: np.concatenate([v.reshape(-1) for v in value]) for name, value in lists.items()}

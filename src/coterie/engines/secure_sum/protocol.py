@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from coterie.federation import Ints
 from coterie.options import Option, check
 
 Bools = npt.NDArray[np.bool_]
-LEAST = 3
-"""Sites of a sum at least, where nothing else is asked for: one over two tells each of them the other's part."""
+LEAST = 3  # sites of a sum at least, where nothing else is asked for: one over two tells each of them the other's part
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,6 @@ class Secure:
     ] = 0
 
     def __post_init__(self) -> None:
-        if find_spec("cryptography") is None:
-            raise CoterieError("Secure sums need the package cryptography: pip install 'coterie[secure]'.")
         check(self)
 
     def opening(self, sites: int) -> int:
@@ -131,8 +127,7 @@ class Key:
         return cls(epoch, *parts)
 
 
-LIFE = 16
-"""Random bytes by which a site's memory is told from the one that it had before somebody deleted it."""
+LIFE = 16  # random bytes by which a site's memory is told from the one that it had before somebody deleted it
 
 
 def read_lives(saved: Any) -> dict[str, bytes]:

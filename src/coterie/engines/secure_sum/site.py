@@ -108,10 +108,7 @@ class SecureSite:
         return round_
 
     def masked(self, round_: Round, sums: Mapping[str, Any], grouped: bool) -> dict[str, Any]:
-        """The site's sums behind masks, and its keys for the sum after this one.
-
-        Where ``grouped``, sums are arrays or lists with a leading axis of the groups this site has clients in.
-        """
+        """Masked sums, with a leading axis of the site's groups where ``grouped``, and its keys for the next sum."""
         words, layout = pack(sums, grouped, self._secure.fraction, len(self._peers))
         mine = round_.rows(self.name)
         if layout.names and layout.rows != len(mine):
