@@ -50,6 +50,8 @@ CASES = [
     ("case differs", table(), {"formula": "score ~ Hours"}, ["'Hours'", "Did you mean 'hours'"]),
     ("no outcome", table(), {"formula": "~ hours"}, ["needs one outcome"]),
     ("no tilde", table(), {"formula": "score hours"}, ["needs one outcome and one '~'"]),
+    ("a half", table(), {"formula": "score ~ hours/2"}, ["a number stands beside a column", "I(x / 2)"]),
+    ("twice", table(), {"formula": "score ~ 2*hours"}, ["a number stands beside a column", "I(x / 2)"]),
     ("syntax", table(), {"formula": "score ~ hours +"}, ["cannot be read", "+"]),
     ("lme4 bar", table(), {"formula": "score ~ hours + (1 | school)"}, ["'|'", "name the group as client"]),
     ("unknown function", table(), {"formula": "score ~ logg(hours)"}, ["calls 'logg'", "'log'"]),

@@ -237,6 +237,13 @@ def test_a_file_that_is_cut_off_gets_a_sentence(which, keep, saved) -> None:
         coterie.load(saved)
 
 
+@pytest.mark.parametrize("part", ["root", "root_cov", "client"])
+def test_a_part_that_is_none_gets_a_sentence(part, saved) -> None:
+    edit(saved, lambda d: d["result"]["model"].update({part: None}))
+    with pytest.raises(CoterieError, match=f"is damaged: its {part} is missing"):
+        coterie.load(saved)
+
+
 def test_a_changed_bit_is_noticed(saved) -> None:
     data = bytearray(arrays_of(saved).read_bytes())
     data[-5] ^= 1

@@ -63,8 +63,8 @@ def predict(
         typer.Option(
             "--interval",
             metavar="SHARE",
-            help="Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome; binomial and "
-            "Poisson: of the mean.",
+            help="Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of mean "
+            "weight; binomial and Poisson: of the mean.",
         ),
     ] = None,
     client: Annotated[

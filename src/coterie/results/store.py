@@ -126,8 +126,10 @@ def _unpacked(cls: Any, entries: dict[str, Any], shelf: Shelf) -> Any:
 
 
 def _unpack(kind: str, name: str, entry: Any, shelf: Shelf) -> Any:
-    if entry is None and kind.endswith(_OPTIONAL):
-        return None
+    if entry is None:
+        if kind.endswith(_OPTIONAL):
+            return None
+        raise ValueError(f"its {name} is missing")
     kind = kind.removesuffix(_OPTIONAL)
     match kind:
         case "Model":
